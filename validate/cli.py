@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # a profile is shown without what runs plans
     from validate.launch import Place
 
 LARGEST_LOG: Final = 16 * 2**20  # B
-BACKENDS: Final = ("reference", "torch", "tensorrt", "diffusers")
+BACKENDS: Final = ("reference", "torch", "tensorrt", "diffusers", "vllm", "sglang")
 SIZES: Final = ("height", "width", "frames", "input-tokens", "text-tokens")
 
 
@@ -61,7 +61,8 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
         default="reference",
         help="reference, numbers of all ranks in numpy; torch, times on GPUs; tensorrt, engines "
         "as far as this machine can; diffusers, its own code, of random weights, a forward at a "
-        "time (default: reference)",
+        "time; vllm, sglang: their own benchmarks of a language model, of random weights (default: "
+        "reference)",
     )
     parser.add_argument(
         "--mode",
@@ -114,6 +115,10 @@ def _validate(arguments: argparse.Namespace) -> Answer:
         work = partial(_work, arguments.backend)
         if arguments.backend == "diffusers":
             from validate.engines.checks import check  # noqa: PLC0415  # as the engine needs
+
+            answer = validate_plans(arguments, work, check)
+        elif arguments.backend in ("vllm", "sglang"):
+            from validate.engines.served import check  # noqa: PLC0415  # likewise
 
             answer = validate_plans(arguments, work, check)
         else:

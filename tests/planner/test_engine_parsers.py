@@ -22,6 +22,8 @@ from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
 from planner.search.plans import plans
 from planner.strategies import parse_pools
+from validate.engines.served import command
+from validate.plans.cases import Case
 
 FIXTURE = Path(__file__).parents[1] / "engineparsers.toml"
 PARSERS = tomllib.loads(FIXTURE.read_text("utf-8"))
@@ -30,6 +32,7 @@ VALUES = {"flag": (0, 0), "boolean": (0, 1), "ints": (1, 99), "texts": (1, 99)}
 """Fewest and most values of a kind of flag; one where it is not here."""
 READ = {"int": int, "ints": int, "float": float}
 BATCH, STEPS = 2, 7
+LLAMA = {"model": "llama-3.1-8b", "plan": "tp2", "input_tokens": 2048}
 EXTRA = "1 words that belong to no flag"
 
 
@@ -293,3 +296,21 @@ def test_lines_of_workers_are_ones_that_their_engines_parse(gpus):
         bare = " ".join(word for word in words if not word.startswith("VLLM_NIXL"))
         assert not list(complaints(bare, parser_of(engine, engine.limits))), line.command
     assert len(lines) == len(workers) + len(by_title)  # and a router each
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang-llm"])
+@pytest.mark.parametrize("stage", ["prefill", "decode"])
+@pytest.mark.parametrize(
+    "more", [{}, {"precision": "fp8"}, {"precision": "fp16", "batch": 8}, {"mode": "eager"}]
+)
+def test_a_benchmark_takes_all_that_it_is_told(tmp_path, engine, stage, more) -> None:
+    """Its parser has every flag, and the plan's are those of the launch line."""
+    case = Case(**{**LLAMA, **more}, engine=engine, stage=stage)
+    words = command(case, "h100-sxm", tmp_path, tmp_path / "rows.json")
+    parser = PARSERS[f"{engine} benchmark"]
+    start = "vllm bench latency" if engine == "vllm" else "python -m sglang.bench_one_batch"
+    own = words.index("--model" if engine == "vllm" else "--model-path")
+    assert list(complaints(f"{start} {shlex.join(words[own:])}", parser)) == []
+    assert (
+        words[words.index("--tensor-parallel-size" if engine == "vllm" else "--tp-size") + 1] == "2"
+    )

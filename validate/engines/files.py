@@ -1,7 +1,9 @@
 """What runs of engines read and write: the catalogue, cases, rows, complaints, the environment."""
 
 import os
+import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -23,7 +25,8 @@ def read(path: Path) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file of text anew."""
+    """Write a file of text anew, and its folder where there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
 
@@ -38,9 +41,32 @@ def lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+def size(path: Path) -> int:
+    """Count the bytes of a file; none where there is no file."""
+    return path.stat().st_size if path.exists() else 0
+
+
+def run(argv: Sequence[str], log: Path) -> tuple[int, str]:
+    """Run a command to its end, with what it prints in a log; give its code, and what it printed.
+
+    It is of this process's group, and ends with it.
+    """
+    with log.open("wb") as file:
+        done = subprocess.run(  # noqa: S603  # the caller's own command
+            argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, check=False
+        )
+    return done.returncode, log.read_text(encoding="utf-8", errors="replace")
+
+
 def tell(line: str) -> None:
     """Say something to who runs this."""
     print(line, file=sys.stderr)
+
+
+def clear(path: Path) -> None:
+    """Make the folder of a file that will be written, and forget the one before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
 
 
 def remove(path: Path) -> None:

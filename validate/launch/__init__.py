@@ -26,7 +26,7 @@ kills all children and names the rank, the operation it started last, and a like
 parent of ours (torchrun, mpirun) each rank watches its own limit and ends itself with that line.
 """
 
-from validate.launch.causes import is_aftermath
+from validate.launch.causes import ended, is_aftermath, last_words
 from validate.launch.place import Place, find_place, is_rank
 from validate.launch.progress import Progress
 from validate.launch.supervise import LaunchResult, TimeLimits, begin, launch
@@ -37,8 +37,10 @@ __all__ = [
     "Progress",
     "TimeLimits",
     "begin",
+    "ended",
     "find_place",
     "is_aftermath",
     "is_rank",
+    "last_words",
     "launch",
 ]

@@ -77,6 +77,17 @@ def died(code: int, beat: Beat, log: str) -> tuple[str, str]:
     return f"ended with code {code}{where(beat)}" + (f": {words}" if words else ""), sign(log)
 
 
+def ended(code: int, log: str) -> str:
+    """Say how a process that a rank started ended, its last words, and a likely cause.
+
+    >>> ended(1, "ValueError: no such flag")
+    'ended with code 1: ValueError: no such flag'
+    """
+    event, cause = died(code, Beat(phase="its benchmark"), log)
+    event = event.replace(" in its benchmark", "")
+    return event + (f"; likely cause: {cause}" if cause else "")
+
+
 def late(beat: Beat, *, alone: bool = False) -> str:
     """Say that a rank is late, where, and why it may be."""
     cause = guess(beat, alone=alone)

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Final, Literal, cast, get_args
 
+from planner.engines.tables import find_engine
 from planner.models import Model, read_model
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, Request, TowerHabit
 from planner.request.workload import Workload
-from planner.scenario.scenario import Deployment, deployment_of, workload_of
+from planner.scenario.scenario import Deployment, Scenario, deployment_of, workload_of
 from planner.search.plans import objections
 from planner.strategies import parse_plan
 from topology.base import InputError, ModelError, unknown
@@ -19,8 +20,14 @@ from topology.catalogue import Precision
 Mode = Literal["eager", "compile", "graph"]
 Stage = Literal["denoise", "prefill", "decode"]
 
-ENGINES: Final = ("diffusers",)
-"""Other people's engines whose own code can be run."""
+ENGINES: Final[Mapping[str, str]] = {
+    "diffusers": "diffusers",
+    "vllm": "vllm",
+    "sglang": "sglang-llm",
+}
+"""Other people's engines whose own code can be run, by the backend that runs it."""
+SERVED: Final = ("vllm", "sglang-llm")
+"""Those of language models: one process runs all ranks of a plan, by the engine's benchmark."""
 RUNNABLE: Final = ("bf16", "fp16", "fp8")
 """Precisions that the executor has, of those that can be priced."""
 
@@ -96,12 +103,15 @@ class Case:
     def request(self, hardware: str, profile: str = "") -> Request:
         """Ask the planner the same thing."""
         sizes = {name: getattr(self, name) for name in SIZES}
+        runtime = RUNTIMES[self.mode]
+        if self.engine in SERVED and self.mode == "graph":
+            runtime = find_engine(self.engine).runtime
         habit: TowerHabit = "once" if self.mode == "compile" else "every_step"
         return Request(
             model=self.model,
             gpus=parse_plan(self.plan).gpus,
             hardware=hardware,
-            runtime=RUNTIMES[self.mode],
+            runtime=runtime,
             engine=self.engine or EXECUTOR,
             text_tower=habit if self.stage == "denoise" and not self.engine else None,
             batch=self.batch,
@@ -182,6 +192,28 @@ def read_case(fields: Mapping[str, object]) -> Case:
         if name not in names:
             raise unknown("field of a case", str(name), sorted(names))
     return Case(**cast("dict[str, str]", dict(fields)))  # type: ignore[arg-type]  # checked later
+
+
+STEPS: Final = 32
+"""Steps that decode in an engine's benchmark; the cache grows by as many tokens."""
+SMALLEST_CHUNK: Final = 2048
+"""Tokens of a step; vLLM takes no fewer than the sequences that it may have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchSizes:
+    """Tokens in an engine's benchmark: of a prompt, of it and its answer, and of a step."""
+
+    prompt: int
+    longest: int
+    chunk: int
+
+
+def bench_sizes(scenario: Scenario) -> BenchSizes:
+    """Give the sizes of an engine's benchmark: all prompts of a batch are one step."""
+    prompt = int(scenario.workload.length(scenario.model.streams[0].name))
+    chunk = max(SMALLEST_CHUNK, int(scenario.workload.batch) * prompt)
+    return BenchSizes(prompt=prompt, longest=prompt + STEPS + 1, chunk=chunk)
 
 
 def cross(subjects: Iterable[Case], plans: Iterable[str], modes: Iterable[Mode]) -> list[Case]:

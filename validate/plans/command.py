@@ -14,7 +14,7 @@ from topology.base import IllegalPlanError, InputError
 from topology.base.values import dataclass
 from validate.launch import Place, find_place, is_rank
 from validate.plans import checks, system
-from validate.plans.cases import ENGINES, RUNTIMES, SIZES, Case, Mode, Stage, look_up
+from validate.plans.cases import ENGINES, RUNTIMES, SERVED, SIZES, Case, Mode, Stage, look_up
 from validate.plans.compare import Comparison, compare, rankings, summarise
 from validate.plans.measured import Measured
 from validate.plans.restarts import EXECUTED_BY, RunOptions, Work, run, run_as
@@ -76,10 +76,10 @@ def checked_cases(arguments: argparse.Namespace) -> list[Case]:
     checks.check_gpus(arguments.gpus)
     checks.check_positive("seconds", arguments.seconds)
     sizes = {name: getattr(arguments, name) for name in SIZES}
-    engine = arguments.backend if arguments.backend in ENGINES else ""
-    usual = "eager" if engine else "graph"
+    engine = ENGINES.get(arguments.backend, "")
+    usual = "eager" if engine == "diffusers" else "graph"
     modes = [_mode(word) for word in (arguments.mode or usual).split(",")]
-    stage = _stage(arguments)
+    stages = _stages(arguments, engine)
     cases = [
         Case(
             model=arguments.model,
@@ -93,6 +93,7 @@ def checked_cases(arguments: argparse.Namespace) -> list[Case]:
         )
         for plan in arguments.plan.split(",")
         for mode in modes
+        for stage in stages
     ]
     return list({case.key: case for case in cases}.values())
 
@@ -151,7 +152,8 @@ def _measured(
     An engine's plan has all ranks that are started, so that each number of them is a run.
     """
     checks.check_cases(cases, setup.gpus, arguments.device)
-    of_engine = arguments.backend in ENGINES
+    engine = ENGINES.get(arguments.backend, "")
+    of_engine, served = bool(engine), engine in SERVED
     options = RunOptions(
         gpus=setup.gpus,
         hardware=setup.hardware,
@@ -159,7 +161,8 @@ def _measured(
         compiler="inductor" if arguments.device == "cuda" else "aot_eager",
         seconds=arguments.seconds,
         retry=arguments.retry,
-        module=f"validate.engines.{arguments.backend}_rank" if of_engine else EXECUTED_BY,
+        processes=1 if served else 0,
+        module=_module(engine),
     )
     output = Path(arguments.results)
     system.check_folder(output)
@@ -172,6 +175,13 @@ def _measured(
     if of_engine and any(parse_plan(case.plan).gpus != setup.gpus for case in cases):
         raise InputError(f"plans: wanted all of the {setup.gpus} ranks that were started")
     return run_as(setup.place, cases, options, output, work)
+
+
+def _module(engine: str) -> str:
+    """Name what a rank runs."""
+    if not engine:
+        return EXECUTED_BY
+    return f"validate.engines.{'served' if engine in SERVED else engine}_rank"
 
 
 def _by_ranks(cases: Sequence[Case], options: RunOptions, output: Path) -> list[Measured]:
@@ -192,6 +202,12 @@ def _mode(word: str) -> Mode:
     if mode is None:
         raise InputError(f"mode: got {word[:40]!r}, wanted {', '.join(RUNTIMES)}")
     return mode
+
+
+def _stages(arguments: argparse.Namespace, engine: str) -> tuple[Stage, ...]:
+    """List what is timed: of an engine that serves, the first token and those that follow."""
+    stage = _stage(arguments)
+    return ("prefill", "decode") if engine in SERVED and stage == "prefill" else (stage,)
 
 
 def _stage(arguments: argparse.Namespace) -> Stage:

@@ -1,7 +1,7 @@
 """Predicted beside measured: errors, a verdict against a gate, and the regret of a choice."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, field, replace
 from statistics import mean, median
 from typing import Final
 
@@ -10,9 +10,10 @@ import numpy as np
 from costmodels import memory
 from costmodels.timeline import Cost, cost
 from planner.lowering import lower
+from planner.scenario.scenario import resolve
 from planner.search.evaluate import running
 from topology.base.values import dataclass
-from validate.plans.cases import Case, look_up
+from validate.plans.cases import SERVED, Case, Subject, bench_sizes, look_up
 from validate.plans.measured import Measured
 
 Profile = str
@@ -29,7 +30,8 @@ class Prediction:
 
     classes_s : busy seconds by class, communication in full. exposed_s, hidden_s : communication
     that adds to the time, and that does not. launch_s : time that the device waits for the host.
-    memory_bytes : of tensors: weights, activations, kept keys and values.
+    memory_bytes : of tensors: weights, activations, kept keys and values. cache_tokens : whose keys
+    and values an engine has room for; 0 where that is not asked.
     """
 
     step_s: float = 0.0
@@ -38,6 +40,7 @@ class Prediction:
     hidden_s: float = 0.0
     launch_s: float = 0.0
     memory_bytes: float = 0.0
+    cache_tokens: int = 0
     basis: str = ""
 
     def to_dict(self) -> dict[str, object]:
@@ -54,8 +57,10 @@ def predict(case: Case, hardware: str, profile: Profile = "") -> Prediction:
     target = subject.deployment.target(subject.model, subject.plan)
     spent = cost(stage, target)
     stages = running(program)
+    host, tokens = _served(case, subject) if case.engine in SERVED else (0.0, 0)
     return Prediction(
-        step_s=float(spent.time),
+        cache_tokens=tokens,
+        step_s=float(spent.time) + host,
         classes_s={str(kind): float(seconds) for kind, seconds in spent.classes.items()},
         exposed_s=float(spent.exposed),
         hidden_s=float(spent.hidden),
@@ -67,6 +72,20 @@ def predict(case: Case, hardware: str, profile: Profile = "") -> Prediction:
         + float(np.max(memory.caches(stages))),
         basis=_basis(spent),
     )
+
+
+def _served(case: Case, subject: Subject) -> tuple[float, int]:
+    """Give what an engine adds to a step, and the tokens that its cache has room for.
+
+    SGLang's benchmark runs steps without its scheduler, vLLM's with it.
+    """
+    from planner.serving.cache import pool_of  # noqa: PLC0415  # slow to load
+
+    scenario = resolve(case.request(subject.deployment.hardware.name))
+    once = bench_sizes(scenario)
+    ways = replace(subject.deployment.scheduling, chunk=once.chunk)
+    pool = pool_of(scenario, subject.plan, ways, once.longest)
+    return ways.host_s(case.batch) if case.engine == "vllm" else 0.0, pool.tokens
 
 
 def _basis(spent: Cost) -> str:
@@ -92,7 +111,9 @@ class Comparison:
 
     @property
     def memory_error(self) -> float:
-        """Relative error of the peak memory."""
+        """Relative error of the peak memory, or of the room for keys and values."""
+        if self.measured.cache_tokens:
+            return error(self.predicted.cache_tokens, self.measured.cache_tokens)
         return error(self.predicted.memory_bytes, self.measured.memory_bytes)
 
     @property

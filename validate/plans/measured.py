@@ -24,7 +24,8 @@ class Measured:
         communication from when the last rank is there. waiting_s : most that a rank waited for
         another one before that. classes_by : how classes were taken.
     memory_bytes, reserved_bytes, process_bytes : most that tensors took, that PyTorch held, and
-        that was taken of the device in all.
+        that was taken of the device in all. cache_tokens : whose keys and values an engine has
+        room for; it takes all of the memory that is left.
     compile_s, capture_s : before the first step.
     error, bound : of the split result at a small size, in the case's precision; `exact_error` in
         32 bits. full_error, full_bound : at full size, against `full_against`, over all values;
@@ -51,6 +52,7 @@ class Measured:
     memory_bytes: float = 0.0
     reserved_bytes: float = 0.0
     process_bytes: float = 0.0
+    cache_tokens: int = 0
     compile_s: float = 0.0
     capture_s: float = 0.0
     error: float = 0.0

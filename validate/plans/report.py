@@ -44,7 +44,9 @@ def _predicted(comparison: Comparison) -> str:
 
 
 def _memory(comparison: Comparison) -> str:
-    """Measured bytes and the error of what was predicted; a CPU measures none."""
+    """Measured bytes, or room of a cache, and the error of what was predicted; a CPU has none."""
+    if room := comparison.measured.cache_tokens:
+        return f"cache {room:,} tokens {percent(comparison.memory_error)}"
     taken = comparison.measured.memory_bytes
     return f"{format_bytes(taken)} {percent(comparison.memory_error)}" if taken else "-"
 
@@ -159,7 +161,10 @@ def _summary(
         f"{done}: step error median {percent(summary.median_step_error)}, worst "
         f"{percent(summary.worst_step_error)} (gate {percent(gate)})"
     )
-    if any(comparison.measured.memory_bytes for comparison in comparisons):
+    if any(
+        comparison.measured.memory_bytes or comparison.measured.cache_tokens
+        for comparison in comparisons
+    ):
         yield f"memory {percent(summary.median_memory_error)}"
     else:
         yield "memory not measured"

@@ -33,7 +33,8 @@ class RunOptions:
     """How cases are run.
 
     gpus : ranks on this host. device : ``cuda``, or ``cpu`` with gloo. compiler : backend of
-    torch.compile. budget_s : seconds to repeat a case. seconds : for all cases; what is left then
+    torch.compile. processes : that are started, 0 for one a GPU.
+    budget_s : seconds to repeat a case. seconds : for all cases; what is left then
     stays undone. retry : run again what was out of memory or wrong, too.
     """
 
@@ -42,6 +43,7 @@ class RunOptions:
     device: str = "cuda"
     compiler: str = "inductor"
     budget_s: float = 2.0
+    processes: int = 0
     seconds: float = 3000
     limits: TimeLimits = TimeLimits()
     module: str = EXECUTED_BY
@@ -202,7 +204,7 @@ def _attempt(
     system.write(path, json.dumps(options.job(todo, left, this), indent=1))
     argv = [sys.executable, "-m", options.module, "--job", str(path), "--output", str(output)]
     return launch(
-        options.gpus,
+        options.processes or options.gpus,
         argv,
         limits=replace(options.limits, total_s=min(options.limits.total_s, left + 20)),
         env=system.children(),

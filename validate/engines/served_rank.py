@@ -1,0 +1,114 @@
+"""An engine's benchmark: ``python -m validate.engines.served_rank --job FILE --output DIR``.
+
+It takes the jobs of `validate.torch.worker`, and writes rows as it does. It is one process however
+many GPUs a plan has: the engine starts its own ranks, which end with it.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Final, cast
+
+from topology.base.values import dataclass
+from validate.engines import files
+from validate.engines.served import (
+    BENCHMARKS,
+    cache_tokens,
+    command,
+    make_folder,
+    read_times,
+    row_of,
+)
+from validate.launch import Place, begin, ended, last_words
+from validate.plans import system
+from validate.plans.cases import STEPS, Case, digest_of, read_case
+from validate.plans.measured import Measured, Status, line
+from validate.plans.rank import run_rank
+
+LIMIT_S: Final = 20 * 60.0
+"""Longest that a benchmark may take: an engine makes weights, compiles, and captures graphs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """What a benchmark took.
+
+    times : seconds of each repeat. tokens : that the engine's cache holds. fault : why there are
+    none, empty where there are.
+    """
+
+    times: tuple[float, ...] = ()
+    tokens: int = 0
+    fault: str = ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one benchmark after another; returns the exit code."""
+    return run_rank("python -m validate.engines.served_rank", work, argv)
+
+
+def work(place: Place, job: Mapping[str, object], output: Path) -> int:
+    """Run the cases of a job; returns how many were run."""
+    until = time.monotonic() + float(cast(float, job.get("seconds", 10**6)))
+    progress, hardware = begin(place), str(job.get("hardware", "h100-sxm"))
+    attempts = cast("Mapping[str, int]", job.get("attempts", {}))
+    firsts: dict[str, Timed] = {}
+    cases = [read_case(fields) for fields in cast("list[dict[str, object]]", job["cases"])]
+    for number, case in enumerate(cases):
+        left = until - time.monotonic()
+        if left <= 0:
+            return number
+        progress.phase(f"case {number + 1} ({case.key})", min(LIMIT_S, left))
+        row = _row(case, _taken(case, hardware, output, firsts))
+        row = replace(
+            row,
+            machine=str(job.get("machine", "")),
+            digest=digest_of(case, hardware),
+            attempts=attempts.get(case.key, 1),
+        )
+        system.append_line(output / "results.jsonl", line(row))
+    progress.end()
+    return len(cases)
+
+
+def _taken(case: Case, hardware: str, output: Path, firsts: dict[str, Timed]) -> Timed:
+    """Time a stage; what follows the first token is what a longer answer of vLLM takes beside."""
+    if case.engine != "vllm" or case.stage == "prefill":
+        firsts[case.key] = _run(case, hardware, output)
+        return firsts[case.key]
+    before = replace(case, stage="prefill")
+    first = firsts[before.key] = firsts.get(before.key) or _run(before, hardware, output)
+    whole = first if first.fault else _run(case, hardware, output)
+    return replace(
+        whole, times=tuple((spent - median(first.times)) / STEPS for spent in whole.times)
+    )
+
+
+def _run(case: Case, hardware: str, output: Path) -> Timed:
+    """Run a benchmark once, and read what it wrote."""
+    folder = output / "model"
+    results, log = output / "benchmark.json", output / "logs" / f"{case.engine}-{case.stage}.log"
+    files.clear(results)
+    make_folder(case, folder)
+    code, said = files.run(command(case, hardware, folder.resolve(), results.resolve()), log)
+    package = BENCHMARKS[case.engine].package
+    if code:
+        return Timed(fault=f"{package}: {ended(code, said)}")
+    if not files.size(results):
+        return Timed(fault=f"{package}: no results: {last_words(said)}")
+    times = read_times(case.engine, case.stage, files.read(results))
+    return Timed(times=tuple(times), tokens=cache_tokens(case.engine, said))
+
+
+def _row(case: Case, taken: Timed) -> Measured:
+    if not taken.fault:
+        return row_of(case, taken.times, taken.tokens)
+    full = "out of memory" in taken.fault.lower()
+    status: Status = "out of memory" if full else "failed"
+    return Measured(case=case, status=status, note=taken.fault[:300])
+
+
+if __name__ == "__main__":
+    system.leave(main())
