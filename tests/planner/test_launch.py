@@ -314,7 +314,7 @@ def test_a_file_that_is_none_of_an_engine_is_refused(old, new, said):
 
 def test_an_engine_is_added_by_one_file(tmp_path, monkeypatch):
     """Its launch line, what it refuses, and a price by its habits."""
-    for path in tables.ENGINES.iterdir():
+    for path in tables.ENGINES.glob("*.toml"):
         (tmp_path / path.name).write_text(path.read_text("utf-8"))
     (tmp_path / "mine.toml").write_text(MINE)
     both = tables.engines(tmp_path)
