@@ -71,7 +71,8 @@ class Target:
     attention : kernel; ``auto`` is the best commonly available. mask : that self-attention is
     given, one of `costmodels.kernels.attention.MASKS`, or none. engine : whose kernels, where they
     were measured. rounding : share of the rounding of inputs to a precision that stands apart from
-    the kernel before. urgent : messages find room beside compute where no graph says so.
+    the kernel before. beside : rows up to which a product that may runs beside others, in graphs.
+    urgent : messages find room beside compute where no graph says so.
     graph_mixing : graphs may mix with other calls of NCCL, as they may where nobody forbids it.
     ways : that tokens take to experts that are spread over ranks, by how many there are; the
     program's own collectives where there are none. profile : what was measured on this machine.
@@ -87,6 +88,7 @@ class Target:
     engine: str = ""
     mask: str = ""
     rounding: float = 1.0
+    beside: int = 0
     urgent: bool = True
     graph_mixing: bool = True
     ways: tuple[Taken, ...] = ()
@@ -172,7 +174,7 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  
             routed = (op.out.filled, *counts, sides)
             sizes = (op.out.shape, weight.local_columns, weight.local_rows, routed)
             how = (target.engine, target.rounding, weight.precision or target.plain)
-            return ("matmul", *how, *sizes)
+            return ("matmul", *how, _beside(op, target), *sizes)
         case HeadProduct():
             return ("heads", target.engine, target.plain, op.x.shape, op.heads, op.n, op.k)
         case Attention():
@@ -256,8 +258,16 @@ def _matmul(op: Matmul, target: Target) -> Priced:
         m, n, k, device, precision=precision, sustained=True, engine=engine,
         rounding=target.rounding, calibration=own,
     )  # fmt: skip
+    if most := _beside(op, target):
+        read = op.weight.bytes / device.memory_bandwidth.value
+        seconds = np.where(np.asarray(m) <= most, np.minimum(seconds, read), seconds)
     basis = matmul_basis(device, precision, own, engine, **target.seen("matmul", m=m, n=n, k=k))
     return Priced(kind="gemm", seconds=seconds, kernels=1, basis=basis)
+
+
+def _beside(op: Matmul, target: Target) -> int:
+    """Give the rows up to which a product runs beside others: its weights pass the same memory."""
+    return target.beside if op.beside and target.runtime.launch == "graph" else 0
 
 
 def _experts(op: Matmul, route: Tensor, target: Target) -> Priced:

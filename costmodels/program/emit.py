@@ -32,12 +32,14 @@ def total_rows(spans: Sequence[Span]) -> Size:
     return sum(span.rows for span in spans)
 
 
-def matmul(x: Tensor, weight: Weight, name: str, route: Tensor | None = None) -> Emits[Tensor]:
+def matmul(
+    x: Tensor, weight: Weight, name: str, route: Tensor | None = None, *, beside: bool = False
+) -> Emits[Tensor]:
     """Multiply by this rank's share of `weight`; with `route`, by the experts it names."""
     lead = x.shape[:-1] if route is None else (*x.shape[:2], route.shape[-1])
     filled = x.filled if route is None else 1 / weight.groups
     out = Tensor(name, (*lead, weight.local_columns), x.itemsize, filled)
-    yield Matmul(x=x, weight=weight, out=out, route=route)
+    yield Matmul(x=x, weight=weight, out=out, route=route, beside=beside)
     return out
 
 

@@ -80,11 +80,13 @@ class Matmul(_OneToOne):
     """``out[batch, rows, n] = x[batch, rows, k] weight[k, n]``.
 
     With `route` each row goes to the experts it names: out is ``[batch, rows, active, n]``, and
-    zero where other ranks have the expert.
+    zero where other ranks have the expert. beside : engines may run it while others run, such as
+    an expert that all rows pass while they pass those of their choice.
     """
 
     weight: Weight
     route: Tensor | None = None
+    beside: bool = False
 
     @property
     def m(self) -> Real:

@@ -50,10 +50,11 @@ def _dense(  # a product and where it stands
     work: RankWork, ffn: Ffn, hidden: int, h: Tensor, name: str, part: str = "feed_forward"
 ) -> Emits[Tensor]:
     up = work.weight(f"{name}.up", (Part(hidden),), ffn_columns(ffn), part=part)
-    inner = yield from matmul(h, up, f"{name}.inner")
+    beside = part == "shared"
+    inner = yield from matmul(h, up, f"{name}.inner", beside=beside)
     active = yield from ffn_activation(ffn, inner, f"{name}.active")
     down = work.weight(f"{name}.down", (Part(ffn.width),), (Part(hidden),), "rows", part=part)
-    result = yield from matmul(active, down, f"{name}.back")
+    result = yield from matmul(active, down, f"{name}.back", beside=beside)
     return result
 
 

@@ -105,8 +105,9 @@ class Habits:
     messages : serving engine whose all-reduce kernels it has, in place of NCCL; empty for none.
     tokens : ways to experts that are spread over ranks, of which the first that can be is taken.
     rounding : share of the rounding of a product's inputs to a precision that is a kernel of its
-    own; the rest is part of the norm, attention or activation before. roundings : by family of
-    models, where that is another share.
+    own; the rest is part of the norm, attention or activation before. beside : tokens of a step up
+    to which an expert that all tokens pass runs beside those of their choice. roundings : by family
+    of models, where that is another share.
     installed_attention : attention is the kernel that the model's repository installs.
     attention : the kernel that is called, by architecture of the GPU; eager : what element-wise
     functions move and launch in eager PyTorch, and compiled : likewise once compiled. All by family
@@ -132,6 +133,7 @@ class Habits:
     messages: str = ""
     tokens: tuple[TokenWay, ...] = ()
     rounding: float = 1.0
+    beside: int = 0
     roundings: Mapping[str, float] = field(default_factory=dict, hash=False)
     installed_attention: bool = False
     attention: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
@@ -147,7 +149,7 @@ class Habits:
         return replace(
             self, rings="gathered" if self.rings == "gathered" else "urgent", tokens=(),
             installed_attention=False, attention={}, eager={}, compiled={}, masks={}, host={},
-            caches={},
+            caches={}, beside=0,
         )  # fmt: skip
 
     def ways(self, model: "Model", fabric: Fabric | None, device: Device) -> tuple[TokenWay, ...]:

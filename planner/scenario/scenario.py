@@ -171,6 +171,7 @@ class Deployment:
             algorithm="engine" if own else self.algorithm,
             messages=self.habits.messages if own else "best",
             rounding=self.habits.rounding_of(model.family),
+            beside=self.habits.beside,
             attention=self.attention_of(model),
             engine=self.engine.partition("@")[0],
             mask=self.habits.masks.get(model.family, ""),

@@ -9,7 +9,7 @@ from costmodels import memory
 from costmodels.collectives.dispatch import WAYS, Exchange
 from costmodels.expert_routing import Routing
 from costmodels.price import price
-from costmodels.program import Collective, ExpertTokens, Tensor
+from costmodels.program import Collective, ExpertTokens, Matmul, Tensor
 from planner.engines.tables import engines
 from planner.lowering import lower
 from planner.request.request import Request
@@ -177,3 +177,23 @@ def test_copies_of_experts_need_groups_that_they_divide_by():
     assert "256 experts and 30 copies do not divide by ep8" in said("tp8/ep8")
     with pytest.raises(InputError, match="redundant_experts: got 4, and llama"):
         resolve(Request(model="llama-3.1-8b", redundant_experts=4))
+
+
+@pytest.mark.parametrize(("engine", "most"), [("vllm", 256), ("sglang-llm", 1024)])
+def test_a_shared_expert_runs_beside_others_up_to_the_tokens_of_each_engine(engine, most):
+    """Its weights pass the same memory, and it is not waited for."""
+    scenario, plan = asked(engine, "h200-sxm", 8), parse_plan("tp8")
+    target = scenario.deployment.target(scenario.model, plan)
+    alone = replace(target, beside=0)
+    (product, *_) = (
+        op for op in lower(scenario.model, scenario.workload, plan).stages[1].walk()
+        if isinstance(op, Matmul) and op.beside
+    )  # fmt: skip
+
+    def times(rows, target):
+        out = replace(product.out, shape=(1, rows, product.weight.local_columns))
+        return price(replace(product, out=out), target).seconds
+
+    assert times(most, target) < 0.5 * times(most, alone)
+    assert times(1, target) == product.weight.bytes / target.device.memory_bandwidth.value
+    assert times(most + 1, target) == times(most + 1, alone)
