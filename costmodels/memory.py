@@ -133,8 +133,8 @@ def _step(op: Op) -> _Step:
     view = isinstance(op, Rearrange) and op.view
     kept = isinstance(op, Rearrange) and op.move == "store"
     reads = {t.name: t.bytes for t in op.reads if not t.name.startswith("cache.")}
-    if isinstance(op, Rearrange) and op.move == "shard" and op.reads[0].name.startswith("input."):
-        reads = {}  # a rank embeds the rows of a prompt that it has; the whole of it is nowhere
+    if isinstance(op, Rearrange) and op.move == "shard" and op.reads[0].name.startswith("prompt."):
+        reads = {}  # engines embed the rows that a rank has; our executor is given all of them
     return _Step(
         reads=reads,
         writes=tuple(t.name for t in op.writes),

@@ -28,7 +28,7 @@ def decoder_inputs(work: RankWork) -> tuple[Tensor, ...]:
     """Embedded prompt and embedded next token, ``[batch, tokens, hidden]``; whole on every rank."""
     stream, hidden = work.model.streams[0].name, work.model.main.hidden
     batch, tokens = work.share.batch, work.workload.length(stream)
-    prompt = Tensor(f"input.{stream}", (batch, tokens, hidden))
+    prompt = Tensor(f"prompt.{stream}", (batch, tokens, hidden))
     return prompt, Tensor(f"next.{stream}", (batch, 1, hidden))
 
 

@@ -59,7 +59,7 @@ def tensorrt_refusal(scenario: Scenario, plan: Plan) -> str:
     hardware, precision = scenario.deployment.hardware, scenario.workload.precision
     version = scenario.request.tensorrt_version
     stands = allowed().obstacles(plan, hardware, version, precision=precision)
-    return "; ".join([*layers(scenario.model), *_shards(scenario, plan), *stands])
+    return "; ".join([*layers(scenario.model), *stands, *_shards(scenario, plan)])
 
 
 def _shards(scenario: Scenario, plan: Plan) -> Iterator[str]:

@@ -347,7 +347,7 @@ def test_prefill_and_a_decode_step_are_one_causal_forward():
     """Second opinion: the cache, the causal mask and grouped queries against loops over rows."""
     work = testmodels.workload(testmodels.llama, passes=1, output_tokens=1)
     source = Source(0)
-    prompt = source.array("input.tokens#0", (1, 22, 16))[0]
+    prompt = source.array("prompt.tokens#0", (1, 22, 16))[0]
     following = source.array("next.tokens#0", (1, 1, 16))[0]
 
     got = run_plan(testmodels.llama, work, parse_plan("single"))[0]
@@ -419,7 +419,8 @@ def test_latent_attention_and_experts_are_what_they_say():
     work = testmodels.workload(model, passes=1, output_tokens=1)
     source = Source(0)
     x = np.concatenate([
-        source.array("input.tokens#0", (1, 22, 16))[0], source.array("next.tokens#0", (1, 1, 16))[0]
+        source.array("prompt.tokens#0", (1, 22, 16))[0],
+        source.array("next.tokens#0", (1, 1, 16))[0],
     ])  # fmt: skip
 
     got = run_plan(model, work, parse_plan("single"))[0]
