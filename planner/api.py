@@ -280,12 +280,8 @@ def capacity(  # type: ignore[misc]  # noqa: PLR0913  # as written for the comma
     else:
         text = files.text_of(str(demand), "demand", files.DEMANDS)
         demands = files.read_demands(text, Path(demand).name, str(given.get("profile", "")))
-    prices = files.text_of(str(price), "price", files.PRICES) if price else ""
-    return planned(
-        demands,
-        list(dict.fromkeys(several("hardware", hardware))),
-        files.read_prices(prices, Path(price).name) if prices else None,
-    )
+    names = list(dict.fromkeys(several("hardware", hardware)))
+    return planned(demands, names, files.prices_of(str(price or ""), names))
 
 
 @_public

@@ -79,9 +79,9 @@ class SideBySide:
         return said
 
     def table(self) -> Table:
-        """Make a row of each size: the time of each algorithm, and how much faster it is."""
+        """Make a row of each size: the time of each algorithm, and how many times as fast it is."""
         first, *others = self.algorithms
-        head = ["size", first, *(word for name in others for word in (name, "speed-up"))]
+        head = ["size", first, *(word for name in others for word in (name, f"as fast as {first}"))]
         rows = []
         for same in zip(*(table.rows for table in self.tables), strict=True):
             usual = same[0].time_s

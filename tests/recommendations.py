@@ -2,7 +2,7 @@
 
 ``python tests/recommendations.py`` asks for all models on 1 to 16 GPUs of eight kinds, and ends
 with 1 where one does. ``--part 2/8`` is the second eighth of the models, ``--processes`` how many
-run at once; a sample of it is in ``tests/planner/test_engines.py``.
+run at once; ``tests/planner/test_engines.py`` draws some of them.
 """
 
 import argparse

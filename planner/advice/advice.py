@@ -357,8 +357,31 @@ def throughput_note(kind: Kind, batch: int, gpus: int) -> Iterator[str]:
 
 def length_notes(model: Model, workload: Workload) -> Iterator[str]:
     """Yield what to know of sequences as long as those asked for."""
-    yield from context_note(model, workload)
+    yield from size_notes(model, workload)
     yield from sparse_note(model, workload)
+
+
+def size_notes(model: Model, workload: Workload) -> Iterator[str]:
+    """Yield what stands against the sizes that are asked for."""
+    yield from context_note(model, workload)
+    yield from frames_note(model, workload)
+
+
+def frames_note(model: Model, workload: Workload) -> Iterator[str]:
+    """Yield how many frames are made, where the autoencoder cannot make those asked for.
+
+    >>> from planner.models import read_model
+    >>> next(frames_note(read_model("wan2.1-1.3b"), Workload(tokens=(), frames=80)))
+    '80 frames: the autoencoder takes 4 n + 1; priced as 77, and some engines make 81'
+    """
+    step = 1 if model.latent is None else model.latent.temporal
+    frames = int(np.max(workload.frames))
+    if beyond := (frames - 1) % step:
+        made = frames - beyond
+        yield (
+            f"{frames} frames: the autoencoder takes {step} n + 1; priced as {made}, and some "
+            f"engines make {made + step}"
+        )
 
 
 def sparse_note(model: Model, workload: Workload) -> Iterator[str]:

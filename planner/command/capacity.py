@@ -33,8 +33,8 @@ _ENGINE: Final = (
     "as for recommend (default: the best of those that serve a language model, else TensorRT)"
 )
 _PRICE: Final = (
-    "what a GPU costs an hour, in TOML: currency, and [gpu_hour] with a number for each kind "
-    "(default: the fewest GPUs are best)"
+    "what a GPU costs an hour: a number for the only kind, or TOML with currency, and [gpu_hour] "
+    "with a number for each kind (default: the fewest GPUs are best)"
 )
 
 
@@ -79,14 +79,11 @@ def _planned(options: argparse.Namespace) -> "Capacity":
         sizes = {name: value for name, value in given.items() if value is not None}
         sizes |= {"profile": options.profile, "percentile": options.percentile}
         demands = [files.demand_of(options.model, options.model, options.rate, options.slo, sizes)]
-    prices = None
-    if options.price:
-        text = files.text_of(options.price, "price", files.PRICES)
-        prices = files.read_prices(text, Path(options.price).name)
     names = [name.strip() for name in options.hardware.split(",") if name.strip()]
     if not names:
         raise InputError(f"hardware: got {options.hardware[:60]!r}, wanted names joined by commas")
-    return capacity(demands, list(dict.fromkeys(names)), prices)
+    names = list(dict.fromkeys(names))
+    return capacity(demands, names, files.prices_of(options.price, names))
 
 
 def _check_alone(options: argparse.Namespace) -> None:

@@ -49,6 +49,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
+    from planner.request.request import RUNTIME  # noqa: PLC0415  # slow to load
     from planner.sweeping import SIZES, executor_of, questions_of  # noqa: PLC0415
     from planner.sweeping.files import remove, write  # noqa: PLC0415
     from planner.sweeping.rows import writer_of  # noqa: PLC0415
@@ -66,11 +67,15 @@ def _run(options: argparse.Namespace) -> common.Answer:
         wanted = "--resume, or that folder removed"
         raise InputError(f"--output {output}: {kept} is of an unfinished sweep, wanted {wanted}")
     rows = run_kept(asked, executor, partial(tell, "sweep"), kept)
+    if target.exists():
+        tell("sweep", f"{output} was there, and is replaced")
     write(target, text_of(rows))
     remove(kept)
     options.output = None  # the file of rows; what was done goes to the screen
     seconds = format_seconds(time.monotonic() - begun)
     line = f"{output}: {len(rows):,} rows of {asked.questions:,} questions in {seconds}"
+    if not (options.runtime or options.engine):
+        line += f", priced as {RUNTIME} (--engine prices what an engine takes)"
     about = {"output": output, "rows": len(rows), "questions": asked.questions}
     return render(options.format, lambda: about, table=lambda: line, markdown=lambda: line), 0
 

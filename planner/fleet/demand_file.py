@@ -3,6 +3,7 @@
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final, cast
 
 from planner.fleet.fleet import Demand, Prices
@@ -43,6 +44,25 @@ def text_of(source: str, what: str, wanted: str) -> str:
         why = str(error).removeprefix(f"{source}: ")
         more = "" if "wanted" in why else f"; wanted {wanted}, in TOML"
         raise InputError(f"--{what} {source[:60]}: {why}{more}") from None
+
+
+def prices_of(source: str, hardware: Sequence[str]) -> Prices | None:
+    """Read what GPUs cost an hour: a file of prices, or a number for the only kind there is.
+
+    >>> prices_of("1.9", ["h100-sxm"]).gpu_hour
+    {'h100-sxm': 1.9}
+    """
+    if not source:
+        return None
+    try:
+        price = float(source)
+    except ValueError:
+        return read_prices(text_of(source, "price", PRICES), Path(source).name)
+    if len(hardware) != 1:
+        got = f"one number for {counted(len(hardware), 'kind')} of GPU"
+        raise InputError(f"price: got {got}, wanted one kind, or a file with {PRICES}")
+    kind = find_hardware(hardware[0]).name
+    return Prices(currency="", gpu_hour={kind: _below("price", price, MOST_MONEY)})
 
 
 def read_share(percentile: object) -> float:

@@ -84,6 +84,7 @@ class Fleet:
     asked for is done. most_rate_per_s : that the same replicas take in time. cost_per_hour : None
     where no price is known. serving : what clients of a language model see of one replica.
     runner : what runs it, as other programs know it; launch : what to type for one replica.
+    unfinished : what is exported makes no results yet.
     """
 
     demand: Demand
@@ -97,6 +98,7 @@ class Fleet:
     serving: Serving | None = None
     runner: str = ""
     launch: Launch | None = None
+    unfinished: bool = False
 
     @property
     def gpus(self) -> int:
@@ -261,7 +263,9 @@ def _launched(fleet: Fleet) -> Fleet:
     scenario = _scenario(fleet.demand, estimate)
     told = {} if fleet.serving is None else fleet.serving.told
     launch = launched(scenario, estimate.plan, estimate.placement, told)
-    return replace(fleet, runner=scenario.deployment.name, launch=launch)
+    unfinished = scenario.deployment.exported and scenario.model.kind == "diffusion"
+    runner = scenario.deployment.name
+    return replace(fleet, runner=runner, launch=launch, unfinished=unfinished)
 
 
 def _scenario(demand: Demand, estimate: PlanEstimate) -> Scenario:

@@ -6,6 +6,7 @@ from html import escape
 from typing import Final
 
 from planner.fleet.fleet import Answer, Capacity, Demand, Fleet, Prices, curve, words
+from planner.rendering.engines import UNFINISHED
 from planner.rendering.plot import plot
 from planner.request.quantities import PERIODS
 from planner.search.clients import wanted_of
@@ -170,6 +171,8 @@ def _command(answer: Answer) -> Iterator[Part]:
     if launch is not None:
         yield Said(lines=[f"each replica with {launch.engine}:"], indent=2)
         yield Typed(line=launch.line, indent=4)
+        if answer.fleets[0].unfinished:
+            yield Said(lines=[f"{UNFINISHED}: --engine counts what does"], indent=2)
 
 
 def _drawn(answer: Answer) -> list[str]:

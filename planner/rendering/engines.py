@@ -1,6 +1,7 @@
 """What can run a request, and what to type for it: the top of a recommendation."""
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from planner.advice.remedies import Alternative
 from planner.engines.engine import EAGER
@@ -10,6 +11,8 @@ from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.ranking import near
 from topology.base import counted, format_bytes, format_interval, format_number, format_seconds
 from topology.base.table import Line, Table
+
+UNFINISHED: Final = "planner export times the transformer and makes no results yet"
 
 
 def to_run(runs: Sequence[Contender], lead: PlanEstimate) -> Iterator[Line | Table]:
@@ -26,12 +29,11 @@ def unfinished(runs: Sequence[Contender]) -> Iterator[str]:
     run = runs[0]
     if not _exported(run) or run.scenario.model.kind != "diffusion":
         return
-    first = "planner export times the transformer and makes no results yet"
     for other in runs:
         if other.estimate is not None and not _exported(other):
-            yield f"{first}; the fastest that does: {_named(other, other.estimate)}"
+            yield f"{UNFINISHED}; the fastest that does: {_named(other, other.estimate)}"
             return
-    yield first
+    yield UNFINISHED
 
 
 def _exported(run: Contender) -> bool:
@@ -62,7 +64,10 @@ def _does(run: Contender, estimate: PlanEstimate) -> str:
         times = f"TTFT {served.ttft_text}, TPOT {served.tpot_text}"
         return f"{times}, {served.rate_text} tokens/s with {together}"
     took = format_interval(estimate.latency_s, estimate.half_width_s)
-    return f"{took}, {format_bytes(estimate.memory_bytes)} a GPU"
+    alone = " for a request by itself" if run.scenario.model.kind == "decoder" else ""
+    load = estimate.serving
+    together = "" if load is None else f" with {format_number(load.concurrency)} at once"
+    return f"{took}{alone}, {format_bytes(estimate.memory_bytes)} a GPU{together}"
 
 
 def compared(runs: Sequence[Contender]) -> Iterator[Line | Table]:

@@ -6,7 +6,7 @@ from html import escape
 from itertools import groupby
 from typing import Final, TypeAlias
 
-from planner.advice.advice import misses, notes_on, throughput_note
+from planner.advice.advice import misses, notes_on, size_notes, throughput_note
 from planner.placement.placement import visible
 from planner.plan_table import cost
 from planner.recommendation import Recommendation, split_lines
@@ -42,7 +42,9 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
     top : plans to show. rejected : whether to say why others were rejected.
     """
     scenario, lead = answer.scenario, answer.lead
-    parts: Parts = [Line(text=asked(scenario), style="bold"), *_notes(answer.notes), ""]
+    first = list(size_notes(scenario.model, scenario.workload))
+    parts: Parts = [Line(text=asked(scenario), style="bold"), *_notes(answer.notes)]
+    parts += [*(Line(text=f"! {line}") for line in first), ""]
     if lead is not None:
         others = list(engines.compared(answer.runs))
         parts += [*engines.to_run(answer.runs, lead), "", *others, *([""] if others else [])]
@@ -60,7 +62,8 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
     if answer.request.at_most_gpus and len(answer.scaling) > 1:
         title = "the best plan of each number of GPUs"
         parts += [*_notes([title]), _scaling(answer), ""]
-    parts += [*bullets(answer.advice), *engines.lighter(answer.alternatives)]
+    said = (line for line in answer.advice if line not in first)
+    parts += [*bullets(said), *engines.lighter(answer.alternatives)]
     parts += [*_notes(_below(answer, top)), *engines.others(answer.runs)]
     if rejected:
         rows = [[str(rejection.plan), rejection.explanation] for rejection in answer.rejected]
@@ -117,13 +120,27 @@ def asked(scenario: Scenario) -> str:
         parts.append(f"{width}x{height}, {work.frames} frame{'s' if work.frames != 1 else ''}")
         forwards = f"{work.passes} forwards" if work.passes > 1 else "1 forward"
         parts.append(f"{work.steps} steps of {forwards}")
-    named = [(f"{name} tokens" if name != "tokens" else "tokens in", n) for name, n in work.tokens]
-    written = [("out", work.output_tokens)] if scenario.model.kind == "decoder" else []
-    parts.append(", ".join(f"{tokens:,} {what}" for what, tokens in [*named, *written]))
+    parts.append(_tokens(scenario))
     if work.batch != 1:
         parts.append(f"batch {work.batch}")
     drafts = [] if work.speculation is None else [words(work.speculation)]
     return " · ".join([*parts, *drafts, *_load(scenario), _precision(scenario)])
+
+
+def _tokens(scenario: Scenario) -> str:
+    """Say how many tokens each stream has, and which of a language model nobody asked for."""
+    request, work = scenario.request, scenario.workload
+    named = [(f"{name} tokens" if name != "tokens" else "tokens in", n) for name, n in work.tokens]
+    if scenario.model.kind != "decoder":
+        return ", ".join(f"{tokens:,} {what}" for what, tokens in named)
+    words = [f"{tokens:,} {what}" for what, tokens in [*named, ("out", work.output_tokens)]]
+    if scenario.lengths is not None or None not in (request.input_tokens, request.output_tokens):
+        return ", ".join(words)
+    if request.input_tokens is None and request.output_tokens is None:
+        return f"{', '.join(words)}, both assumed"
+    unsaid = -1 if request.output_tokens is None else 0
+    words[unsaid] += " assumed"
+    return ", ".join(words)
 
 
 def _load(scenario: Scenario) -> list[str]:

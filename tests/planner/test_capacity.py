@@ -284,6 +284,11 @@ def test_exit_code_1_where_no_hardware_will_do(capsys):
         (("--demand", "/no/such"), "/no/such: No such file or directory; wanted [[demand]]"),
         (("--demand", FOLDER), "examples: not a file but a folder; wanted [[demand]]"),
         (("--demand", DEMANDS, "--price", FOLDER), "a folder; wanted [gpu_hour] with a price"),
+        (
+            ("--model", "flux", "--rate", "1/s", "--slo=9s", "--hardware=l4,t4", "--price=1"),
+            "price: got one number for 2 kinds of GPU, wanted one kind, or a file",
+        ),
+        (("--model", "flux", "--rate", "1/s", "--slo", "9s", "--price", "-1"), "price: got -1.0"),
         (("--demand", ""), "argument --demand: got '', wanted"),
         (("--model", ""), "argument --model: got '', wanted"),
         (("--model", "flux", "--rate", ""), "argument --rate: got '', wanted"),
@@ -390,6 +395,16 @@ def cells(found):
     table = capacity_shown.fleets(found.answers[0], found)
     head, first = table.head, table.rows[0]
     return dict(zip(head, first, strict=True))
+
+
+def test_a_number_is_the_price_of_the_only_kind(capsys):
+    words = ["capacity", "--model", "flux", "--rate", "5/min", "--slo", "60s", "--price", "1.9"]
+    assert cli.main(words) == 0
+    said = capsys.readouterr().out
+    assert "1 GPU in all, 1.9 an hour" in said
+    assert "makes no results yet: --engine counts what does" in said
+    assert cli.main([*words, "--engine", "xdit"]) == 0
+    assert "makes no results yet" not in capsys.readouterr().out
 
 
 def test_kinds_without_a_price_are_said():

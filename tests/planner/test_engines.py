@@ -22,7 +22,7 @@ from planner.models.entries import load_entry
 from planner.rendering import report
 from planner.request.request import EXECUTOR, Request
 from planner.runners.launch import launch_of
-from planner.runners.refusal import footnotes
+from planner.runners.refusal import footnotes, refusal
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
 from planner.search.evaluate import Shared
@@ -591,6 +591,22 @@ def test_a_version_that_is_no_older_one_is_refused(text):
 )
 def test_an_unknown_version_is_refused_in_a_line(text, said):
     assert_refused(*run("estimate", "--model", "flux.1-dev", "--engine", text), said)
+
+
+@pytest.mark.parametrize(
+    ("plan", "model", "more"),
+    [
+        ("ulysses8", "pixart-sigma", {"engine": "xdit", "precision": "fp16"}),  # docs/performance
+        ("tp4", "pixart-sigma", {"engine": "xdit@0.4.5", "precision": "fp16"}),
+        ("cfg2.ulysses4", "pixart-sigma", {"engine": "xdit@0.4.5", "precision": "fp16"}),
+        ("ulysses3", "hunyuanvideo", {"engine": "xdit@0.4.5", "height": 960, "width": 960}),
+        ("ulysses8", "wan2.2-a14b", {"engine": "repository"}),
+        ("cfg2.ulysses2.ring3", "cogvideox-5b", {"engine": "xdit"}),
+    ],
+)
+def test_what_was_published_as_run_is_not_refused(plan, model, more):
+    asked = parse_plan(plan)
+    assert refusal(resolve(request_of(model, asked.gpus, more)), asked) == ""
 
 
 SAMPLE = st.tuples(*map(st.sampled_from, (names(), GPUS, HARDWARE)))

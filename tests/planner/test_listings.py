@@ -48,6 +48,12 @@ def test_a_name_that_is_none_is_answered_with_the_nearest(name, said):
     assert_refused(*run("topology", "show", name), said)
 
 
+def test_a_gpu_of_another_vendor_is_no_misspelt_one():
+    asked = ("recommend", "--model", "flux", "--gpus", "1", "--hardware", "mi300x")
+    said = "got 'mi300x', wanted a GPU of NVIDIA: none of AMD is in the catalogue"
+    assert_refused(*run(*asked), said)
+
+
 @pytest.fixture
 def piped(monkeypatch):
     def give(data):

@@ -12,7 +12,7 @@ from planner.models import names, repositories
 from planner.rendering import report
 from planner.runners.launch import launch_lines
 from planner.search.estimate import WORDS, worded
-from topology.base import format_seconds
+from topology.base import format_bytes, format_seconds
 from topology.base.table import terminal
 
 CASES = [
@@ -225,7 +225,10 @@ def test_what_is_left_out_of_many_gpus_is_printed(style):
 @pytest.mark.parametrize(
     ("model", "more", "said"),
     [
-        ("llama-3.1-8b", {"gpus": 2}, "2,048 tokens in"),
+        ("llama-3.1-8b", {"gpus": 2}, "2,048 tokens in, 128 out, both assumed ·"),
+        ("llama-3.1-8b", {"gpus": 2, "input_tokens": 512}, "512 tokens in, 128 out assumed ·"),
+        ("llama-3.1-8b", {"gpus": 2, "output_tokens": 9}, "2,048 tokens in assumed, 9 out ·"),
+        ("llama-3.1-8b", {"gpus": 2, "input_tokens": 512, "output_tokens": 9}, " in, 9 out ·"),
         ("flux.1-dev", {"gpus": 16, "nodes": 2}, "16 x h100-sxm on 2 hosts over infiniband"),
         ("flux.1-dev", {"gpus": 8}, "8 x h100-sxm ·"),
     ],
@@ -289,6 +292,26 @@ def test_what_is_exported_is_said_to_make_no_results_yet():
 
     text, _ = shown("flux.1-dev", {"gpus": 2, "engine": "xdit"}, width=400)
     assert "makes no results yet" not in text
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "said"),
+    [
+        ("llama-3.1-8b", {"input_tokens": 200_000}, "the context of llama-3.1-8b is 131,072"),
+        ("wan2.1-1.3b", {"frames": 80}, "takes 4 n + 1; priced as 77, and some engines make 81"),
+    ],
+)
+def test_sizes_that_a_model_does_not_take_are_said_above_all_plans_and_once(model, more, said):
+    text, _ = shown(model, {"gpus": 2, **more}, width=400)
+    assert text.count(said) == 1
+    assert text.index(said) < text.index("Run ")
+
+
+def test_the_first_line_of_a_language_model_says_of_what_load_its_numbers_are():
+    text, answer = shown("llama-3.1-8b", {"gpus": 2}, width=400)
+    together = answer.lead.serving.concurrency
+    assert f" for a request by itself, {format_bytes(answer.lead.memory_bytes)} a GPU" in text
+    assert f"a GPU with {together:.0f} at once\n" in text
 
 
 def test_an_engine_of_one_gpu_says_so_in_no_name_of_an_axis():

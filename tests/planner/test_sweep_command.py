@@ -222,6 +222,13 @@ def test_what_cannot_be_written_is_said_before_anything_is_asked(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["folder.csv"]
 
 
+def test_a_file_that_is_replaced_and_what_prices_are_of_are_said(tmp_path):
+    code, out, err = swept(tmp_path / "a.csv")
+    assert (code, "replaced" in err, "priced as tensorrt" in out) == (0, False, True)
+    code, out, err = swept(tmp_path / "a.csv", "--engine", "xdit")
+    assert (code, "was there, and is replaced" in err, "priced as" in out) == (0, True, False)
+
+
 @pytest.mark.parametrize("damage", [b"", b"\xff", b"{}", b"[1]", b"[" * 100_000])
 def test_a_chunk_that_is_damaged_is_done_again(tmp_path, damage):
     whole, again = tmp_path / "a.csv", tmp_path / "b.csv"

@@ -1,5 +1,6 @@
 """The tables that ship with the project, and the hardware that is in a file of one's own."""
 
+import re
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -42,6 +43,9 @@ def find_hardware(name: str | Path) -> Hardware:
     if text.lower() in catalogue:
         return catalogue[text.lower()]
     if isinstance(name, str) and not names_file(text):
+        if re.match(r"mi\d|amd|instinct|radeon", text, re.IGNORECASE):
+            wanted = "a GPU of NVIDIA: none of AMD is in the catalogue"
+            raise InputError(f"hardware: got {text[:60]!r}, wanted {wanted}")
         raise unknown("hardware", text, catalogue)
     if not text.isprintable():  # answers call the hardware by it
         raise InputError(f"hardware {text[:100]!r}: wanted a path of printable characters")
