@@ -48,9 +48,8 @@ def _experts(proposal: Proposal, plan: Plan) -> Iterator[str]:
     """Yield what stands against how a plan spreads the experts of a model.
 
     Groups have experts of their own, and each expert is cut over the ranks of its group as tensor
-    parallelism cuts a FFN.
-    Ranks that a sequence is cut over hold the same experts, as they hold the same weights, unless
-    there are more groups than other ranks: then each has its own.
+    parallelism cuts a FFN. Ranks that a sequence is cut over hold the same experts, as they hold
+    the same weights, unless there are more groups than other ranks: then each has its own.
     """
     model, groups, ranks = proposal.model, plan.ep, plan.expert_ranks
     if groups > 1 and not model.has_experts:
