@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from planner.engines.engine import Engines
 from planner.engines.tables import find_engine
-from planner.models import known_as
+from planner.models import known_as, read_model
 from planner.runners.launch import launches
 from planner.runners.launch_settings import settings_of
 from planner.runners.refusal import refusal
@@ -97,6 +97,7 @@ def check(cases: Sequence[Case], hardware: str) -> None:
         if case.stage == "denoise":
             raise InputError(f"model: got {case.model}, wanted a language model")
         configuration(case)
+        _check_precision(case)
         plan = parse_plan(case.plan)
         reason = refusal(resolve(case.request(hardware)), plan)
         if reason:
@@ -107,6 +108,15 @@ def check(cases: Sequence[Case], hardware: str) -> None:
             raise IllegalPlanError(f"plan {plan}: got {others[0]}, wanted {wanted}")
     if find_spec(bench.package) is None:
         raise InputError(f"{bench.package}: got none, wanted it: {bench.install}")
+
+
+def _check_precision(case: Case) -> None:
+    """Refuse weights that random ones cannot stand for: neither plain nor the checkpoint's own."""
+    published = read_model(case.model).quantisation
+    own = "fp8" if published is None else published.precision
+    if case.precision not in ("bf16", "fp16", own):
+        wanted = f"bf16, fp16 or {own} with {case.model}"
+        raise InputError(f"precision: got {case.precision}, wanted {wanted}")
 
 
 def configuration(case: Case) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def check_cases(cases: Iterable[Case], gpus: int, device: str = "cuda") -> None:
     cases = list(cases)
     check_plans([case.plan for case in cases], gpus)
     for case in cases:
-        if case.precision not in RUNNABLE:
+        if not case.engine and case.precision not in RUNNABLE:
             wanted = ", ".join(RUNNABLE)
             raise InputError(f"precision: got {case.precision}, wanted {wanted} to run with torch")
     if device == "cpu" and gpus > CPU_RANKS:

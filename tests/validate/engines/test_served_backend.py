@@ -127,6 +127,9 @@ def test_a_benchmark_that_never_ends_is_ended(tmp_path, capsys, stand_in, backen
         ((), "got none, wanted it: pip install"),
         (("--mode", "compile"), "mode: got compile, wanted eager or graph"),
         (("--model", "flux"), "model: got flux, wanted a language model"),
+        (("--precision", "int8"), "precision: got int8, wanted bf16, fp16 or fp8"),
+        (("--model", "gpt-oss-20b", "--precision", "fp8"), "wanted bf16, fp16 or mxfp4"),
+        (("--model", "gpt-oss-20b", "--precision", "mxfp4"), "got none, wanted it: pip install"),
         (("--plan", "dp2"), "plan dp2: got dp, wanted tp"),
     ],
 )
