@@ -52,7 +52,8 @@ class RunOptions:
     def machine(self, facts: Facts) -> str:
         """Name what results are measured on and with: rows of anything else are not used.
 
-        >>> Options(gpus=2, device="cpu").machine(Facts(seen={"torch": "2.11"}, processor="EPYC"))
+        >>> facts = Facts(seen={"torch": "2.11"}, processor="EPYC")
+        >>> RunOptions(gpus=2, device="cpu").machine(facts)
         '2 ranks on EPYC, torch 2.11, inductor'
         """
         if self.device == "cpu":
