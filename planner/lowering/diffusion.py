@@ -293,7 +293,9 @@ def vae_decode(work: RankWork, degree: int) -> Loop:
         return Loop(name="vae_decode", count=1, body=())
     share = SERIAL_SHARE + (1 - SERIAL_SHARE) / degree if degree > 1 else 1.0
     slower = vae.eager if work.workload.habits.slow_decoder else 1.0
-    pixels = work.share.batch * work.workload.pixels * share * slower
+    tiles = vae.may_tile and work.model.named_in(work.workload.habits.tiled_decode)
+    again = vae.overlap if tiles else 1.0
+    pixels = work.share.batch * work.workload.pixels * share * slower * again
     decode = Convolve(
         name=vae.name,
         flop=pixels * vae.flop_per_pixel,

@@ -328,6 +328,9 @@ class Vae:
 
     flop_per_pixel : of one pixel of one frame. peak_bytes_per_pixel : activations at the widest
     point, per pixel of one frame, times the `frames_at_once` that are decoded together (0: all).
+    tile : pixels a side of the tiles that everybody cuts a frame into; 0 where it may be whole.
+    may_tile : pixels of a tile where an engine asks for tiles, whose overlap makes the decode
+    `overlap` times as long; 0 where it has no such way.
     parallel : engines exist that split the decode over GPUs. eager : how many times longer it
     takes as its repository runs it (32-bit, small tiles) than compiled in 16 bits.
     """
@@ -337,7 +340,9 @@ class Vae:
     flop_per_pixel: float
     peak_bytes_per_pixel: float
     frames_at_once: int = 0
-    tile: int = 0  # pixels a side when tiled; 0 where nobody tiles it
+    tile: int = 0
+    may_tile: float = 0.0
+    overlap: float = 1.0
     parallel: bool = False
     eager: float = 1.0
 

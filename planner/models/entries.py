@@ -185,6 +185,8 @@ def _vae(table: Fields) -> VaeEntry:
         peak_bytes_per_pixel=_quantity(table, table, "peak_bytes_per_pixel", "B"),
         frames_at_once=table.integer("frames_at_once", low=0),
         tile=table.integer("tile", low=0, default=0),
+        may_tile=_quantity(table, table, "may_tile", "1") if table.has("may_tile") else 0.0,
+        overlap=_quantity(table, table, "overlap", "1") if table.has("overlap") else 1.0,
         parallel=table.boolean("parallel", default=False),
         eager=_quantity(table, table, "eager", "1") if table.has("eager") else 1.0,
     )

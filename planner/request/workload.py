@@ -97,6 +97,7 @@ class Habits:
     exchanges_apart : queries, keys and values go to their heads one after the other.
     batched_guidance : models whose forwards of a step are one, over a batch of so many.
     parallel_decode : models whose images all ranks of a replica decode together.
+    tiled_decode : models whose frames are decoded in tiles where that is a matter of choice.
     token_modulation : models whose shifts and scales are projected for every token.
     windowed_cache : layers with a sliding window keep the keys and values that it sees, not all.
     kv_repeat : keys and values may be repeated where there are fewer heads than ranks.
@@ -125,6 +126,7 @@ class Habits:
     exchanges_apart: bool = False
     batched_guidance: tuple[str, ...] = ()
     parallel_decode: tuple[str, ...] = ()
+    tiled_decode: tuple[str, ...] = ()
     token_modulation: tuple[str, ...] = ()
     windowed_cache: bool = True
     kv_repeat: bool = True

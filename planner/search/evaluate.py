@@ -367,8 +367,9 @@ def decode_bytes(model: Model, workload: Workload, replicas: int) -> Real:
     frames, batch = workload.frames, np.maximum(1, np.asarray(workload.batch) // replicas)
     together = np.minimum(frames, vae.frames_at_once) if vae.frames_at_once else frames
     area = workload.pixels / frames
-    if vae.tile:
-        working = vae.peak_bytes_per_pixel * np.minimum(area, vae.tile**2) * together
+    chosen = model.named_in(workload.habits.tiled_decode)
+    if tile := vae.tile**2 or (vae.may_tile if chosen else 0):
+        working = vae.peak_bytes_per_pixel * np.minimum(area, tile) * together
     else:
         working = vae.peak_bytes_per_pixel * area * together * batch
     total: Real = working + PIXEL_BYTES * workload.pixels * batch

@@ -529,3 +529,28 @@ def test_layers_that_keep_a_state_take_what_kernels_of_engines_take(model):
         assert seconds >= op.traffic / target.device.memory_bandwidth.value * 0.5
     old = replace(target, device=all_devices()["v100-sxm"])
     assert float(price_of(found[0][1], old).seconds) > 0
+
+
+@pytest.mark.parametrize("plan", ["single", "ulysses8", "cfg2.ulysses2.ring2"])
+def test_cogvideox_1_5_fits_an_l20_as_xdit_decodes_it_in_tiles(plan):
+    """xdit_assets performance/cogvideo: CogVideoX 1.5 5B, 768 x 1360, ran on L20s of 48 GB."""
+    video = priced("cogvideox-5b", hardware="l20", plan=plan, engine="xdit", height=768, width=1360)
+
+    assert video.memory_bytes < 44 * 2**30
+    assert video.memory_parts_bytes["vae_decode"] < 6 * 2**30
+
+
+def test_eager_pytorch_decodes_cogvideox_as_fast_as_measured():
+    """The layers of its decoder with random weights on an H200 SXM: 9 frames in 400 ms."""
+    nine = priced(
+        "cogvideox-5b", hardware="h200-sxm", engine="diffusers", runtime="torch-eager", frames=9
+    )
+
+    assert nine.stages_s["vae_decode"] == pytest.approx(0.400, rel=0.1)
+
+
+def test_eager_pytorch_decodes_a_picture_as_fast_as_measured():
+    """Such a decoder with random weights on an H200 SXM, 1024 x 1024 in bf16: 79.7 ms."""
+    eager = priced("flux.1-dev", hardware="h200-sxm", runtime="torch-eager", engine="diffusers")
+
+    assert eager.stages_s["vae_decode"] == pytest.approx(0.0797, rel=0.1)
