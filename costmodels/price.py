@@ -206,7 +206,8 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  
         case Convolve():
             runtime = target.runtime
             reached = runtime.plane_convolution if op.planes else runtime.convolution
-            return ("convolve", target.plain, reached.value, op.flop, op.traffic)
+            passes = runtime.plane_passes.value if op.planes else 0.0
+            return ("convolve", target.plain, reached.value, passes, op.flop, op.traffic)
         case _:
             assert_never(op)
 
@@ -528,4 +529,7 @@ def _convolve(op: Convolve, target: Target) -> Priced:
     rate = np.minimum(device.needed_peak(target.plain), cycles * reached.value)
     memory = np.asarray(op.traffic) / device.memory_bandwidth.value
     seconds = np.maximum(np.asarray(op.flop) / rate, memory)
+    if op.planes:
+        passes = np.asarray(op.flop) * runtime.plane_passes.value
+        seconds = seconds + passes / device.memory_bandwidth.value
     return Priced(kind="convolution", seconds=seconds, kernels=1, basis=Basis.ASSUMED)

@@ -13,6 +13,7 @@ _UNITS: Final = {
     "memory": "B",
     "convolution": "1",
     "plane_convolution": "1",
+    "plane_passes": "1",
 }
 
 
@@ -48,7 +49,8 @@ class Runtime:
     launch : ``graph`` replays captured kernels; ``stream`` issues each from the host.
     host_kernel, host_collective : seconds of host time to issue one. memory : bytes it takes.
     convolution, plane_convolution : FLOP a cycle and multiprocessor that a VAE's convolutions
-    reach, over space and time and over space alone.
+    reach, over space and time and over space alone. plane_passes : bytes that what goes with
+    those over space moves for each FLOP of theirs.
     kernels_of : the runtime that makes its kernels, itself or another whose kernels it replays.
     calls : seconds of host time of some kinds of collectives, where they are not `host_collective`.
     """
@@ -60,6 +62,7 @@ class Runtime:
     memory: Sourced
     convolution: Sourced
     plane_convolution: Sourced
+    plane_passes: Sourced
     functions: tuple[tuple[str, Fusion], ...]
     kernels_of: str
     calls: tuple[tuple[str, float], ...] = ()

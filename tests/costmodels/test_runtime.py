@@ -19,6 +19,7 @@ NUMBERS = {
     "memory": "1 GiB",
     "convolution": "1000",
     "plane_convolution": "1000",
+    "plane_passes": "0",
 }
 
 
