@@ -80,6 +80,7 @@ def advice(
         yield from _fewer(scenario, lead, runnable)
     yield from length_notes(scenario.model, scenario.workload)
     if not served:
+        yield from _peers_note(scenario, peers)
         yield from _replicas(lead, peers, objective)
         yield from throughput_note(scenario.model.kind, scenario.request.batch, lead.gpus)
     yield from _decode(scenario, lead)
@@ -226,6 +227,23 @@ def _seats(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:
     which = f"use GPUs {names} of {count}" if len(where.devices) < count else "order the GPUs"
     how = "" if where.exact else ", the best of the orders that were tried"
     yield f"{which}: {visible(where.devices)}{f' ({groups})' if groups else ''}{how}"
+
+
+def _peers_note(scenario: Scenario, plans: Sequence[PlanEstimate]) -> Iterator[str]:
+    """Say that GPUs are taken without peer access, and what a plan that talks gains by it."""
+    deployment = scenario.deployment
+    talks = (plan for plan in plans if plan.breakdown_s.get("communication_exposed", 0.0) > 0)
+    first = next(talks, None)
+    hardware = deployment.hardware
+    if first is None or hardware.peer_to_peer or deployment.subset is not None:
+        return
+    joined = replace(hardware, peer_to_peer=True, no_peers="")
+    there = replace(scenario, deployment=replace(deployment, hardware=joined))
+    reached = format_seconds(price(there, first.plan).latency_s)
+    yield (
+        f"no peer access between GPUs assumed ({hardware.no_peers}): copies go through the host; "
+        f"with it {first.plan} takes {reached}, not {format_seconds(first.latency_s)}"
+    )
 
 
 def _replicas(lead: PlanEstimate, peers: list[PlanEstimate], objective: Objective) -> Iterator[str]:

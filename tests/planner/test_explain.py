@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.basis import Basis
+from planner import api
 from planner.advice.advice import (
     advice,
     difference,
@@ -425,3 +426,12 @@ def test_a_choice_of_keys_is_priced_as_dense_with_a_word():
     assert next(length_notes(model, long)).startswith("attention is priced as if each token saw")
     assert not list(length_notes(model, short))
     assert not list(length_notes(read_model("deepseek-v3.1"), long))
+
+
+def test_cards_without_peer_access_say_so_and_what_it_changes():
+    answer = api.recommend("flux.1-dev", gpus=4, hardware="l40s")
+    said = [line for line in answer.advice if "no peer access" in line]
+
+    assert len(said) == 1
+    assert "common servers" in said[0]
+    assert "with it ulysses4 takes" in said[0]
