@@ -58,8 +58,8 @@ def seconds_on(messages: tuple[RepeatedMessage, ...], fabric: Fabric) -> float:
 
     >>> from topology.catalogue import find_hardware
     >>> node = find_hardware("h100-sxm").fabric(8)
-    >>> once = seconds_on((Message("all_reduce", 2.0**20, 1),), node)
-    >>> seconds_on((Message("all_reduce", 2.0**20, 3),), node) == 3 * once
+    >>> once = seconds_on((RepeatedMessage("all_reduce", 2.0**20, 1),), node)
+    >>> seconds_on((RepeatedMessage("all_reduce", 2.0**20, 3),), node) == 3 * once
     True
     """
     return sum(m.times * collective_time(m.kind, m.message_bytes, fabric) for m in messages)

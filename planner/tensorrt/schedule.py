@@ -61,8 +61,8 @@ def groups(network: EngineNetwork, plan: Plan) -> list[list[int]]:
     """Ranks of the plan that run one network together, each group in the order of its ranks.
 
     >>> from planner.strategies import parse_plan
-    >>> network = Network(name="forward", axes=(("tp", 2),), inputs=(), outputs=(), layers=(),
-    ...                   constants={}, tables={})
+    >>> network = EngineNetwork(name="forward", axes=(("tp", 2),), inputs=(), outputs=(),
+    ...                         layers=(), constants={}, tables={})
     >>> groups(network, parse_plan("cfg2.tp2"))
     [[0, 1], [2, 3]]
     """

@@ -222,7 +222,7 @@ def test_engines_name_their_source_and_known_axes(engine):
     for line in lines:
         assert set(line.axes) <= set(axes())
         assert set(line.runtimes) <= set(RUNTIMES) - {engine.runtime}
-        others = {"kv", "mtp", "draft"}
+        others = {"kv", "mtp", "draft", "copies"}
         assert set(line.precision) | set(line.untold) <= {*precisions, *SIZES, *axes(), *others}
         assert set(line.speculation) <= {"mtp", "draft"}
         assert {*line.sizes, *line.request, *line.video} <= set(SIZES)

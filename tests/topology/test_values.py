@@ -21,7 +21,7 @@ def point(made):
         x: float
         y: float = 2.0
         tags: dict[str, int] = field(default_factory=dict, hash=False)
-        note: str = field(default="", compare=False)
+        note: str = field(default="", compare=False, repr=False)
         _: KW_ONLY
         name: str = "p"
 

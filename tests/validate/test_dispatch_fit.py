@@ -61,7 +61,7 @@ def test_a_fit_recovers_the_kernels_that_made_a_table():
         "deepep_normal-dispatch-hopper",
     ]
     for record, phase in zip(records, ("combine", "dispatch"), strict=True):
-        again = next(iter(load(record, DispatchParameters).values()))
+        again = next(iter(load(tomllib.loads(record), DispatchParameters).values()))
         tokens = 2.0 ** np.arange(17)
         of = exchange(phase, 8, 256, 20)
         times = [exchanged(of, kernel, tokens, 7392.0) for kernel in (again, kernels[phase])]

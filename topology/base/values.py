@@ -106,12 +106,12 @@ def _reader(names: list[str]) -> Callable[[Any], tuple[object, ...]]:
     return lambda value: tuple(getattr(value, name) for name in names)
 
 
-def _names(value: Any) -> list[str]:  # noqa: ANN401  # a value of any of the classes
-    return [field.name for field in dataclasses.fields(value)]
+def _names(value: Any, *, shown: bool = False) -> list[str]:  # noqa: ANN401  # of any class
+    return [field.name for field in dataclasses.fields(value) if field.repr or not shown]
 
 
 def _shown(self: object) -> str:
-    shown = [f"{name}={getattr(self, name)!r}" for name in _names(self)]
+    shown = [f"{name}={getattr(self, name)!r}" for name in _names(self, shown=True)]
     return f"{self.__class__.__qualname__}({', '.join(shown)})"
 
 

@@ -14,7 +14,7 @@ WITH_PROFILE: Final = "with its profile"
 class MeasuredMachine:
     """A kind of machine that plans were run on, with a profile that is fitted to other work.
 
-    >>> one = Machine(words="2 x H100", hardware="h100-sxm", gpus=2, date="2026-11-28")
+    >>> one = MeasuredMachine(words="2 x H100", hardware="h100-sxm", gpus=2, date="2026-11-28")
     >>> one.folder, one.profile
     ('2026-11-28-h100-sxm-x2', 'h100-sxm-x2-2026-11-28')
     """

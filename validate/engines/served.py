@@ -61,7 +61,7 @@ class Benchmark:
 BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "vllm": Benchmark(
         package="vllm",
-        install="pip install vllm",
+        install="pip install 'vllm'",
         own=3,
         start=("-m", "vllm.entrypoints.cli.main", "bench", "latency", "--model"),
         flags=("--skip-tokenizer-init", "--disable-detokenize", "--num-iters-warmup", "2"),

@@ -119,7 +119,8 @@ def fusion_of(
     >>> from topology.catalogue import all_devices
     >>> h100 = all_devices()["h100-sxm"]
     >>> sizes = [1e5, 1e7, 1e9]
-    >>> samples = [Sample(traffic=b, seconds=3 * pointwise_time(b, h100)) for b in sizes]
+    >>> times = {size: 3 * pointwise_time(size, h100) for size in sizes}
+    >>> samples = [FunctionSample(traffic=size, seconds=time) for size, time in times.items()]
     >>> fusion_of(samples, h100, None)
     Fusion(traffic=3.0, kernels=3, cycles=0.0)
     """
