@@ -12,7 +12,7 @@ from planner.search.clients import Serving
 from planner.search.estimate import Disaggregated, PlanEstimate, Rejected, WorkerPool
 from planner.search.ranking import judge
 from planner.serving.cache import Transfer, transfer_of
-from planner.serving.pools import DecodeQueue, Pools, PrefillQueue, Workers
+from planner.serving.pools import DecodeQueue, Pools, PrefillQueue
 from planner.serving.scheduler import Trail
 from planner.serving.serving import (
     MOST,
@@ -65,7 +65,7 @@ class Paired(Served):
 
     def under(self, load: Load) -> Trail:
         """Follow the requests of one group of workers."""
-        prefill, decode = _workers(self.prefill), _workers(self)
+        prefill, decode = self.prefill.workers, self.workers
         again = self.transfer.ways.again
         prefills = [PrefillQueue(prefill, self.prefix) for _ in range(self.ranks[0])]
         decodes = [DecodeQueue(decode, self.gain, again=again) for _ in range(self.ranks[1])]
@@ -83,10 +83,6 @@ class Paired(Served):
         if concurrency is not None:
             rows = min(rows, ceil(concurrency / (self.ranks[1] * self.engines)))
         return {"batch": rows, "length": self.lengths.longest}
-
-
-def _workers(ready: Served) -> Workers:
-    return Workers(ways=ready.ways, capacity=ready.pool.tokens, places=ready.steps)
 
 
 def engines_of(pools: TwoPools) -> tuple[int, int]:

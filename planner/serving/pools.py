@@ -9,23 +9,12 @@ import heapq
 import math
 from collections.abc import Callable
 
-from planner.engines.engine import Scheduling
 from planner.request.lengths import Load
-from planner.serving.scheduler import Batch, Queue, Sequence, StepTime, Trail
-from topology.base.values import dataclass
+from planner.serving.scheduler import Batch, Queue, Sequence, Trail, Workers
 
 Sending = Callable[[int, int], float]
 """Seconds from the end of a prompt until its keys and values are there: its tokens, and those of it
 that its last step ran."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workers:
-    """Engines of a pool, all alike: how they schedule, tokens of a cache, steps at each place."""
-
-    ways: Scheduling
-    capacity: int
-    places: tuple[StepTime, ...]
 
 
 class PoolQueue(Queue):
@@ -38,7 +27,7 @@ class PoolQueue(Queue):
 
     def __init__(self, workers: Workers, prefix: float = 0.0, gain: float = 1.0) -> None:
         nobody = Load(prompts=[], outputs=[])
-        super().__init__(workers.ways, workers.capacity, workers.places, nobody, prefix, gain=gain)
+        super().__init__(workers, nobody, prefix, gain)
         self.starts = math.inf
         self.given = 0
         self.leaving: list[tuple[float, int]] = []
@@ -59,7 +48,7 @@ class PoolQueue(Queue):
 
     def _look(self) -> None:
         """See when the next step may begin."""
-        self.starts = min(map(self._start_of, self.batches))
+        self.starts, _ = self._soonest()
 
 
 class PrefillQueue(PoolQueue):

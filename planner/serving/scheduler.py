@@ -15,9 +15,24 @@ from collections.abc import Callable
 
 from planner.engines.engine import Scheduling
 from planner.request.lengths import Load
+from topology.base.values import dataclass
 
-StepTime = Callable[[float, float, float, float], float]
-"""Seconds of a step at a place: tokens of prompts, their context, sequences that decode, theirs."""
+StepTimes = Callable[[float, float, float, float], list[float]]
+"""Seconds of a step at every place of a pipeline: of tokens of prompts, their context, sequences
+that decode, and theirs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """Engines that are alike: how they schedule, tokens of a cache, and their steps.
+
+    places : of the pipeline of each, one where there is none; as many batches are in flight.
+    """
+
+    ways: Scheduling
+    capacity: int
+    steps: StepTimes
+    places: int = 1
 
 
 class Sequence:
@@ -58,45 +73,28 @@ class Batch:
     """Sequences that run together, step by step; it changes as they come and go.
 
     ready : seconds at which its last step has left the last place. turn : steps in which it
-    decoded. begun : sequences whose prompts have begun. running : those that decode, by the turn
-    of their last token. admitted : in the order in which they began to. rows : how many decode.
-    context : tokens cached of these.
+    decoded. count : sequences that it holds. begun : those whose prompts have begun. running :
+    those that decode, by the turn of their last token. admitted : in the order in which they began
+    to. rows : how many decode. context : tokens cached of these.
     """
 
-    __slots__ = ("admitted", "begun", "context", "ready", "rows", "running", "turn")
+    __slots__ = ("admitted", "begun", "context", "count", "ready", "rows", "running", "turn")
 
     def __init__(self) -> None:
         self.ready = 0.0
-        self.turn = self.rows = 0
+        self.turn = self.rows = self.count = 0
         self.context = 0.0
         self.begun: list[Sequence] = []
         self.running: list[tuple[int, int, Sequence]] = []
         self.admitted: list[Sequence] = []
 
-    @property
-    def count(self) -> int:
-        """Sequences that it holds."""
-        return self.rows + len(self.begun)
-
-    def prune(self) -> None:
-        """Drop entries of sequences that were preempted since."""
-        while self.running and not self.holds(self.running[0][2], self.running[0][0]):
-            heapq.heappop(self.running)
-
-    def holds(self, sequence: Sequence, ends: int) -> bool:
-        """Whether a sequence decodes here until a turn: preempted, it may begin in another."""
-        return sequence.batch is self and sequence.ends == ends
-
-    def leave(self, sequence: Sequence) -> None:
-        """Take a sequence out of those that decode."""
-        self.rows -= 1
-        sequence.ends, sequence.batch = -1, None
-
     def last_admitted(self) -> Sequence:
-        """Find the sequence that began to decode last."""
+        """Take the sequence that began to decode last out of those that are running."""
         sequence = self.admitted.pop()
         while sequence.batch is not self:
             sequence = self.admitted.pop()
+        self.running = [entry for entry in self.running if entry[2] is not sequence]
+        heapq.heapify(self.running)
         return sequence
 
 
@@ -105,28 +103,23 @@ class Queue:
 
     Parameters
     ----------
-    capacity : tokens that the cache holds. places : of its pipeline, one where there is none; as
-        many batches are in flight. prefix : share of each prompt that it has already.
+    prefix : share of each prompt that it has already.
     gain : tokens that a sequence grows by in a step, more than one where they are drafted; what it
         has left to write is counted in steps then.
     """
 
     def __init__(
-        self,
-        ways: Scheduling,
-        capacity: int,
-        places: tuple[StepTime, ...],
-        load: Load,
-        prefix: float = 0.0,
-        *,
-        gain: float = 1.0,
+        self, workers: Workers, load: Load, prefix: float = 0.0, gain: float = 1.0
     ) -> None:
-        self.ways, self.capacity, self.places, self.load = ways, capacity, places, load
-        self.prefix, self.gain, self.kinds = prefix, gain, tuple(dict.fromkeys(places))
-        self.host, self.row = ways.host_s(0), ways.host_s(1) - ways.host_s(0)
+        self.ways, self.capacity, self.steps = workers.ways, workers.capacity, workers.steps
+        self.load, self.prefix, self.gain = load, prefix, gain
+        self.host = self.ways.host_s(0)
+        self.row = self.ways.host_s(1) - self.host
         self.clock = self.now = 0.0
-        self.free = [0.0] * (len(places) + 1)  # when the host and each place have done their last
-        self.batches = [Batch() for _ in places]
+        self.free = [0.0] * (
+            workers.places + 1
+        )  # when the host and each place have done their last
+        self.batches = [Batch() for _ in range(workers.places)]
         self.waiting: deque[Sequence] = deque()
         self.sent = 0
         self.count = 0  # sequences in all batches
@@ -167,11 +160,7 @@ class Queue:
         """Choose the batch that runs next, and take in who has come until then; none at the end."""
         arrivals = self.load.arrivals
         while True:
-            at, batch = math.inf, None
-            for each in self.batches:
-                start = self._start_of(each)
-                if start < at:
-                    at, batch = start, each
+            at, batch = self._soonest()
             if arrivals is not None and self.sent < len(arrivals) and arrivals[self.sent] <= at:
                 self._send(arrivals[self.sent])
                 continue
@@ -179,12 +168,17 @@ class Queue:
                 self.now = batch.ready = at
             return batch
 
-    def _start_of(self, batch: Batch) -> float:
-        """Tell when a batch may run its next step; never where it has none to run."""
-        at = max(batch.ready, self.free[0])
-        if batch.rows or batch.begun:
-            return at
-        return max(at, self.waiting[0].arrival) if self._admits() else math.inf
+    def _soonest(self) -> tuple[float, Batch | None]:
+        """Tell which batch may run its next step first, and when; never where none has any."""
+        at, batch = math.inf, None
+        free = self.free[0]
+        begins = max(free, self.waiting[0].arrival) if self._admits() else math.inf
+        for each in self.batches:
+            after = free if each.count else begins
+            start = max(each.ready, after)
+            if start < at:
+                at, batch = start, each
+        return at, batch
 
     def _used(self) -> float:
         """Count tokens of the cache in use, as if the last block of each sequence were filled."""
@@ -205,14 +199,15 @@ class Queue:
         """Whether a batch begins the next prompt: of who has come, up to its share of all."""
         if not self._admits() or self.waiting[0].arrival > self.now:
             return False
-        return len(self.batches) == 1 or batch.count < self._share(batch)
+        return len(self.batches) == 1 or self._has_share(batch)
 
-    def _share(self, batch: Batch) -> int:
-        """Count the sequences that a batch may hold, so that all have as many, or one more."""
+    def _has_share(self, batch: Batch) -> bool:
+        """Whether a batch may hold one more, so that all have as many, or one more."""
         whole = self.count + len(self.waiting)
         least = whole // len(self.batches)
-        others = sum(max(each.count, least) for each in self.batches if each is not batch)
-        return max(least, whole - others)
+        if batch.count < least:
+            return True
+        return whole > sum(max(each.count, least) for each in self.batches)
 
     def _pieces(self, batch: Batch) -> list[tuple[Sequence, int]]:
         """Choose what to prefill in the next step: sequences, and tokens of each."""
@@ -232,6 +227,7 @@ class Queue:
             self.waiting.popleft()
             sequence.cached = sequence.prompt - left
             batch.begun.append(sequence)
+            batch.count += 1
             self.count += 1
             self.unwritten += sequence.left
             self.partly += sequence.prompt
@@ -271,19 +267,14 @@ class Queue:
                 self._start(batch, sequence)
 
     def _times(self, tokens: float, context: float, rows: float, length: float) -> list[float]:
-        """Seconds of a step on the host and at each place; those that are alike are read once."""
-        host = self.host + self.row * rows
-        if len(self.places) == 1:
-            return [host, self.places[0](tokens, context, rows, length)]
-        alike = {place: place(tokens, context, rows, length) for place in self.kinds}
-        return [host, *[alike[place] for place in self.places]]
+        """Seconds of a step on the host and at each place."""
+        return [self.host + self.row * rows, *self.steps(tokens, context, rows, length)]
 
     def _pass(self, batch: Batch, times: list[float]) -> None:
         """Let a step of a batch pass the host and all places, at each behind the one before it."""
-        at = batch.ready
+        at, done = batch.ready, self.free
         for number, seconds in enumerate(times):
-            at = max(at, self.free[number]) + seconds
-            self.free[number] = at
+            done[number] = at = max(at, done[number]) + seconds
         batch.ready = at
         self._until(at)
 
@@ -340,8 +331,6 @@ class Queue:
             return 1
         if len(self.batches) > 1 and self._admits():
             return 1
-        for batch in present:
-            batch.prune()
         ends = min(batch.running[0][0] - batch.turn for batch in present)
         return min(ends, int((self.capacity - self._used()) // (self.count * self.gain)))
 
@@ -362,21 +351,21 @@ class Queue:
         self.unwritten -= steps
         self.trail.decoded += steps
         self.trail.most_tokens = max(self.trail.most_tokens, self._used())
-        batch.prune()
         while batch.running and batch.running[0][0] == batch.turn:
             _, _, sequence = heapq.heappop(batch.running)
             self._drop(batch, sequence, sequence.prompt + sequence.left * self.gain)
             self._finish(batch, sequence)
-            batch.prune()
 
     def _drop(self, batch: Batch, sequence: Sequence, tokens: float) -> None:
         """Take a sequence that decodes, and its tokens, out of the cache."""
         batch.context -= tokens
         self.context -= tokens
-        batch.leave(sequence)
+        batch.rows -= 1
+        sequence.ends, sequence.batch = -1, None
 
     def _finish(self, batch: Batch, sequence: Sequence) -> None:
         sequence.finish = batch.ready
+        batch.count -= 1
         self.count -= 1
         self.trail.sequences.append(sequence)
         if self.load.concurrency and self.sent < self.load.count:
@@ -394,6 +383,7 @@ class Queue:
             sequence.prompt += round(written * self.gain)
             sequence.left -= written
         self.unwritten -= sequence.left
+        batch.count -= 1
         self.count -= 1
         sequence.cached = 0
         self.waiting.appendleft(sequence)

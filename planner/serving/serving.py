@@ -18,7 +18,7 @@ from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.ranking import TIE, Ranking
 from planner.search.speculation import gain_of
 from planner.serving.cache import Pool, pool_of
-from planner.serving.scheduler import Queue, Trail
+from planner.serving.scheduler import Queue, Trail, Workers
 from planner.serving.steps import StepPrices, step_prices
 from topology.base import IllegalPlanError, InputError, ModelError, counted
 from topology.base.values import dataclass
@@ -60,7 +60,7 @@ class Served:
     lengths: Lengths
     engines: int
     pool: Pool
-    steps: tuple[StepPrices, ...]
+    steps: StepPrices
     prefix: float
     gain: float = 1.0
 
@@ -79,10 +79,15 @@ class Served:
         each = self.lengths.prompt + self.lengths.output + self.ways.block
         return min(self.capacity // each, self.ways.rows) * self.engines
 
+    @property
+    def workers(self) -> Workers:
+        """Its engines."""
+        places = len(self.steps.kinds)
+        return Workers(ways=self.ways, capacity=self.pool.tokens, steps=self.steps, places=places)
+
     def under(self, load: Load) -> Trail:
         """Follow the requests of one engine."""
-        queue = Queue(self.ways, self.capacity, self.steps, load, self.prefix, gain=self.gain)
-        return queue.run()
+        return Queue(self.workers, load, self.prefix, self.gain).run()
 
     def at(self, concurrency: int) -> Serving:
         """Keep so many requests in flight."""

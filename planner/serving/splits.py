@@ -180,7 +180,7 @@ def _prefiller(scenario: Scenario, one: PlanEstimate) -> Prefiller | None:
     if isinstance(ready, str) or (limit is not None and by_itself > limit):
         return None
     fresh = lengths.prompt * (1.0 - scenario.request.prefix_hit)
-    places = [place(together * fresh, 0.0, 0.0, 0.0) for place in ready.steps]
+    places = ready.steps(together * fresh, 0.0, 0.0, 0.0)
     step = max(*places, (ways.host_s(0) + sum(places)) / len(places))
     longer = max(1.0, by_itself / step) if together == 1 else 1.0  # prompts of several steps
     rate = ready.engines * together / (step * longer)
@@ -203,9 +203,9 @@ def _decoder(scenario: Scenario, one: PlanEstimate) -> Decoder | None:
 
 def _step_s(ready: Served, rows: int) -> float:
     """Seconds in which every sequence of an engine gets a token, in the middle of its answer."""
-    places, lengths = len(ready.steps), ready.lengths
+    places, lengths = len(ready.steps.kinds), ready.lengths
     each, length = max(1.0, rows / places), lengths.prompt + lengths.output / 2
-    times = [ready.ways.host_s(each), *(step(0.0, 0.0, each, length) for step in ready.steps)]
+    times = [ready.ways.host_s(each), *ready.steps(0.0, 0.0, each, length)]
     return max(sum(times), places * max(times))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.program import Size
 from costmodels.timeline import cost
@@ -16,39 +17,50 @@ from topology.base.values import dataclass
 
 ROWS: Final = (0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 TOKENS: Final = (0, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+Column = NDArray[np.float64]
 PARTS: Final = (0.0, 0.125, 0.5, 1.0)
 """Parts of the longest context at which steps are priced; attention is nearly linear between."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepPrices:
-    """Seconds of a step by tokens of prompts, their context, sequences that decode, and theirs."""
+    """Seconds of a step by tokens of prompts, their context, sequences that decode, and theirs.
+
+    kinds : of each place of a pipeline; those of a kind take the same time. seconds : of every kind
+    at each node.
+    """
 
     nodes: tuple[list[float], list[float], list[float], list[float]]
-    seconds: list[list[list[list[float]]]]
+    seconds: list[list[list[list[list[float]]]]]
+    kinds: tuple[int, ...]
 
-    def __call__(self, tokens: float, context: float, rows: float, length: float) -> float:
-        """Read the grid, linear in each size."""
-        r, ra = _place(self.nodes[2], rows)
-        k, ka = _place(self.nodes[3], length)
+    def __call__(self, tokens: float, context: float, rows: float, length: float) -> list[float]:
+        """Read the grid at every place, linear in each size."""
+        decoding = _place(self.nodes[2], rows), _place(self.nodes[3], length)
         if not tokens:
-            low, high = self.seconds[0][0][r], self.seconds[0][0][r + 1]
-            below = low[k] + ka * (low[k + 1] - low[k])
-            return below + ra * (high[k] + ka * (high[k + 1] - high[k]) - below)
-        t, ta = _place(self.nodes[0], tokens)
-        c, ca = _place(self.nodes[1], context)
-        total = 0.0
-        for part, plane in ((1 - ta, t), (ta, t + 1)):
-            if not part:
-                continue
-            for share, line in ((part * (1 - ca), c), (part * ca, c + 1)):
-                if not share:
-                    continue
-                low, high = self.seconds[plane][line][r], self.seconds[plane][line][r + 1]
-                below = low[k] + ka * (low[k + 1] - low[k])
-                above = high[k] + ka * (high[k + 1] - high[k])
-                total += share * (below + ra * (above - below))
-        return total
+            seconds = _between(self.seconds[0][0], *decoding)
+        else:
+            t, ta = _place(self.nodes[0], tokens)
+            c, ca = _place(self.nodes[1], context)
+            seconds = [0.0] * len(self.seconds[0][0][0][0])
+            for part, plane in ((1 - ta, t), (ta, t + 1)):
+                for share, line in ((part * (1 - ca), c), (part * ca, c + 1)):
+                    if share:
+                        here = _between(self.seconds[plane][line], *decoding)
+                        seconds = [s + share * h for s, h in zip(seconds, here, strict=True)]
+        return seconds if len(self.kinds) == 1 else [seconds[kind] for kind in self.kinds]
+
+
+def _between(
+    grid: list[list[list[float]]], rows: tuple[int, float], length: tuple[int, float]
+) -> list[float]:
+    """Read a grid by sequences that decode and their lengths, for every kind of place."""
+    (r, ra), (k, ka) = rows, length
+    low, high = grid[r], grid[r + 1]
+    return [
+        (below := a + ka * (b - a)) + ra * (c + ka * (d - c) - below)
+        for a, b, c, d in zip(low[k], low[k + 1], high[k], high[k + 1], strict=True)
+    ]
 
 
 def _place(nodes: Sequence[float], value: float) -> tuple[int, float]:
@@ -68,7 +80,7 @@ def _place(nodes: Sequence[float], value: float) -> tuple[int, float]:
 
 def step_prices(
     scenario: Scenario, plan: Plan, *, tokens: int, prompt: int, longest: int, rows: int
-) -> tuple[StepPrices, ...]:
+) -> StepPrices:
     """Price the steps of one engine of a plan, at each place of its pipeline.
 
     Parameters
@@ -88,18 +100,21 @@ def step_prices(
     model, workload = scenario.model, scenario.workload
     target = scenario.deployment.target(model, plan)
     shape = (len(prompts), len(contexts), len(decodes), len(lengths))
-    nodes = (prompts, contexts, decodes, lengths)
 
-    def priced(place: int) -> StepPrices:
+    def priced(place: int) -> Column:
         program = lower_steps(model, workload, plan, [chunks], place)
         seconds = cost(one_turn(program, place), target).time
         if workload.speculation is not None and place == plan.degree("pp") - 1:
             seconds = seconds + draft_costs(scenario, plan, *chunks).time
-        return StepPrices(nodes, np.broadcast_to(seconds, shape).tolist())
+        return np.broadcast_to(seconds, shape)
 
     alike = alike_places(model, workload, plan)
-    known = {place: priced(place) for place in set(alike)}
-    return tuple(known[place] for place in alike)
+    known = {place: priced(place) for place in sorted(set(alike))}
+    return StepPrices(
+        nodes=(prompts, contexts, decodes, lengths),
+        seconds=np.stack(list(known.values()), axis=-1).tolist(),
+        kinds=tuple(list(known).index(place) for place in alike),
+    )
 
 
 def _size(values: object) -> Size:

@@ -17,7 +17,8 @@ from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
 from planner.serving.cache import kept, link_between, transfer_of
 from planner.serving.disaggregated import estimate_pools
-from planner.serving.pools import DecodeQueue, Pools, PrefillQueue, Workers
+from planner.serving.pools import DecodeQueue, Pools, PrefillQueue
+from planner.serving.scheduler import Workers
 from planner.strategies import parse_plan, parse_pools
 from topology.base import InputError, ModelError
 
@@ -28,9 +29,9 @@ LLAMA = {"hardware": "h200-sxm", "precision": "fp8", "input_tokens": 1024, "outp
 
 def _follow(load, prefills=1, decodes=1, *, send=0.02, again=False, capacity=10000, decode=None):
     """Serve with a millisecond for a token of a prompt, and 10 for a step of a decode worker."""
-    first = Workers(ways=WAYS, capacity=10000, places=(lambda t, _c, _r, _k: 0.001 * t,))
-    step = decode or (lambda t, _c, _r, _k: 0.01 + 0.001 * t)
-    later = Workers(ways=WAYS, capacity=capacity, places=(step,))
+    first = Workers(ways=WAYS, capacity=10000, steps=lambda t, _c, _r, _k: [0.001 * t])
+    step = decode or (lambda t, _c, _r, _k: [0.01 + 0.001 * t])
+    later = Workers(ways=WAYS, capacity=capacity, steps=step)
     return Pools(
         [PrefillQueue(first, 0.0) for _ in range(prefills)],
         [DecodeQueue(later, 1.0, again=again) for _ in range(decodes)],
@@ -71,7 +72,7 @@ def test_two_workers_share_prompts_and_two_share_answers():
 def test_a_sequence_joins_between_steps_of_those_that_decode():
     """The first one's steps begin at 120, 160 and 200; the second arrives at 150."""
     load = Load(prompts=[100, 30], outputs=[4, 2], arrivals=[0.0, 0.0])
-    times = _times(_follow(load, decode=lambda _t, _c, _r, _k: 0.04))
+    times = _times(_follow(load, decode=lambda _t, _c, _r, _k: [0.04]))
 
     assert times[0] == pytest.approx((0.0, 0.12, 0.24))
     assert times[1] == pytest.approx((0.0, 0.16, 0.20))

@@ -12,7 +12,7 @@ import planner
 from planner.engines.engine import Scheduling
 from planner.fleet.queueing import wait
 from planner.request.lengths import Lengths, Load, closed, lengths_in, poisson, traced
-from planner.serving.scheduler import Queue
+from planner.serving.scheduler import Queue, Workers
 from topology.base import InputError
 
 TRACE = "arrival_s,input_tokens,output_tokens\n0,50,3\n0,1000,200\n0.1,2500,20\n9,2000,200\n"
@@ -82,12 +82,13 @@ def test_gaps_vary_as_asked(burst):
 
 def _second_a_step(tokens, context, rows, length):
     """A second a step, and a hundredth more for each token of a prompt."""
-    return 1.0 + tokens / 100
+    return [1.0 + tokens / 100]
 
 
 def follow(load, *, capacity=10**6, **ways):
     ways = Scheduling(**{"chunk": 100, "block": 1, **ways})
-    trail = Queue(ways, capacity, (_second_a_step,), load).run()
+    workers = Workers(ways=ways, capacity=capacity, steps=_second_a_step)
+    trail = Queue(workers, load).run()
     return trail, sorted(trail.sequences, key=lambda sequence: sequence.number)
 
 

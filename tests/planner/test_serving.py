@@ -20,7 +20,7 @@ from planner.rendering import engines, report
 from planner.request.lengths import Lengths, Load, closed, poisson
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
-from planner.serving.scheduler import Queue
+from planner.serving.scheduler import Queue, Workers
 from planner.strategies import parse_plan
 from topology.base import InputError, ModelError, format_seconds
 from topology.base.table import terminal
@@ -97,7 +97,12 @@ def _second_a_step(tokens, context, rows, length):
 
 def _run(load, *, capacity=10**6, places=(_second_a_step,), prefix=0.0, **ways):
     ways = Scheduling(**{"chunk": 100, "block": 1, **ways})
-    trail = Queue(ways, capacity, places, load, prefix).run()
+
+    def steps(*sizes):
+        return [place(*sizes) for place in places]
+
+    workers = Workers(ways=ways, capacity=capacity, steps=steps, places=len(places))
+    trail = Queue(workers, load, prefix).run()
     return trail, sorted(trail.sequences, key=lambda sequence: sequence.number)
 
 

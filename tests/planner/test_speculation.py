@@ -19,7 +19,7 @@ from planner.request.lengths import Load
 from planner.request.workload import Speculation
 from planner.scenario.scenario import resolve
 from planner.search.speculation import drafting, speculated
-from planner.serving.scheduler import Queue
+from planner.serving.scheduler import Queue, Workers
 from planner.strategies import parse_plan
 from topology.base import InputError
 from validate.reference import execute
@@ -102,9 +102,10 @@ def test_sequences_grow_by_as_many_tokens_a_step():
 
     def step(tokens, context, rows, length):
         lengths.append(length)
-        return 1.0
+        return [1.0]
 
-    trail = Queue(ways, 1000, (step,), load, gain=2.0).run()
+    workers = Workers(ways=ways, capacity=1000, steps=step)
+    trail = Queue(workers, load, gain=2.0).run()
 
     (request,) = trail.sequences
     assert (request.first, request.finish) == (1.0, 5.0)
