@@ -119,10 +119,14 @@ def test_every_request_is_served_once_and_none_before_its_prompt(load, prefills,
 
 
 @settings(max_examples=40, deadline=None, phases=[Phase.generate])
-@given(st.integers(1, 200), st.integers(2, 30), st.integers(1, 12), st.integers(1, 3))
-def test_more_workers_of_either_kind_are_never_slower(prompt, output, most, workers):
-    """But for one request, as the last ones may end in another order."""
-    load = Load(prompts=[prompt] * 48, outputs=[output] * 48, concurrency=most)
+@given(st.integers(1, 200), st.integers(2, 30), st.integers(1, 48), st.integers(1, 3))
+def test_more_workers_of_either_kind_are_never_slower(prompt, output, count, workers):
+    """But for one request, as the last ones may end in another order.
+
+    All have come at the start: where an end brings the next request, more workers may serve them
+    in step, which is slower (121 tokens in, 8 out, 5 at once: 2.41 s by 3 and 3, 2.66 by 3 and 4).
+    """
+    load = Load(prompts=[prompt] * count, outputs=[output] * count, concurrency=count)
     few = _follow(load, workers, workers).seconds + 0.001 * prompt + 0.02 + 0.01 * output
 
     assert _follow(load, workers + 1, workers).seconds <= few
