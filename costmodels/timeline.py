@@ -112,18 +112,23 @@ def cost(loop: Loop, target: Target, prices: Prices | None = None) -> Cost:
     ----------
     prices : of operations met before on this device; it is added to.
     """
-    total = _turns(loop, target, {} if prices is None else prices)
+    total = _turns(loop, target, {} if prices is None else prices, {})
     if "communication" not in total.classes:
         return total
     return replace(total, waiting=total.compute * waiting_share(target.ranks))
 
 
-def _turns(loop: Loop, target: Target, prices: Prices) -> Cost:
-    total = _straight([item for item in loop.body if not isinstance(item, Loop)], target, prices)
-    for item in loop.body:
-        if isinstance(item, Loop):
-            total = total + _turns(item, target, prices)
-    return total.times(loop.count)
+def _turns(loop: Loop, target: Target, prices: Prices, bodies: dict[int, Cost]) -> Cost:
+    """Price a loop; `bodies` are those met before, as the layers of several stages are."""
+    once = bodies.get(id(loop.body))
+    if once is None:
+        ops = [item for item in loop.body if not isinstance(item, Loop)]
+        once = _straight(ops, target, prices)
+        for item in loop.body:
+            if isinstance(item, Loop):
+                once = once + _turns(item, target, prices, bodies)
+        bodies[id(loop.body)] = once
+    return once.times(loop.count)
 
 
 def _straight(ops: list[Op], target: Target, prices: Prices) -> Cost:

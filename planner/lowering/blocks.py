@@ -6,8 +6,10 @@ A block's state is one tensor for every row of streams that a tower takes togeth
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from typing import Final
 
-from costmodels.program import Part, Pointwise, Rearrange, Span, Tensor
+from costmodels.program import Loop, Op, Part, Pointwise, Rearrange, Span, Tensor
 from costmodels.program.emit import (
     Emits,
     concat_features,
@@ -31,6 +33,8 @@ from topology.base.values import dataclass
 
 RECURRENT = ("delta", "mamba")
 """Mixers that keep a state of a sequence, not its keys and values."""
+_KEPT: Final = 1024
+"""Layers that are kept."""
 
 State = Mapping[tuple[str, ...], Tensor]
 
@@ -83,6 +87,26 @@ def repack(work: RankWork, state: State, towers: Sequence[Tower]) -> Emits[State
 def live_towers(work: RankWork, layer: Block) -> list[Tower]:
     """List the towers of a block but those whose streams are cached."""
     return [t for t in layer.towers if not all(work.cached(s) for s in t.streams)]
+
+
+def layer_body(work: RankWork, layer: Block, state: State) -> tuple[Op | Loop, ...]:
+    """Give what a rank does in one layer of a block, one value wherever it is the same.
+
+    Plans that divide a layer alike, and the stages of their pipelines, have it in common.
+    """
+    alike = work.of_a_layer(), replace(layer, count=1), tuple(state.items())
+    try:
+        hash(alike)
+    except TypeError:  # sizes are arrays
+        return tuple(block(work, layer, state))
+    return _known_body(*alike)
+
+
+@lru_cache(maxsize=_KEPT)
+def _known_body(
+    work: RankWork, layer: Block, state: tuple[tuple[tuple[str, ...], Tensor], ...]
+) -> tuple[Op | Loop, ...]:
+    return tuple(block(work, layer, dict(state)))
 
 
 def block(work: RankWork, layer: Block, state: State) -> Emits[State]:

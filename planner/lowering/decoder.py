@@ -18,7 +18,7 @@ from costmodels.program.emit import (
     split_rows,
     total_rows,
 )
-from planner.lowering.blocks import block, state_name
+from planner.lowering.blocks import layer_body, state_name
 from planner.lowering.work import Chunk, RankWork
 from planner.strategies import pp, tp
 from planner.strategies.shards import attend_shards
@@ -108,7 +108,7 @@ def _layers(work: RankWork, given: tuple[Tensor, Span, Tensor]) -> Emits[None]:
             )
         yield from pointwise("cast", (whole,), x.name)
     for layer, number in work.layers:
-        body = tuple(block(work, layer, {layer.towers[0].streams: x}))
+        body = layer_body(work, layer, {layer.towers[0].streams: x})
         yield Loop(name=layer.name, count=layer.count, body=body, layers=True, first=number)
 
 

@@ -24,7 +24,7 @@ from costmodels.program.emit import (
     pointwise,
     split_rows,
 )
-from planner.lowering.blocks import State, block, live_towers, repack, state_name
+from planner.lowering.blocks import State, layer_body, live_towers, repack, state_name
 from planner.lowering.work import RankWork, context_name, context_widths
 from planner.models import Block, Encoder, Model, Stream, Tower
 from planner.strategies import pp
@@ -110,7 +110,7 @@ def _text_layers(work: RankWork) -> Emits[None]:
             yield Loop(
                 name=layer.name,
                 count=layer.count,
-                body=tuple(block(replace(work, memory="store"), alone, state)),
+                body=layer_body(replace(work, memory="store"), alone, state),
                 layers=True,
             )
 
@@ -127,7 +127,7 @@ def _forward(work: RankWork) -> Emits[None]:
         state = _received(work)
     for layer, first in work.layers:
         state = yield from repack(work, state, live_towers(work, layer))
-        body = tuple(block(work, layer, state))
+        body = layer_body(work, layer, state)
         yield Loop(name=layer.name, count=layer.count, body=body, layers=True, first=first)
     if work.is_last:
         yield from _predict(work, state)

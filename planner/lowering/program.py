@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from costmodels.program import Loop, Program, Real, Tensor
 from costmodels.program.emit import total_rows
-from planner.lowering.blocks import block, state_name
+from planner.lowering.blocks import layer_body, state_name
 from planner.lowering.decoder import (
     decode,
     decoder_inputs,
@@ -227,5 +227,5 @@ def _cost(work: RankWork, layer: Block) -> Real:
         rows = total_rows([work.spans[stream] for stream in tower.streams])
         shape = (work.share.batch, rows, tower.hidden)
         state[tower.streams] = Tensor(state_name(tower.streams), shape)
-    body = Loop(name=layer.name, count=1, body=tuple(block(work, layer, state)))
+    body = Loop(name=layer.name, count=1, body=layer_body(work, layer, state))
     return sum((getattr(op, "flop", 0.0) for op in body.walk()), start=0.0)

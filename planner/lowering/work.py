@@ -1,7 +1,7 @@
 """One rank's work, before it is written down as operations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Literal, cast
 
@@ -54,17 +54,23 @@ class RankWork:
     memory : what a layer does with keys and values: ``load`` those of streams that were run ahead,
     ``store`` its own for later, or ``append`` its own to those stored.
     chunks : of a step of many sequences; empty for rows that are one batch.
+    attend : follows from the share, the memory and the chunks.
     """
 
     model: Model
     workload: Workload
     share: Share
-    spans: Mapping[str, Span]
-    attend: Attend
+    spans: Mapping[str, Span] = field(hash=False)
+    attend: Attend = field(compare=False)
     layers: Layers = ()
     stage: int = 0
     memory: Literal["load", "store", "append"] = "load"
     chunks: tuple[Chunk, ...] = ()
+
+    def of_a_layer(self) -> "RankWork":
+        """Leave out what no layer depends on: its stage, beyond whether there are any, replicas."""
+        share = replace(self.share, stages=min(self.share.stages, 2), replicas=1)
+        return replace(self, share=share, layers=(), stage=0)
 
     @property
     def is_last(self) -> bool:

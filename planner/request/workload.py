@@ -151,7 +151,7 @@ class Habits:
         return replace(
             self, rings="gathered" if self.rings == "gathered" else "urgent", tokens=(),
             installed_attention=False, attention={}, eager={}, compiled={}, masks={}, host={},
-            caches={}, beside=0,
+            caches={}, beside=0, messages="", rounding=1.0, roundings={},
         )  # fmt: skip
 
     def ways(self, model: "Model", fabric: Fabric | None, device: Device) -> tuple[TokenWay, ...]:
