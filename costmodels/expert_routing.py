@@ -163,9 +163,19 @@ class Routing:
         if self.alike or parts == 1:
             return 1.0
         largest = float(np.max(tokens, initial=1.0))
-        sizes = 2.0 ** np.arange(int(log2(max(largest, 1.0))) + 2)
+        sizes = around(tokens, 2.0 ** np.arange(int(log2(max(largest, 1.0))) + 2))
         known = [_excess(self, size, parts, once) for size in sizes]
         return np.interp(tokens, sizes, known)
+
+
+def around(tokens: float | Loads, sizes: Loads) -> Loads:
+    """Leave out sizes below the last that is no larger than any of the tokens.
+
+    >>> around(5.0, np.array([0.0, 1.0, 4.0, 8.0])).tolist()
+    [4.0, 8.0]
+    """
+    least = np.min(tokens, initial=np.inf)
+    return sizes[max(0, int(np.searchsorted(sizes, least, side="right")) - 1) :]
 
 
 def _placed(loads: Loads, copies: int, parts: int) -> Loads:

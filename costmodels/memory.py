@@ -1,6 +1,7 @@
 """Bytes that a program holds on one rank, part by part."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 from itertools import chain
 
 from costmodels.program import (
@@ -23,15 +24,44 @@ from topology.base.values import dataclass
 _WEIGHED = (Matmul, HeadProduct, Depthwise, CausalConvolution, Recurrence)
 
 
-def weights(stages: Sequence[Loop], *, layered: bool = True) -> float:
+class Bodies:
+    """What the bodies of loops do to memory, each looked at once: layers are alike in many places.
+
+    A body is known by its identity, and is kept so that no other gets the same.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Body] = {}
+
+    def of(self, loop: Loop) -> "_Body":
+        """Give what the body of a loop does."""
+        known = self._known.get(id(loop.body))
+        if known is None:
+            known = self._known[id(loop.body)] = _looked_at(loop, self)
+        return known
+
+    def kept(
+        self, loop: Loop, around: tuple[Loop, ...] = ()
+    ) -> Iterator[tuple[Op, tuple[Loop, ...]]]:
+        """Yield operations with weights, or whose results stay, with the loops around each."""
+        loops = (*around, loop)
+        for item in self.of(loop).kept:
+            if isinstance(item, Loop):
+                yield from self.kept(item, loops)
+            else:
+                yield item, loops
+
+
+def weights(stages: Sequence[Loop], bodies: Bodies | None = None, *, layered: bool = True) -> float:
     """Bytes of the layers' matrices that stages multiply by, each counted once a layer.
 
     Matrices outside the layers (embeddings, heads) are left to whoever knows the whole model; they
     are counted instead where `layered` is false.
     """
+    bodies = bodies or Bodies()
     sizes: dict[tuple[str, int], float] = {}
     for stage in stages:
-        for op, loops in stage.nested():
+        for op, loops in bodies.kept(stage):
             if isinstance(op, _WEIGHED) and op.weight.layered == layered:
                 own = [loop for loop in loops if loop.layers][-1:] if layered else []
                 key = op.weight.name, _first(loops)
@@ -39,23 +69,24 @@ def weights(stages: Sequence[Loop], *, layered: bool = True) -> float:
     return sum(sizes.values())
 
 
-def caches(stages: Sequence[Loop]) -> Real:
+def caches(stages: Sequence[Loop], bodies: Bodies | None = None) -> Real:
     """Bytes that are kept for later: of every layer and forward that stores them."""
     total: Real = 0.0
-    for tensor, layers in stored(stages):
+    for tensor, layers in stored(stages, bodies):
         total = total + tensor.bytes * layers
     return total
 
 
-def stored(stages: Sequence[Loop]) -> Iterator[tuple[Tensor, Real]]:
+def stored(stages: Sequence[Loop], bodies: Bodies | None = None) -> Iterator[tuple[Tensor, Real]]:
     """Yield what is kept for later, each once, and how many layers and forwards keep such.
 
     A rank of a pipeline is written down once for each place that a forward passes.
     """
+    bodies = bodies or Bodies()
     found: dict[tuple[str, int], tuple[Tensor, Real]] = {}
     for stage in stages:
-        for op, loops in stage.nested():
-            if isinstance(op, Rearrange) and op.move in ("store", "keep"):
+        for op, loops in bodies.kept(stage):
+            if isinstance(op, Rearrange):
                 kept: Real = 1.0
                 for loop in loops:
                     kept = kept * loop.count if loop.layers or loop.name == "text_tower" else kept
@@ -68,44 +99,42 @@ def _first(loops: Sequence[Loop]) -> int:
     return max((loop.first for loop in loops if loop.layers), default=0)
 
 
-def activations(loop: Loop) -> Real:
+def activations(loop: Loop, bodies: Bodies | None = None) -> Real:
     """Bytes of activations alive at once, at the worst point of a loop.
 
     A tensor lives from the operation that writes it to the last that reads it; views share the
     storage of what they look at. What a body reads before it writes it (the state of a layer, an
     input) lives throughout.
     """
-    return _peak(loop, {}, {id(op): _step(op) for op in loop.walk()})
+    return _peak(loop, {}, bodies or Bodies())
 
 
-def _peak(loop: Loop, outer: Mapping[str, Real], steps: Mapping[int, "_Step"]) -> Real:
-    """Find the peak of a loop beside what is alive around it; `steps` are of its operations."""
-    traces = [_trace(item, steps) for item in loop.body]
-    storage: dict[str, str] = {}  # of each tensor written here: views lie in that of another
-    arriving: dict[str, Real] = {}  # read before they are written: they come from outside the body
-    for op in chain.from_iterable(traces):
-        for name, size in op.reads.items():
-            if name not in storage:
-                arriving.setdefault(name, size)
-        for name in op.writes:
-            storage[name] = storage.get(op.shares, op.shares) if op.shares else name
-    last = {
-        storage.get(name, name): step
-        for step, trace in enumerate(traces)
-        for op in trace
-        for name in (*op.reads, *op.writes)
-    }
+def _peak(loop: Loop, outer: Mapping[str, Real], bodies: Bodies) -> Real:
+    """Find the peak of a loop beside what is alive around it."""
+    body = bodies.of(loop)
+    around = tuple(outer.items())
+    try:
+        known = body.peaks.get(around)
+    except TypeError:  # sizes are arrays
+        return _risen(loop, body, outer, bodies)
+    if known is None:
+        known = body.peaks[around] = _risen(loop, body, outer, bodies)
+    return known
+
+
+def _risen(loop: Loop, body: "_Body", outer: Mapping[str, Real], bodies: Bodies) -> Real:
+    storage, last = body.storage, body.last
     alive: dict[str, Real] = dict(outer)
-    for name, size in arriving.items():
+    for name, size in body.arriving.items():
         alive.setdefault(storage.get(name, name), size)
     pinned = set(alive)
     held: Real = sum(alive.values(), start=0.0)
     top = held
     for step, item in enumerate(loop.body):
         if isinstance(item, Loop):
-            top = larger(top, _peak(item, alive, steps))
+            top = larger(top, _peak(item, alive, bodies))
             continue
-        for name, size in traces[step][0].made:
+        for name, size in body.steps[step][0].made:
             before = alive.get(storage[name], 0.0)
             alive[storage[name]] = larger(before, size)
             held = held + (alive[storage[name]] - before)
@@ -125,8 +154,64 @@ class _Step:
     made: tuple[tuple[str, Real], ...]
 
 
-def _trace(item: Op | Loop, steps: Mapping[int, _Step]) -> list[_Step]:
-    return [steps[id(op)] for op in (item.walk() if isinstance(item, Loop) else (item,))]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Body:
+    """What a body does to memory.
+
+    items : of it. steps : of each item. storage : of each tensor written here, as views lie in that
+    of another. arriving : read before they are written, so they come from outside. last : item that
+    touches a storage last. kept : loops, and operations with weights or whose results stay. axes :
+    that it communicates along, as do loops in it. peaks : by what is alive around it.
+    """
+
+    items: tuple[Op | Loop, ...]
+    steps: list[list[_Step]]
+    storage: dict[str, str]
+    arriving: dict[str, Real]
+    last: dict[str, int]
+    kept: tuple[Op | Loop, ...]
+    axes: frozenset[str]
+    peaks: dict[tuple[tuple[str, Real], ...], Real] = field(default_factory=dict)
+
+
+def _looked_at(loop: Loop, bodies: Bodies) -> _Body:
+    steps = [
+        list(chain.from_iterable(bodies.of(item).steps))
+        if isinstance(item, Loop)
+        else [_step(item)]
+        for item in loop.body
+    ]
+    storage: dict[str, str] = {}
+    arriving: dict[str, Real] = {}
+    for op in chain.from_iterable(steps):
+        for name, size in op.reads.items():
+            if name not in storage:
+                arriving.setdefault(name, size)
+        for name in op.writes:
+            storage[name] = storage.get(op.shares, op.shares) if op.shares else name
+    last = {
+        storage.get(name, name): number
+        for number, several in enumerate(steps)
+        for op in several
+        for name in (*op.reads, *op.writes)
+    }
+    inner = [bodies.of(item).axes for item in loop.body if isinstance(item, Loop)]
+    own = [item.axis for item in loop.body if isinstance(item, Communication)]
+    return _Body(
+        items=loop.body,
+        steps=steps,
+        storage=storage,
+        arriving=arriving,
+        last=last,
+        kept=tuple(filter(_stays, loop.body)),
+        axes=frozenset(own).union(*inner),
+    )
+
+
+def _stays(item: Op | Loop) -> bool:
+    """Whether something of an item may stay in memory: weights, or what is kept for later."""
+    kept = isinstance(item, Rearrange) and item.move in ("store", "keep")
+    return kept or isinstance(item, (Loop, *_WEIGHED))
 
 
 def _step(op: Op) -> _Step:
@@ -145,7 +230,7 @@ def _step(op: Op) -> _Step:
     )
 
 
-def groups(stages: Sequence[Loop]) -> int:
+def groups(stages: Sequence[Loop], bodies: Bodies | None = None) -> int:
     """Count the different groups of ranks that stages communicate in."""
-    ops = (op for stage in stages for op in stage.walk())
-    return len({op.axis for op in ops if isinstance(op, Communication)})
+    bodies = bodies or Bodies()
+    return len(frozenset[str]().union(*(bodies.of(stage).axes for stage in stages)))

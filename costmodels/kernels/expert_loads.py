@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.expert_routing import Routing
+from costmodels.expert_routing import Routing, around
 from costmodels.kernels.common import Real
 from topology.base.values import dataclass
 
@@ -52,8 +52,8 @@ def load(tokens: Real, routing: Routing, parts: int = 1) -> ExpertLoad:
         )
     most = max(1, int(np.ceil(_POINTS * log2(max(float(np.max(tokens, initial=1.0)), 2.0)))))
     sizes = np.unique(np.round(2.0 ** (np.arange(most + 1) / _POINTS)))
-    known = np.array([np.zeros(2 + len(HEIGHTS)), *(_at(routing, n, parts) for n in sizes)])
-    sizes = np.array([0.0, *sizes])
+    sizes = around(tokens, np.array([0.0, *sizes]))
+    known = np.array([_at(routing, n, parts) for n in sizes])
     found = [np.interp(tokens, sizes, column) for column in known.T]
     return ExpertLoad(touched=found[0], rows=found[1], tiles=np.stack(found[2:], axis=-1))
 
@@ -61,6 +61,8 @@ def load(tokens: Real, routing: Routing, parts: int = 1) -> ExpertLoad:
 @lru_cache(maxsize=4096)
 def _at(routing: Routing, tokens: float, parts: int) -> Real:
     """Count touched experts, rows and tiles at one number of tokens."""
+    if not tokens:
+        return np.zeros(2 + len(HEIGHTS))
     counts = routing.busiest(tokens, parts)
     if routing.seen:
         return _by_chance(counts, tokens, parts)

@@ -587,7 +587,8 @@ def turns(loops: Iterable[Loop]) -> int:
     >>> turns([Loop(name="steps", count=3, body=()), Loop(name="layers", count=4, body=())])
     12
     """
-    return math.prod(int(np.max(loop.count)) for loop in loops)
+    counts = (loop.count for loop in loops)
+    return math.prod(c if isinstance(c, int) else int(np.max(c)) for c in counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,12 +43,14 @@ class Lowered:
 class Shared:
     """What estimates of one request have in common, whoever runs it on how many GPUs.
 
-    prices : of operations, by device. programs : of plans. estimates : of plans, by what they were
-    priced on; engines that do nothing in another way have the same.
+    prices : of operations, by device. programs : of plans. bodies : of loops in these, by what they
+    do to memory. estimates : of plans, by what they were priced on; engines that do nothing in
+    another way have the same.
     """
 
     prices: dict[str, Prices] = field(default_factory=dict)
     programs: dict[tuple[Plan, Workload], Lowered] = field(default_factory=dict)
+    bodies: memory.Bodies = field(default_factory=memory.Bodies)
     estimates: dict[tuple[Plan, Workload], list[tuple[Target, PlanEstimate]]] = field(
         default_factory=dict
     )
@@ -71,7 +73,7 @@ def evaluate(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Pl
         if other == target:
             return _of(scenario, estimate)
     if key not in shared.programs:
-        shared.programs[key] = lowered(scenario, plan)
+        shared.programs[key] = lowered(scenario, plan, shared.bodies)
     prices = shared.prices.setdefault(deployment.hardware.name, {})
     estimate = _evaluate(scenario, plan, shared.programs[key], target, prices)
     known.append((target, estimate))
@@ -89,11 +91,12 @@ def _of(scenario: Scenario, estimate: PlanEstimate) -> PlanEstimate:
     )
 
 
-def lowered(scenario: Scenario, plan: Plan) -> Lowered:
+def lowered(scenario: Scenario, plan: Plan, bodies: memory.Bodies | None = None) -> Lowered:
     """Lower a plan, and count the memory of every place by part; but the runtime's."""
+    bodies = bodies or memory.Bodies()
     places = every_place(scenario, plan)
     distinct = {id(program): program for program in places}
-    parts = {number: parts_of(scenario, program) for number, program in distinct.items()}
+    parts = {number: parts_of(scenario, program, bodies) for number, program in distinct.items()}
     return Lowered(places, [parts[id(program)] for program in places])
 
 
@@ -265,18 +268,21 @@ def _peak(program: Program, amounts: Mapping[str, Real]) -> tuple[dict[str, floa
     return parts, peaks[stage], stage
 
 
-def parts_of(scenario: Scenario, program: Program) -> dict[str, Real]:
+def parts_of(
+    scenario: Scenario, program: Program, bodies: memory.Bodies | None = None
+) -> dict[str, Real]:
     """Bytes by part, numbers or arrays; the decode is not there when the activations are."""
+    bodies = bodies or memory.Bodies()
     model, workload, stages = scenario.model, scenario.workload, running(program)
     replicas = dict(program.axes).get("dp", 1)
-    fixed = fixed_parts(scenario, program)
+    fixed = fixed_parts(scenario, program, bodies)
     draft, kept = _draft_parts(scenario, program)
     return {
         "transformer_weights": fixed["transformer_weights"],
         "other_weights": fixed["other_weights"] + draft,
-        "activations": reduce(np.maximum, map(memory.activations, stages)),
-        "kv": caches_of(model, workload, program) + kept,
-        "buffers": memory.groups(stages) * communicator_bytes(scenario.deployment.profile),
+        "activations": reduce(np.maximum, [memory.activations(stage, bodies) for stage in stages]),
+        "kv": caches_of(model, workload, program, bodies) + kept,
+        "buffers": memory.groups(stages, bodies) * communicator_bytes(scenario.deployment.profile),
         "runtime": fixed["runtime"],
         "vae_decode": decode_bytes(model, workload, replicas),
     }
@@ -294,7 +300,9 @@ def _draft_parts(scenario: Scenario, program: Program) -> tuple[float, Real]:
     return draft_weights(scenario, plan), batch * draft_cache(scenario, plan, whole)
 
 
-def caches_of(model: Model, workload: Workload, program: Program) -> Real:
+def caches_of(
+    model: Model, workload: Workload, program: Program, bodies: memory.Bodies | None = None
+) -> Real:
     """Bytes that are kept of sequences at the end of an answer; a prefill alone keeps none.
 
     Ranks that a sequence is cut over keep as many of its rows each; layers with a sliding window
@@ -302,14 +310,14 @@ def caches_of(model: Model, workload: Workload, program: Program) -> Real:
     """
     stages = running(program)
     if model.kind != "decoder":
-        return memory.caches(stages)
+        return memory.caches(stages, bodies)
     plan = Plan(program.axes)
     whole = workload.length(model.streams[0].name) + np.asarray(workload.output_tokens)
     whole = ceil_div(whole, plan.sequence_ranks)
     degree = plan.degree("tp")
     towers = {block.name: block.towers[0] for block in model.blocks}
     total: Real = 0.0
-    for tensor, layers in memory.stored(stages):
+    for tensor, layers in memory.stored(stages, bodies):
         kept = towers[tensor.name.split(".")[1]].kept(degree)
         if not workload.habits.windowed_cache:
             kept = replace(kept, window=0)
@@ -327,12 +335,14 @@ def running(program: Program) -> list[Loop]:
     return [s for s in program.stages if s.name not in ("text_encode", "vae_decode")]
 
 
-def fixed_parts(scenario: Scenario, program: Program) -> dict[str, float]:
+def fixed_parts(
+    scenario: Scenario, program: Program, bodies: memory.Bodies | None = None
+) -> dict[str, float]:
     """Bytes that do not depend on the size of the request."""
     model, itemsize = scenario.model, FORMATS["bf16"].weights
     encoders = 0.0 if scenario.request.offload else encoder_bytes(model)
     vae = model.vae.parameters * itemsize if model.vae else 0.0
-    blocks = memory.weights(running(program)) * model.transformers
+    blocks = memory.weights(running(program), bodies) * model.transformers
     return {
         "transformer_weights": blocks + outer_parameters(model, program.axes) * itemsize,
         "other_weights": encoders + vae,
