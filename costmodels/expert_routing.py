@@ -168,7 +168,7 @@ class Routing:
         return np.interp(tokens, sizes, known)
 
 
-def around(tokens: float | Loads, sizes: Loads) -> Loads:
+def around(tokens: float | Loads, sizes: NDArray[np.floating]) -> NDArray[np.floating]:
     """Leave out sizes below the last that is no larger than any of the tokens.
 
     >>> around(5.0, np.array([0.0, 1.0, 4.0, 8.0])).tolist()

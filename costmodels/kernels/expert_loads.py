@@ -52,9 +52,9 @@ def load(tokens: Real, routing: Routing, parts: int = 1) -> ExpertLoad:
         )
     most = max(1, int(np.ceil(_POINTS * log2(max(float(np.max(tokens, initial=1.0)), 2.0)))))
     sizes = np.unique(np.round(2.0 ** (np.arange(most + 1) / _POINTS)))
-    sizes = around(tokens, np.array([0.0, *sizes]))
-    known = np.array([_at(routing, n, parts) for n in sizes])
-    found = [np.interp(tokens, sizes, column) for column in known.T]
+    near = around(tokens, np.array([0.0, *sizes]))
+    known = np.array([_at(routing, n, parts) for n in near])
+    found = [np.interp(tokens, near, column) for column in known.T]
     return ExpertLoad(touched=found[0], rows=found[1], tiles=np.stack(found[2:], axis=-1))
 
 

@@ -7,6 +7,7 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.price import Prices
 from costmodels.program import Size
 from costmodels.timeline import cost
 from planner.lowering import Chunk, alike_places, lower_steps, one_turn
@@ -100,10 +101,11 @@ def step_prices(
     model, workload = scenario.model, scenario.workload
     target = scenario.deployment.target(model, plan)
     shape = (len(prompts), len(contexts), len(decodes), len(lengths))
+    prices: Prices = {}
 
     def priced(place: int) -> Column:
         program = lower_steps(model, workload, plan, [chunks], place)
-        seconds = cost(one_turn(program, place), target).time
+        seconds = cost(one_turn(program, place), target, prices).time
         if workload.speculation is not None and place == plan.degree("pp") - 1:
             seconds = seconds + draft_costs(scenario, plan, *chunks).time
         return np.broadcast_to(seconds, shape)
