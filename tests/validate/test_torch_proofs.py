@@ -25,7 +25,7 @@ from validate.torch import (  # noqa: E402
     rendezvous,
     session,
 )
-from validate.torch.case_run import Bench  # noqa: E402
+from validate.torch.case_run import Bench, run_case  # noqa: E402
 from validate.torch.full import apart, compared, distance, grown, is_known  # noqa: E402
 from validate.torch.fuse import Fuser  # noqa: E402
 from validate.torch.proof import Comm, ProvedWork, setting_for  # noqa: E402
@@ -163,8 +163,38 @@ def test_no_number_is_no_pass():
     ]
 
 
-def ran(output, plain=None):
-    return type("Ran", (), {"output": output, "plain": plain})()
+def ran(output, plain=None, others=()):
+    return type("Ran", (), {"output": output, "plain": plain, "perturbed": others})()
+
+
+def test_a_result_may_be_as_far_off_as_rounding_otherwise_brings_the_same_step(alone):
+    """Beyond what depth alone explains, a model says itself how gaps grow in it."""
+    bench, subject = alone().bench, look_up(alone.case(mode="graph"))
+    plain = torch.ones(1, 6, 8)
+    others = (plain * 1.3, plain * 1.2)
+
+    near = compared({}, subject, bench, ran(plain * 1.25, plain, others))
+    far = compared({}, subject, bench, ran(plain * 1.35, plain, others))
+    even = compared({}, subject, bench, ran(plain * 1.25, plain, (plain * 1.001,)))
+    bench.progress.end()
+
+    assert near.bound == pytest.approx(0.3)
+    assert near.complaints == []
+    assert len(far.complaints) == 2
+    assert even.bound < 0.1
+    assert even.complaints
+
+
+def test_rounding_otherwise_brings_a_step_as_far_as_depth_explains(alone):
+    bench, subject = alone().bench, look_up(alone.case(mode="graph"))
+
+    taken = run_case(subject, bench, "a case", first=True)
+    bench.progress.end()
+
+    assert len(taken.perturbed) > 1
+    allowed = grown(subject.model, torch.bfloat16)
+    for one in taken.perturbed:
+        assert allowed / 4 < distance(one, taken.plain)[0] < 4 * allowed
 
 
 def test_replicas_are_compared_with_their_part_of_the_batch(alone):

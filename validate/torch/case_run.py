@@ -21,6 +21,7 @@ from validate.plans.measured import Measured
 from validate.torch import proof
 from validate.torch.attention import kernel_for, shape_for
 from validate.torch.fuse import Fuser
+from validate.torch.perturb import perturbed
 from validate.torch.proof import Comm, ProvedWork
 from validate.torch.rank_state import CountKey, RankState
 from validate.torch.rendezvous import Rendezvous
@@ -33,6 +34,8 @@ DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfl
 COMPILE_S: Final = 300
 STEP_S: Final = 120
 BUDGET_S: Final = 2.0
+DRAWS: Final = 3
+"""Steps that round otherwise, to see how far they may come apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,29 +56,32 @@ class Ran:
 
     row : times, memory and counts; nothing is judged yet. miscounted : collectives that the program
     has otherwise. output : of a step as it was timed. plain : of the same step with kernels called
-    one by one, where that was asked for.
+    one by one, where it was timed otherwise. perturbed : of such steps that round otherwise. Both
+    are of the first case that a result is known of.
     """
 
     row: Measured
     miscounted: tuple[str, ...]
     output: torch.Tensor | None
-    plain: torch.Tensor | None
+    plain: torch.Tensor | None = None
+    perturbed: tuple[torch.Tensor, ...] = ()
 
 
 @torch.no_grad()
-def run_case(subject: Subject, bench: Bench, name: str, *, plainly: bool = False) -> Ran:
+def run_case(subject: Subject, bench: Bench, name: str, *, first: bool = False) -> Ran:
     """Time one case on this rank; all ranks must call it together.
 
     name : of the case among all, for what the ranks say to each other.
-    plainly : take a step with kernels called one by one first, to compare with.
+    first : take steps with kernels called one by one before, to compare with.
     """
     clock, progress, stage = clock_of(bench.device), bench.progress, subject.case.stage
     progress.phase(f"weights of {name}", STEP_S)
     _collect(bench.device)
     state = state_of(subject, bench)
     progress.phase(f"warm-up of {name}", COMPILE_S)
+    others = _perturbed(stage, state) if first else ()
     _ahead_of(stage, state)
-    plain = _plain(stage, state) if plainly else None
+    plain = _plain(stage, state) if first and subject.case.mode != "eager" else None
     bench.fuser.begin()
     step = step_of(make_routines(state)[stage], state)
     counts = _counted(step, state, clock)
@@ -116,7 +122,13 @@ def run_case(subject: Subject, bench: Bench, name: str, *, plainly: bool = False
     )
     wanted = proof.expected_counts(replace(state.program, stages=tuple(_loops(state, stage))))
     miscounted = tuple(proof.differences(counts, wanted))
-    return Ran(row=row, miscounted=miscounted, output=output, plain=plain)
+    return Ran(
+        row=row,
+        miscounted=miscounted,
+        output=output,
+        plain=plain,
+        perturbed=others,
+    )
 
 
 def _timed(case: Case, times: RepeatTimes, memory_held: tuple[float, float, float]) -> Measured:
@@ -204,6 +216,16 @@ def _plain(stage: str, state: RankState) -> torch.Tensor | None:
     back()
     plain.values.clear()
     return output
+
+
+def _perturbed(stage: str, state: RankState) -> tuple[torch.Tensor, ...]:
+    """Take a step, and what comes before it, rounded otherwise; what each draw gave."""
+    outputs = []
+    for seed in range(DRAWS):
+        drawn_state = perturbed(state, seed)
+        _ahead_of(stage, drawn_state)
+        outputs.append(_plain(stage, drawn_state))
+    return tuple(output for output in outputs if output is not None)
 
 
 def step_of(routine: Routine, state: RankState) -> Callable[[], None]:

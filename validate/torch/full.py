@@ -6,10 +6,14 @@ that after L layers a result is off by about ``u sqrt(ROUNDINGS L)``, and two of
 ``u sqrt(2 ROUNDINGS L)``. A single wrong row hardly shows in the whole: one of 4096 rows that has
 nothing to do with what it should be adds ``sqrt(2 / 4096)``, 2 %. So each row is held to a bound
 too.
+
+Models in which gaps grow on the way say so themselves, where their step is taken again and rounded
+otherwise (`perturb`): a result may be off as far as any of these is.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, cast
 
 import numpy as np
@@ -19,20 +23,26 @@ from planner.models import Model
 from topology.base.values import dataclass
 from validate.plans.cases import Subject
 from validate.torch.case_run import Bench, Ran, dtype_of
+from validate.torch.perturb import UNITS
 from validate.torch.proof import BOUNDS, ProvedWork, bound_of, setting_for
 
-Wholes = dict[str, tuple[str, torch.Tensor]]
-"""What results are compared with: by subject, or by that and the samples that a replica has; what
-made them, and the result on the host."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """What results are compared with, on the host, and what made it.
+
+    grown : how far rounding brings the same step from it, and a row of it.
+    """
+
+    against: str
+    result: torch.Tensor
+    grown: tuple[float, float] = (0.0, 0.0)
+
+
+Wholes = dict[str, Whole]
+"""By subject, or by that and the samples that a replica has."""
 
 ROUNDINGS: Final = 8
-UNITS: Final = {
-    torch.bfloat16: 1 / 2**8,
-    torch.float16: 1 / 2**11,
-    torch.float32: 1 / 2**24,
-    torch.float64: 1 / 2**53,
-}
-"""Largest part of a number that rounding to a type takes or adds."""
 MOST: Final = 0.12 * 2**8
 """Units of rounding that a result may be off however many layers there are: 12 % in bf16."""
 ROW: Final = 4
@@ -86,11 +96,13 @@ def compared(wholes: Wholes, subject: Subject, bench: Bench, ran: Ran) -> Full:
     bound, rows = bounds(subject, bench)
     unjudged, whole = Full(bound=bound, row_bound=rows), _whole(wholes, subject, bench.comm.rank)
     if whole is None:
-        first = ran.plain if ran.plain is not None else ran.output
+        first = ran.output if ran.plain is None else ran.plain
         if first is None:
             return unjudged
-        mode = "eager" if ran.plain is not None else subject.case.mode
-        whole = (f"{subject.plan} {mode}", first)
+        far = [distance(other, first) for other in ran.perturbed]
+        grown_to = (max(error for error, _ in far), max(row for _, row in far)) if far else (0, 0)
+        made = subject.case.mode if ran.plain is None else "eager"
+        whole = Whole(against=f"{subject.plan} {made}", result=first, grown=grown_to)
         for key in [key for key in wholes if key.partition(" | ")[0] != subject.case.subject]:
             del wholes[key]  # later plans are of this subject
         wholes[_key(subject, bench.comm.rank)] = whole
@@ -98,8 +110,11 @@ def compared(wholes: Wholes, subject: Subject, bench: Bench, ran: Ran) -> Full:
             return unjudged
     if ran.output is None:
         return unjudged
-    error, row = distance(ran.output, whole[1])
-    return Full(bound=bound, row_bound=rows, error=error, row=row, against=whole[0])
+    error, row = distance(ran.output, whole.result)
+    return Full(
+        bound=max(bound, whole.grown[0]), row_bound=max(rows, whole.grown[1]),
+        error=error, row=row, against=whole.against,
+    )  # fmt: skip
 
 
 def bounds(subject: Subject, bench: Bench) -> tuple[float, float]:
@@ -153,15 +168,15 @@ def _key(subject: Subject, rank: int) -> str:
     return subject.case.subject + (f" | part {place} of {degree}" if degree > 1 else "")
 
 
-def _whole(wholes: Wholes, subject: Subject, rank: int) -> tuple[str, torch.Tensor] | None:
+def _whole(wholes: Wholes, subject: Subject, rank: int) -> Whole | None:
     """Find what to compare with: the same samples, or the whole batch with them in it."""
     whole_batch = wholes.get(_key(subject, rank))
     if whole_batch is not None or subject.case.subject not in wholes:
         return whole_batch
     place, degree = _samples(subject, rank)
-    against, whole = wholes[subject.case.subject]
-    each = len(whole) // degree
-    return against, whole[place * each : (place + 1) * each]
+    whole = wholes[subject.case.subject]
+    each = len(whole.result) // degree
+    return replace(whole, result=whole.result[place * each : (place + 1) * each])
 
 
 def sample(subject: Subject, bench: Bench, output: torch.Tensor | None) -> object:

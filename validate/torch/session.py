@@ -74,7 +74,7 @@ def _needed(session: Session, case: Case) -> float:
     """Guess the seconds that a case will take, by what is predicted of its step."""
     steady = 5 + 3 * session.bench.budget_s
     try:
-        return steady + 7 * predict(case, session.hardware).step_s
+        return steady + 10 * predict(case, session.hardware).step_s
     except ModelError:
         return 0.0
 
@@ -130,8 +130,7 @@ def _measured(session: Session, subject: Subject, number: int) -> Measured:
     known_somewhere = bench.rendezvous.say(
         f"{number}: known", is_known(session.wholes, subject, bench)
     )
-    plainly = case.mode != "eager" and not any(known_somewhere)
-    ran = run_case(subject, bench, name, plainly=plainly)
+    ran = run_case(subject, bench, name, first=not any(known_somewhere))
     full = compared(session.wholes, subject, bench, ran)
     same = apart(bench.rendezvous.say(f"{number}: sample", sample(subject, bench, ran.output)))
     row = _row(ran, proof, replace(full, replicas=same))
