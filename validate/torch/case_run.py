@@ -79,9 +79,7 @@ def run_case(subject: Subject, bench: Bench, name: str, *, first: bool = False) 
     _collect(bench.device)
     state = state_of(subject, bench)
     progress.phase(f"warm-up of {name}", COMPILE_S)
-    others = _perturbed(stage, state) if first else ()
-    _ahead_of(stage, state)
-    plain = _plain(stage, state) if first and subject.case.mode != "eager" else None
+    plain, others = _beforehand(subject, state, first=first)
     bench.fuser.begin()
     step = step_of(make_routines(state)[stage], state)
     counts = _counted(step, state, clock)
@@ -122,13 +120,7 @@ def run_case(subject: Subject, bench: Bench, name: str, *, first: bool = False) 
     )
     wanted = proof.expected_counts(replace(state.program, stages=tuple(_loops(state, stage))))
     miscounted = tuple(proof.differences(counts, wanted))
-    return Ran(
-        row=row,
-        miscounted=miscounted,
-        output=output,
-        plain=plain,
-        perturbed=others,
-    )
+    return Ran(row=row, miscounted=miscounted, output=output, plain=plain, perturbed=others)
 
 
 def _timed(case: Case, times: RepeatTimes, memory_held: tuple[float, float, float]) -> Measured:
@@ -218,14 +210,21 @@ def _plain(stage: str, state: RankState) -> torch.Tensor | None:
     return output
 
 
-def _perturbed(stage: str, state: RankState) -> tuple[torch.Tensor, ...]:
-    """Take a step, and what comes before it, rounded otherwise; what each draw gave."""
-    outputs = []
-    for seed in range(DRAWS):
-        drawn_state = perturbed(state, seed)
-        _ahead_of(stage, drawn_state)
-        outputs.append(_plain(stage, drawn_state))
-    return tuple(output for output in outputs if output is not None)
+def _beforehand(
+    subject: Subject, state: RankState, *, first: bool
+) -> tuple[torch.Tensor | None, tuple[torch.Tensor, ...]]:
+    """Run what comes before a step; of the first case, take it by kernels called one by one too.
+
+    Returns what that gave where the case is another, and what it gave rounded otherwise.
+    """
+    stage, others = subject.case.stage, []
+    for seed in range(DRAWS if first else 0):
+        moved = perturbed(state, seed)
+        _ahead_of(stage, moved)
+        others.append(_plain(stage, moved))
+    _ahead_of(stage, state)
+    plain = _plain(stage, state) if first and subject.case.mode != "eager" else None
+    return plain, tuple(output for output in others if output is not None)
 
 
 def step_of(routine: Routine, state: RankState) -> Callable[[], None]:
