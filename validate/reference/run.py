@@ -208,7 +208,7 @@ def forward_at(turn: int, layer: int, index: Mapping[str, int], passes: int) -> 
 
 def shape_of(tensor: Tensor) -> tuple[int, ...]:
     """Shape of a tensor of the program, in plain numbers."""
-    return tuple(int(np.asarray(size)) for size in tensor.shape)
+    return tuple(map(int, tensor.shape))
 
 
 def _step(  # noqa: C901, PLR0912  # one case an operation

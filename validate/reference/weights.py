@@ -1,7 +1,9 @@
 """Made-up weights and inputs, the same wherever they are asked for by name."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from dataclasses import field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,22 +16,34 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Random numbers by name; `seed` makes another model of the same shape."""
+    """Random numbers by name; `seed` makes another model of the same shape.
+
+    made : what was asked for before, as every rank asks again at every forward of every step.
+    """
 
     seed: int = 0
+    made: dict[Hashable, Array] = field(default_factory=dict, compare=False, repr=False)
 
     def array(self, name: str, shape: tuple[int, ...]) -> Array:
         """Return standard normal numbers that depend on the seed, name and shape alone."""
-        digest = hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=8).digest()
-        return np.random.default_rng(int.from_bytes(digest)).standard_normal(shape)
+        if (name, shape) not in self.made:
+            digest = hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=8).digest()
+            drawn = np.random.default_rng(int.from_bytes(digest)).standard_normal(shape)
+            self.made[name, shape] = drawn
+        return self.made[name, shape]
 
     def weight(self, weight: Weight, layer: int, index: Mapping[str, int]) -> Array:
         """Return one rank's share of a weight, ``[experts,] rows, columns``."""
+        place = weight.place(index)
+        if (weight, layer, place) not in self.made:
+            self.made[weight, layer, place] = self._share(weight, layer, *place)
+        return self.made[weight, layer, place]
+
+    def _share(self, weight: Weight, layer: int, group: int, rank: int) -> Array:
         rows = sum(part.units * part.size for part in weight.rows)
         columns = sum(part.units * part.size for part in weight.columns)
         name = f"{weight.name}@{layer}" if weight.layered else weight.name
         full = self.array(name, (weight.experts, rows, columns)) / np.sqrt(rows)
-        group, rank = weight.place(index)
         full = full[group * weight.local_experts : (group + 1) * weight.local_experts]
         if weight.split == "rows":
             full = kept(full, own_features(weight.rows, weight.degree, rank), 1)
@@ -61,6 +75,7 @@ def own_samples(whole: Array, degree: int, place: int) -> Array:
     return whole[place * each : (place + 1) * each]
 
 
+@lru_cache(maxsize=1024)
 def own_features(parts: tuple[Part, ...], degree: int, rank: int) -> NDArray[np.int64]:
     """Features of one of `degree` ranks, part by part; a unit is repeated where there are fewer.
 
