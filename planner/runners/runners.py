@@ -22,7 +22,7 @@ from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
 from planner.search.evaluate import Shared
-from planner.search.plans import objections, plans
+from planner.search.plans import legal_plans
 from planner.search.ranking import (
     TIE,
     Ranking,
@@ -248,10 +248,8 @@ def _reason(scenario: Scenario, outcomes: Iterable[Outcome]) -> str:
     short = [row for row in rejected if row.short is not None]
     if late or short:
         return late or closest(short)
-    model, workload, gpus = scenario.model, scenario.workload, scenario.deployment.gpus
-    legal = [
-        plan for plan in plans(model, gpus) if not any(objections(model, workload, plan, gpus))
-    ]
+    model, gpus = scenario.model, scenario.deployment.gpus
+    legal = legal_plans(model, scenario.workload, gpus)
     said = Counter(refusal(scenario, plan) for plan in legal)
     if "" in said:  # it runs, and serves no request
         return next((row.reason for row in reversed(rejected) if row.plan in legal), "")

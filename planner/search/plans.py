@@ -6,7 +6,7 @@ The one home of the rule that degrees multiply to the GPUs.
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from planner.lowering import share_of
@@ -20,6 +20,8 @@ from topology.base import TopologyError, counted
 
 LONGEST: Final = 32
 """Ranks of a ring, where GPUs are many; AllGather-KV moves the same keys in one message."""
+_COUNTS: Final = 64
+"""Numbers of GPUs whose legal plans are kept."""
 
 _DECODERS: Final = (
     ", as LMDeploy does; vLLM, SGLang on GPUs and TensorRT-LLM refuse widths that do not divide"
@@ -110,7 +112,20 @@ def plans(
         used = dict(axes)
         if not any(other in used for name in used for other in strategies()[name].excludes):
             plan = Plan(axes)
-            yield from (replace(plan, ep=groups) for groups in _groups(model, plan))
+            for groups in _groups(model, plan):
+                yield plan if groups == plan.ep else replace(plan, ep=groups)
+
+
+def legal_plans(model: Model, workload: Workload, gpus: int) -> tuple[Plan, ...]:
+    """List the plans of `gpus` GPUs that nothing stands against."""
+    alike = replace(workload, habits=workload.habits.in_programs)
+    return _legal_plans(model, alike, gpus)
+
+
+@lru_cache(maxsize=_COUNTS)
+def _legal_plans(model: Model, workload: Workload, gpus: int) -> tuple[Plan, ...]:
+    able = plans(model, gpus, illegal_axes(model, workload, gpus))
+    return tuple(plan for plan in able if not any(objections(model, workload, plan, gpus)))
 
 
 def illegal_axes(model: Model, workload: Workload, gpus: int) -> dict[tuple[str, int], str]:

@@ -18,6 +18,7 @@ from planner.search.evaluate import Shared, encoder_bytes, evaluate, usable_byte
 from planner.search.plans import (
     LONGEST,
     illegal_axes,
+    legal_plans,
     objections,
     plans,
     replacements,
@@ -231,9 +232,10 @@ def outcomes_on(
         barred |= {way: short for way in ways if way not in barred and not runs(Plan((way,)))}
     for axis, reason in barred.items():
         yield Rejected(plan=Plan((axis,)), reason=f"{reason}; so for every plan that has it")
+    legal = frozenset(legal_plans(model, workload, gpus))
     for plan in sorted(plans(model, gpus, barred), key=lambda plan: plan.degree("pp")):
         can = runs(plan)
-        illegal = any(objections(model, workload, plan, gpus))
+        illegal = plan not in legal
         left_out = _left_out(scenario, plan, seen, runs if can else anything)
         if (can or others) and (illegal or not left_out):
             yield _outcome(scenario, plan, seen, shared)
