@@ -157,6 +157,7 @@ def recommend_plans(scenario: Scenario, shared: Shared | None = None) -> Recomme
     ----------
     shared : with answers for the same model and number of GPUs of other kinds; it is added to.
     """
+    _check_burst(scenario.request)
     shared = Shared() if shared is None else shared
     runs = compare(scenario, shared)
     chosen = runs[0].scenario if runs and (runs[0].estimate or runs[0].nearest) else scenario
@@ -263,6 +264,7 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
     gpus = scenario.request.gpus
     if not scenario.request.loaded:
         _check_unloaded(scenario.request)
+    _check_burst(scenario.request)
     if scenario.request.two_pools:
         if text is not None:
             raise InputError(f"plan: got {shown(text)} beside prefill_plan, wanted one of the two")
@@ -285,13 +287,20 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
 
 
 def _check_unloaded(request: Request) -> None:
-    """Refuse to be told how soon tokens are wanted, and not of what load."""
-    for name in ("slo_ttft", "slo_tpot"):
-        if limit := getattr(request, name):
+    """Refuse to be told what only a load has to do with, and not of what load."""
+    for name in ("slo_ttft", "slo_tpot", "prefix_hit", "spread"):
+        if value := getattr(request, name):
+            got = format_seconds(value) if name.startswith("slo") else f"{value:g}"
             raise InputError(
-                f"{name}: got {format_seconds(limit)} of no load, wanted a concurrency, a rate or "
-                "arrivals beside it (recommend searches one)"
+                f"{name}: got {got} of no load, wanted a concurrency, a rate or arrivals beside it "
+                "(recommend searches one)"
             )
+
+
+def _check_burst(request: Request) -> None:
+    """Refuse to be told how requests come that are sent as others are done, or are timed."""
+    if request.burst != 1 and not request.rate:
+        raise InputError(f"burst: got {request.burst:g} of no rate, wanted a rate beside it")
 
 
 def _instead(scenario: Scenario, rejected: Rejected) -> str:

@@ -21,9 +21,10 @@ from planner.command.options import (
     add_flags,
     add_named,
     add_output,
+    real,
     whole,
 )
-from topology.base import InputError, content, counted
+from topology.base import InputError, content, counted, shown
 
 if TYPE_CHECKING:  # a profile is shown without what runs plans
     from validate.fit.report import ShippedProfile, Style
@@ -44,6 +45,27 @@ _OF_TENSORRT: Final = {
     "--small": "of tensorrt: prove and run engines of a small size, and time none at full size",
     "--numbers-only": "of tensorrt: prove layers in numpy, and build nothing; needs no TensorRT",
 }
+
+
+_USUAL: Final[Mapping[str, object]] = {
+    "mode": None, "device": "cuda", "gate": "10%", "seconds": 3000, "results": "validation",
+    "retry": False, "small": False, "numbers_only": False, "keep": "engine",
+}  # fmt: skip
+"""Options that not all backends have a use for, as they are where nobody names them."""
+_RUN: Final = ("device", "seconds", "retry")
+"""Those of backends that measure ranks of their own."""
+_UNUSED: Final = {"reference": ("mode", "gate", "results", *_RUN), "tensorrt": _RUN}
+
+
+def _check_used(arguments: argparse.Namespace) -> None:
+    """Refuse options that a backend has no use for."""
+    backend = arguments.backend
+    only_tensorrt = () if backend == "tensorrt" else ("small", "numbers_only", "keep")
+    for name in (*_UNUSED.get(backend, ()), *only_tensorrt):
+        if (value := getattr(arguments, name)) != _USUAL[name]:
+            got = "it" if value is True else shown(value)
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option}: got {got} with --backend {backend}, wanted none")
 
 
 def _add_validate(parser: argparse.ArgumentParser) -> None:
@@ -71,18 +93,24 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
     )
     add_named(parser, _PREDICTED)
     parser.add_argument(
-        "--device", choices=["cuda", "cpu"], default="cuda", help="torch's (default: cuda)"
+        "--device",
+        choices=["cuda", "cpu"],
+        default=_USUAL["device"],
+        help="torch's (default: cuda)",
     )
     gate = "largest error of a step and of memory that passes (default: 10%%)"
-    parser.add_argument("--gate", default="10%", help=gate)
+    parser.add_argument("--gate", default=_USUAL["gate"], help=gate)
     parser.add_argument("--precision", default="bf16", help="of the model (default: bf16)")
     parser.add_argument("--batch", type=whole, default=1, metavar="N", help="(default: 1)")
     add_flags(parser, {"--decode": "a decoder's decode step instead of its prefill"})
     parser.add_argument(
-        "--seconds", type=float, default=3000, help="for all cases together (default: 3000)"
+        "--seconds",
+        type=real,
+        default=_USUAL["seconds"],
+        help="for all cases together (default: 3000)",
     )
     results = "for rows and logs (default: validation)"
-    parser.add_argument("--results", metavar="DIR", default="validation", help=results)
+    parser.add_argument("--results", metavar="DIR", default=_USUAL["results"], help=results)
     retry = "run again what was out of memory or wrong; what failed is run again anyway"
     add_flags(parser, {"--retry": retry})
     for name in SIZES:
@@ -93,7 +121,7 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep",
         choices=("engine", "file"),
-        default="engine",
+        default=_USUAL["keep"],
         help="of tensorrt: weights within engines, or in files beside them (default: engine)",
     )
     add_output(parser)
@@ -103,12 +131,11 @@ def _validate(arguments: argparse.Namespace) -> Answer:
     from validate.launch import is_rank  # noqa: PLC0415
     from validate.plans import system  # noqa: PLC0415
 
+    _check_used(arguments)
     if arguments.backend == "tensorrt":
         from validate.tensorrt.command import validate  # noqa: PLC0415
 
         answer = validate(arguments)
-    elif arguments.small or arguments.numbers_only or arguments.keep != "engine":
-        raise InputError("--small, --numbers-only, --keep: wanted --backend tensorrt beside them")
     else:
         from validate.plans.command import validate as validate_plans  # noqa: PLC0415
 
@@ -149,7 +176,7 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     quick, resume = "3 minutes on 2 GPUs instead of 10", "go on where a session was stopped"
     add_flags(parser, {"--quick": quick, "--resume": resume})
     parser.add_argument("--gpus", type=whole, help="to measure together (default: all)")
-    parser.add_argument("--minutes", type=float, help="(default: 10, or 3 with --quick)")
+    parser.add_argument("--minutes", type=real, help="(default: 10, or 3 with --quick)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help=argparse.SUPPRESS)
     parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)
     add_checked_profile(parser)

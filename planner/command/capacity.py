@@ -42,7 +42,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_named(parser, _DEMAND)
     parser.add_argument(
         "--percentile",
-        type=float,
+        type=common.real,
         default=PERCENTILE,
         metavar="P",
         help="percentage of requests that are to be done in that time (default: 95)",

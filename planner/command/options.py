@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from planner.command.files import standard_input
-from topology.base import InputError, unknown
+from topology.base import InputError, number_in, unknown
 from topology.base.values import dataclass
 
 if TYPE_CHECKING:
@@ -188,6 +188,14 @@ def whole(text: str) -> int:
     raise argparse.ArgumentTypeError(f"got {text[:40]!r}, wanted a whole number")
 
 
+def real(text: str) -> float:
+    """Read a number, in plain digits."""
+    try:
+        return number_in(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, wanted a number") from None
+
+
 def hosts(text: str) -> int:
     """Read a number of hosts; only where it is left out there may be as few as hold the GPUs."""
     if (count := whole(text)) == 0:
@@ -341,12 +349,12 @@ def add_serving(group: Group) -> None:
     group.add_argument("--chunk", type=whole, metavar="N", help=_CHUNK)
     add_named(group, _LIMITS, None)
     for name, text in _PERCENTILES.items():
-        group.add_argument(name, type=float, metavar="P", help=text)
+        group.add_argument(name, type=real, metavar="P", help=text)
     for name, (usual, text) in _SHARES.items():
-        group.add_argument(name, type=float, default=usual, metavar="F", help=text)
+        group.add_argument(name, type=real, default=usual, metavar="F", help=text)
     group.add_argument("--speculative", type=whole, metavar="N", help=_SPECULATIVE)
     add_named(group, {"--draft": _DRAFT})
-    group.add_argument("--acceptance", type=float, metavar="F", help=_ACCEPTANCE)
+    group.add_argument("--acceptance", type=real, metavar="F", help=_ACCEPTANCE)
     group.add_argument("--lora", nargs="?", action=Unmodelled, help=argparse.SUPPRESS)
 
 

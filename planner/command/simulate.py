@@ -5,7 +5,7 @@ from typing import Final
 
 from planner.command import options as common
 from planner.command.files import render_parts, write
-from topology.base import InputError, place
+from topology.base import InputError, number_in, place
 
 _EVEN: Final = "all GPUs are equally fast (default: as far apart as those of one kind are)"
 _TRACE: Final = (
@@ -55,10 +55,10 @@ def _slow(text: str) -> tuple[int, float]:
     """Read a rank and how many times as long as usual it computes."""
     rank, equals, times = text.partition("=")
     try:
-        number = float(times)
+        number = number_in(times)
     except ValueError:
         equals = ""
-    if not equals or not rank.strip().isdecimal():
+    if not equals or not (rank.isascii() and rank.strip().isdecimal()):
         raise argparse.ArgumentTypeError(
             f"got {text[:40]!r}, wanted a rank and a number such as 3=1.1"
         )

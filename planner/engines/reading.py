@@ -1,16 +1,18 @@
 """Frozen values from TOML tables, read by the names and types of their fields."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from topology.base import CatalogueError, InputError, Sourced, read_sourced
 
 Table = Mapping[str, object]
 Version = tuple[int, ...]
 Value = TypeVar("Value")
+_PART: Final = re.compile(r"[0-9]{1,9}")
 
 
 def read_fields(kind: Callable[..., Value], where: str, table: Table) -> Value:
@@ -70,6 +72,6 @@ def read_version(text: str) -> Version:
     True
     """
     parts = text.strip().split(".")
-    if not all(part.isdecimal() and len(part) < 10 for part in parts):
+    if not all(_PART.fullmatch(part) for part in parts):
         raise InputError(f"version: got {text[:40]!r}, wanted numbers such as 11.4.1")
     return tuple(int(part) for part in parts)

@@ -10,7 +10,7 @@ from planner.engines.engine import Engine, Engines, load_engines
 from planner.engines.reading import read_version
 from planner.engines.tensorrt import Allowed, load_allowed
 from planner.request.request import EXECUTOR
-from topology.base import Sourced, read_sourced, shipped_table, unknown
+from topology.base import InputError, Sourced, read_sourced, shipped_table, unknown
 
 DATA = files("planner.engines").joinpath("data")
 ENGINES = DATA.joinpath("engines")
@@ -69,6 +69,8 @@ def engine_name(text: str) -> str:
     """
     if text.casefold() == EXECUTOR:
         return EXECUTOR
+    if text.partition("@")[0].casefold() == EXECUTOR:
+        raise InputError(f"engine: got {text[:40]}, wanted {EXECUTOR} without a version")
     engine = find_engine(text)
     return f"{engine.name}@{engine.version}" if "@" in text else engine.name
 

@@ -12,7 +12,7 @@ from planner.request.quantities import read_rate, read_time
 from planner.request.request import UNMODELLED, Request
 from planner.scenario.keywords import request_of
 from planner.search.clients import wanted_of
-from topology.base import InputError, content, counted, decoded, shown, unknown
+from topology.base import InputError, content, counted, decoded, number_in, shown, unknown
 from topology.catalogue import find_hardware
 
 MOST: Final = 2**20
@@ -55,7 +55,7 @@ def prices_of(source: str, hardware: Sequence[str]) -> Prices | None:
     if not source:
         return None
     try:
-        price = float(source)
+        price = number_in(source)
     except ValueError:
         return read_prices(text_of(source, "price", PRICES), Path(source).name)
     if len(hardware) != 1:

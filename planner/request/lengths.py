@@ -9,7 +9,7 @@ from typing import Final, TypeVar, cast
 import numpy as np
 
 from planner.request.request import LARGEST, Request, Rows
-from topology.base import InputError, content, decoded, shown
+from topology.base import InputError, content, decoded, number_in, shown
 from topology.base.values import dataclass
 
 SEED: Final = 7
@@ -92,16 +92,18 @@ def read_requests(request: Request) -> tuple[Lengths | None, Trace]:
     if request.arrivals:
         timed = sorted(_rows("arrivals", request.arrivals, _arrival))
         trace = tuple((time - timed[0][0], prompt, output) for time, prompt, output in timed)
-        return lengths_in((prompt, output, 1.0) for _, prompt, output in trace), trace
-    if not request.lengths:
+        found = lengths_in((prompt, output, 1.0) for _, prompt, output in trace)
+    elif request.lengths:
+        found = lengths_in(_rows("lengths", request.lengths, _length))
+    else:
         return None, trace
-    found = lengths_in(_rows("lengths", request.lengths, _length))
+    beside = "arrivals" if trace else "lengths"
     for name, mean in (("input_tokens", found.prompt), ("output_tokens", found.output)):
         given = getattr(request, name)
         if given not in (None, mean):
-            raise InputError(f"{name}: got {given} beside lengths, wanted none")
+            raise InputError(f"{name}: got {given} beside {beside}, wanted none")
     if request.spread is not None:
-        raise InputError(f"spread: got {request.spread:g} beside lengths, wanted none")
+        raise InputError(f"spread: got {request.spread:g} beside {beside}, wanted none")
     return found, trace
 
 
@@ -168,7 +170,7 @@ def _number(row: Mapping[str, object], name: str, where: str) -> float:
     value = row.get(name)
     text = value.strip() if isinstance(value, str) else value
     try:
-        return float(cast(float, "" if text is None else text))
+        return number_in(text or "") if isinstance(text, str | None) else float(cast(float, text))
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{where}: {name}: got {shown(text or '')}, wanted a number") from None
 

@@ -127,10 +127,14 @@ def _engine_of(runtime: object) -> str:
 
 
 def several(name: str, given: object) -> tuple[str, ...]:
-    """Take one name or several; text may hold several with commas."""
-    listed = given.split(",") if isinstance(given, str) else given
+    """Take one name or several, each once; text may hold several with commas.
+
+    >>> several("hardware", "h200-sxm, l40s,h200-sxm")
+    ('h200-sxm', 'l40s')
+    """
+    listed = [one.strip() for one in given.split(",")] if isinstance(given, str) else given
     listed = [listed] if isinstance(listed, Path) else listed
     names = list(listed) if isinstance(listed, list | tuple) else []
     if not names or not all(isinstance(one, str | Path) for one in names):
         raise InputError(f"{name}: got {shown(given)}, wanted a name or a list of names")
-    return tuple(map(str, names))
+    return tuple(dict.fromkeys(map(str, names)))

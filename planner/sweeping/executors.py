@@ -2,10 +2,12 @@
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
+from multiprocessing import parent_process
 from typing import Any, Final
 
 from planner.sweeping.portion import Row, rows_of
@@ -61,8 +63,15 @@ def local(workers: int | None = None) -> Executor:
 
 
 def _undisturbed() -> None:
-    """Leave Ctrl-C to the process that started this one."""
+    """Leave Ctrl-C to the process that started this one, and end where that is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    if parent := parent_process():
+        parent.join()
+        os._exit(1)  # nobody is there to take an answer
 
 
 def _largest_first(portions: Sequence[Portion]) -> list[Portion]:

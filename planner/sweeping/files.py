@@ -1,14 +1,19 @@
 """What is kept of a sweep until it is done: a folder with a file for each portion."""
 
+import fcntl
 import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from planner.sweeping.portion import Row
 from planner.sweeping.questions import Questions
 from topology.base import InputError, write_whole
+
+ABOUT: Final = "sweep.txt"
+"""File that says of which sweep the folder is."""
 
 
 @contextmanager
@@ -38,9 +43,29 @@ def keep(folder: Path, name: str, rows: Sequence[Row]) -> None:
         write_whole(folder / f"{name}.json", json.dumps(rows, allow_nan=False))
 
 
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a folder that is there, for as long as this process works in it, however it ends.
+
+    Raises
+    ------
+    InputError
+        If another process does.
+    """
+    with (folder / ABOUT).open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            wanted = "one sweep at a time"
+            raise InputError(f"--resume: {folder} is in use by another, wanted {wanted}") from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
 def taken_up(asked: Questions, folder: Path) -> dict[str, list[Row]]:
     """Read the portions that an earlier run has finished; make the folder where there is none."""
-    about = folder / "sweep.txt"
+    about = folder / ABOUT
     if not folder.exists():
         with _said(folder):
             folder.mkdir()

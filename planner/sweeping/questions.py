@@ -53,11 +53,11 @@ class Questions:
         for name in ("models", "hardware", "gpus", "plans"):
             if not getattr(self, name) or "" in getattr(self, name):
                 raise InputError(f"{name}: got an empty one, wanted one or more")
-        words = [plan for plan in self.plans if plan in ("all", "best")]
+        words = {"all", "best"}.intersection(self.plans)
         if words and len(self.plans) > 1:
-            raise InputError(f"plan: got {words[0]} beside others, wanted it alone")
-        for plan in set(self.plans).difference(words):
-            parse_plan(plan)
+            raise InputError(f"plan: got {min(words)} beside others, wanted it alone")
+        if not words:
+            _check_plans(self.plans, self.gpus)
         if self.questions > MOST:
             raise InputError(f"sweep: got {self.questions:,} questions, wanted at most {MOST:,}")
 
@@ -168,6 +168,13 @@ def read_numbers(name: str, text: str | int | Sequence[int]) -> tuple[int, ...]:
             raise InputError(f"{name}: got {shown(part)}, wanted {WANTED}")
         numbers += span
     return _checked(name, numbers)
+
+
+def _check_plans(plans: Sequence[str], gpus: Sequence[int]) -> None:
+    """Refuse a plan whose number of GPUs is not asked for, which would have no row."""
+    for plan in plans:
+        if (wanted := parse_plan(plan).gpus) not in gpus:
+            raise InputError(f"gpus: got none of {wanted}, wanted that of plan {plan} among them")
 
 
 def _listed(name: str, given: object) -> list[object]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from planner.scenario.scenario import resolve
 from planner.sweeping.executors import Done, Executor
-from planner.sweeping.files import keep, taken_up
+from planner.sweeping.files import alone, keep, taken_up
 from planner.sweeping.portion import Row
 from planner.sweeping.questions import Portion, Questions
 from planner.sweeping.rows import Rows
@@ -37,16 +37,17 @@ def run_kept(asked: Questions, executor: Executor, tell: Tell, folder: Path) -> 
     Raises
     ------
     InputError
-        If a name or a size cannot be right, or the folder is of another sweep.
+        If a name or a size cannot be right, or the folder is of another sweep, or in use by one.
     """
     check(asked)
     done = taken_up(asked, folder)
     left = [portion for portion in asked.portions() if portion.name not in done]
-    if done:
-        tell(f"{len(done)} of {len(asked.portions())} portions were done before")
-    for name, rows in _told(executor(left), len(left), tell):
-        keep(folder, name, rows)
-        done[name] = rows
+    with alone(folder):
+        if done:
+            tell(f"{len(done)} of {len(asked.portions())} portions were done before")
+        for name, rows in _told(executor(left), len(left), tell):
+            keep(folder, name, rows)
+            done[name] = rows
     return _joined(asked, done)
 
 

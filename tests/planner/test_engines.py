@@ -574,6 +574,11 @@ def test_an_older_version_of_an_engine_says_what_it_has_in_place_of_the_newest()
     assert first.line == newest.line
 
 
+def test_our_executor_has_no_version_to_ask_for():
+    with pytest.raises(InputError, match="engine: got planner@1, wanted planner without a version"):
+        planner.estimate("flux", engine="planner@1")
+
+
 @pytest.mark.parametrize("text", [OLD_AND_NEW.replace("2.0", "2.1"), OLD_AND_NEW + "[odd]"])
 def test_a_version_that_is_no_older_one_is_refused(text):
     with pytest.raises(CatalogueError):

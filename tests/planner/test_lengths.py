@@ -299,6 +299,26 @@ def test_means_beside_requests_are_refused_unless_they_are_theirs(files):
     words = ("estimate", *LLAMA, "--lengths", lengths, "--rate", "1/s")
     assert_refused(*run(*words, "--input-tokens", "100"), "input_tokens: got 100 beside lengths")
     assert_refused(*run(*words, "--spread", "0.2"), "spread: got 0.2 beside lengths, wanted none")
+
+
+@pytest.mark.parametrize("option", [{"input_tokens": 5}, {"output_tokens": 5}, {"spread": 0.5}])
+def test_a_trace_has_its_own_lengths(option):
+    with pytest.raises(InputError, match="beside arrivals, wanted none"):
+        planner.estimate("llama-3.1-8b", arrivals=ROWS, **option)
+
+
+@pytest.mark.parametrize("number", ["\u0661\u0660\u0660", "1_0"])
+def test_digits_of_other_scripts_are_no_numbers(tmp_path, number):
+    path = tmp_path / "lengths.csv"
+    path.write_text(f"input_tokens,output_tokens\n{number},20\n", "utf-8")
+    words = ("estimate", *LLAMA, "--concurrency", "2")
+
+    assert_refused(*run(*words, "--lengths", str(path)), "input_tokens: got ")
+    assert_refused(*run(*words, "--spread", number), f"got {number!r}, wanted a number")
+    priced = ("capacity", "--model", "flux", "--rate", "1/min", "--slo", "60s", "--price", number)
+    assert_refused(*run(*priced), "No such file")
+    version = ("estimate", "--model", "flux", "--tensorrt-version", f"{number}.2")
+    assert_refused(*run(*version), "wanted numbers such as 11.4.1")
     assert run(*words, "--input-tokens", "622")[0] == 0
 
 

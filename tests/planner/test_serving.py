@@ -242,8 +242,9 @@ def test_more_load_never_brings_the_first_token_sooner():
 
 
 def _asked(plan="tp4", model="llama-3.1-70b", **options):
-    sizes = {"input_tokens": 1024, "output_tokens": 256, "hardware": "h200-sxm", **options}
-    return planner.estimate(model, plan=plan, precision="fp8", **sizes)
+    sizes = {} if "arrivals" in options else {"input_tokens": 1024, "output_tokens": 256}
+    asked = {**sizes, "hardware": "h200-sxm", **options}
+    return planner.estimate(model, plan=plan, precision="fp8", **asked)
 
 
 def test_what_clients_see_is_in_the_answer_word_for_word():
@@ -373,6 +374,11 @@ def test_a_bad_trace_is_one_line(tmp_path, text, message):
         ({"rate": 1, "burst": 1e300}, "burst: got 1e.300, wanted more than 0 and at most 100"),
         ({"slo_ttft": 10**400, "rate": 1}, "slo_ttft: got 1000.*, wanted more than 0"),
         ({"slo_ttft": 1.0}, "slo_ttft: got 1 s of no load, wanted a concurrency, a rate or"),
+        ({"prefix_hit": 0.5}, "prefix_hit: got 0.5 of no load, wanted a concurrency, a rate or"),
+        ({"spread": 0.25}, "spread: got 0.25 of no load, wanted a concurrency, a rate or"),
+        ({"burst": 4.0}, "burst: got 4 of no rate, wanted a rate beside it"),
+        ({"burst": 4.0, "concurrency": 2}, "burst: got 4 of no rate, wanted a rate beside it"),
+        ({"burst": 4.0, "arrivals": [[0.0, 9, 9]]}, "burst: got 4 of no rate, wanted a rate"),
         ({"slo_ttft": 1.0, "batch": 4}, "batch: got 4 beside slo_ttft"),
         ({"concurrency": 2, "output_tokens": 0}, "output_tokens: got 0 beside concurrency"),
         ({"arrivals": "nowhere.csv"}, "arrivals: got 'nowhere.csv', No such file"),
@@ -399,6 +405,11 @@ def test_a_load_that_cannot_be_is_one_line(options, message):
         _asked(**options)
 
     assert "\n" not in str(error.value)
+
+
+def test_a_search_refuses_bursts_of_no_rate_too():
+    with pytest.raises(InputError, match="burst: got 2 of no rate, wanted a rate beside it"):
+        planner.recommend("llama-3.1-8b", 2, concurrency=4, burst=2.0)
 
 
 @pytest.mark.parametrize("option", [{"spread": 0.5}, {"burst": 2.0}, {"output_tokens": 0}])

@@ -1,6 +1,7 @@
 """A sweep asks many questions at once, and every row is what its question gets alone."""
 
 import csv
+import fcntl
 import json
 import os
 import signal
@@ -67,6 +68,14 @@ def test_language_models_range_over_their_tokens():
         assert row["latency_s"] == pytest.approx(alone.latency_s, rel=1e-12)
 
 
+def test_what_is_named_twice_is_asked_once():
+    once = planner.sweep("flux", hardware="h100-sxm, l40s", gpus=2, plan="tp2")
+    twice = planner.sweep("flux,flux", hardware="h100-sxm,l40s,l40s", gpus="2,2", plan="tp2,tp2")
+
+    assert list(once) == list(twice)
+    assert len(list(once)) == 2
+
+
 def test_what_cannot_run_is_a_row_with_its_reason():
     (illegal,) = planner.sweep("flux", gpus=7, plan="tp7")
     (large,) = planner.sweep("llama-3.1-405b", gpus=1, plan="single")
@@ -96,6 +105,7 @@ def test_lists_and_ranges_are_read(text, numbers):
         (("--gpus", "4;8"), "gpus: got '4;8', wanted"),
         (("--plan", "all,tp2"), "plan: got all beside others"),
         (("--plan", "pt2"), "unknown axis 'pt'"),
+        (("--plan", "single,tp2"), "gpus: got none of 2, wanted that of plan tp2 among them"),
         (("--hardware", "h100-sxm,"), "hardware: got an empty one"),
         (("--model", "flx"), "did you mean flux"),
         (("--input-tokens", "512"), "input_tokens: got 512, wanted none"),
@@ -136,6 +146,15 @@ def test_parquet_holds_the_same_rows(tmp_path):
     assert rows == list(planner.sweep("flux", gpus=(1, 2)))
 
 
+def in_use(folder):
+    with (folder / "sweep.txt").open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def test_a_sweep_that_was_killed_goes_on_with_what_is_done(tmp_path):
     """Killed when its first portion is there; the rest gives the rows of a sweep that was not."""
     words = ["sweep", "--model", "flux", "--gpus", "1:6", "--plan", "all", "--output", "a.jsonl"]
@@ -146,8 +165,13 @@ def test_a_sweep_that_was_killed_goes_on_with_what_is_done(tmp_path):
     while not list(kept.glob("*.json")):
         assert killed.poll() is None, "it ended before it was killed"
         time.sleep(0.01)
-    os.killpg(killed.pid, signal.SIGKILL)
+    assert_refused(*run(*words[:-1], str(tmp_path / "a.jsonl"), "--resume"), "in use by another")
+    killed.kill()
     killed.wait()
+    until = time.monotonic() + 30
+    while in_use(kept):  # by processes that end with the one that started them
+        assert time.monotonic() < until
+        time.sleep(0.01)
     before = {path.name: path.stat().st_mtime_ns for path in kept.glob("*.json")}
     output = str(tmp_path / "a.jsonl")
 

@@ -9,7 +9,7 @@ from validate.plans import session as gpu_session
 BAD = [
     (accuracy, (), "required: command"),
     (session, (), "required: --output"),
-    (session, ("--output", "{}", "--minutes", "x"), "invalid float value: 'x'"),
+    (session, ("--output", "{}", "--minutes", "x"), "got 'x', wanted a number"),
     (session, ("--output", "{}", "--minutes", "-1"), "minutes: got -1"),
     (session, ("--output", "{}", "--ranks", "0"), "gpus: got 0"),
     (refit, (), "required: --measurements, --output"),

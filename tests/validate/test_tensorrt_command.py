@@ -69,11 +69,27 @@ def test_what_cannot_be_is_refused_before_anything_is_proved(no_tensorrt, monkey
     assert_refused(*run(*ASKED, *words), said)
 
 
-@pytest.mark.parametrize("word", ["--small", "--numbers-only"])
-def test_options_of_engines_are_refused_for_other_backends(word):
-    words = ("validate", "--model", "flux", "--plan", "tp2", word)
+@pytest.mark.parametrize(
+    ("backend", "words", "got"),
+    [
+        ("reference", "--small", "it"),
+        ("torch", "--numbers-only", "it"),
+        ("vllm", "--keep file", "'file'"),
+        ("reference", "--mode eager", "'eager'"),
+        ("reference", "--gate 5%", "'5%'"),
+        ("reference", "--results rows", "'rows'"),
+        ("reference", "--device cpu", "'cpu'"),
+        ("reference", "--retry", "it"),
+        ("tensorrt", "--seconds 60", "60.0"),
+        ("tensorrt", "--device cpu", "'cpu'"),
+    ],
+)
+def test_options_that_a_backend_has_no_use_for_are_refused(backend, words, got):
+    asked = ("validate", "--model", "flux", "--plan", "tp2", "--backend", backend)
+    option, *_ = words.split()
 
-    assert_refused(*run(*words), "wanted --backend tensorrt")
+    said = f"{option}: got {got} with --backend {backend}, wanted none"
+    assert_refused(*run(*asked, *words.split()), said)
 
 
 @pytest.mark.parametrize(("gate", "code"), [(0.1, 0), (0.05, 1)])

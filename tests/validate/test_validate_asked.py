@@ -54,6 +54,14 @@ def test_what_cannot_run_is_refused_before_anything_starts(monkeypatch, device, 
     assert said in refusal
 
 
+def test_a_proof_runs_each_plan_on_its_own_ranks():
+    asked = ("validate", "--model", "flux", "--plan", "ulysses2,tp3")
+
+    code, out, _ = run(*asked)
+    assert (code, "ulysses2: 2 ranks" in out, "tp3: 3 ranks" in out) == (0, True, True)
+    assert_refused(*run(*asked, "--gpus", "3"), "wanted a multiple of the 2 of plan ulysses2")
+
+
 def test_more_ranks_than_a_cpu_is_for_are_refused(monkeypatch):
     monkeypatch.setattr(restarts, "launch", None)
     monkeypatch.setattr(host, "facts", None)

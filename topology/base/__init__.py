@@ -42,6 +42,7 @@ from topology.base.units import (
     format_interval,
     format_number,
     format_seconds,
+    number_in,
     parse,
     parse_bytes,
     parse_rate,
@@ -53,6 +54,7 @@ __all__ = [
     "Kind", "ModelError", "PrecisionError", "Seconds", "Sourced", "TopologyError",
     "UncalibratedError", "check_keys", "content", "counted", "decoded", "environment",
     "format_bytes", "format_interval", "format_number", "format_seconds", "is_file", "is_text",
-    "near", "one_line", "parse", "parse_bytes", "parse_rate", "place", "read_choice",
-    "read_sourced", "shipped_table", "shown", "text_of", "unknown", "write_new", "write_whole",
+    "near", "number_in", "one_line", "parse", "parse_bytes", "parse_rate", "place",
+    "read_choice", "read_sourced", "shipped_table", "shown", "text_of", "unknown", "write_new",
+    "write_whole",
 ]  # fmt: skip

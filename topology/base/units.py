@@ -29,6 +29,20 @@ FASTEST_LINK: Final = 1e15  # B/s
 _NUMBER: Final = r"([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)"
 
 
+def number_in(text: str) -> float:
+    """Read a number in plain digits; `float` takes the digits of all scripts, and ``1_0``.
+
+    >>> number_in(" 2.5 "), number_in("-1e3")
+    (2.5, -1000.0)
+    >>> number_in("1_0")
+    Traceback (most recent call last):
+    ValueError: could not convert string to float: '1_0'
+    """
+    if "_" in text or not text.isascii():
+        raise ValueError(f"could not convert string to float: {text[:40]!r}")
+    return float(text)
+
+
 def parse(text: str, unit: str) -> float:
     """Read a quantity written in `unit`, allowing an SI or binary prefix.
 

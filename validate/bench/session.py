@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from planner.command.options import Parser
+from planner.command.options import Parser, real
 from topology.base import InputError, one_line
 from validate.bench import system
 from validate.fit.rows import Row, read_rows
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a session; returns the exit code."""
     parser = Parser(prog="python3 -m validate.bench.session")
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--minutes", type=real, default=9.0)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--quick", action="store_true", help="only the most informative cases")

@@ -10,7 +10,7 @@ from planner.command.files import render
 from planner.command.options import DONE, NO, Answer
 from planner.models import read_model
 from planner.strategies import parse_plan
-from topology.base import IllegalPlanError, InputError
+from topology.base import IllegalPlanError, InputError, number_in
 from topology.base.values import dataclass
 from validate.launch import Place, find_place, is_rank
 from validate.plans import checks, system
@@ -55,8 +55,10 @@ def validate(
         objections = look_up(case, setup.hardware).objections
         if objections:
             raise IllegalPlanError(f"plan {case.plan}: {objections}")
-    checks.check_plans([case.plan for case in cases], setup.gpus)
-    if arguments.backend == "reference":
+    proved = arguments.backend == "reference"  # each plan on as many ranks as it has
+    if not proved or arguments.gpus is not None:
+        checks.check_plans([case.plan for case in cases], setup.gpus)
+    if proved:
         return _proved(cases, setup, arguments.format)
     if check is not None:
         check(cases, setup.hardware)
@@ -227,7 +229,7 @@ def share(words: str) -> float:
     """
     number = words.strip().removesuffix("%").strip()
     try:
-        value = float(number) / (100 if words.strip().endswith("%") else 1)
+        value = number_in(number) / (100 if words.strip().endswith("%") else 1)
     except ValueError:
         value = 0.0
     if not 0 < value <= 1:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from costmodels.tables import profile_for
-from planner.command.options import Parser, whole
+from planner.command.options import Parser, real, whole
 from topology.base import InputError, ModelError, is_file, unknown
 from topology.catalogue import find_hardware
 from validate.launch import TimeLimits
@@ -81,7 +81,7 @@ def _session(arguments: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python3 -m validate.plans.session")
     parser.add_argument("--output", type=Path, help="folder of the results; --list needs none")
-    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--minutes", type=real, default=9.0)
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--hardware", default="", help="a catalogue name (default: this one's)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
@@ -95,9 +95,9 @@ def _parser() -> argparse.ArgumentParser:
         help="numbers of the list, joined by commas",
     )
     parser.add_argument("--compiler", default="inductor", help="backend of torch.compile")
-    parser.add_argument("--budget", type=float, default=2.0, help="seconds to repeat a case")
+    parser.add_argument("--budget", type=real, default=2.0, help="seconds to repeat a case")
     parser.add_argument("--profile", default="", help="to predict with")
-    parser.add_argument("--gate", type=float, default=0.1)
+    parser.add_argument("--gate", type=real, default=0.1)
     parser.add_argument("--known", default="", help="files of results, joined by commas: not again")
     parser.add_argument("--list", action="store_true", help="print the cases and run none")
     return parser
