@@ -351,7 +351,8 @@ def _attention(op: Attention, target: Target) -> Priced:
     cache = "fp8" if op.k.itemsize == 1 else precision
     mask = target.mask if _sees_itself(op) else ""
     keys = op.keys if op.pairs == 1.0 else ceil_div(op.keys, round(1 / op.pairs))
-    keys = np.minimum(keys, op.window + op.queries - 1) if op.window else keys
+    before = max(op.window - 1, 0)  # a query's own key is one of its window
+    keys = np.minimum(keys, before + op.queries) if op.window else keys
     seconds = attention_time(
         op.heads,
         op.queries,
@@ -363,6 +364,7 @@ def _attention(op: Attention, target: Target) -> Priced:
         causal=masked,
         precision=precision,
         kernel=kernel,
+        window=before if masked else 0,
         kv_precision=cache,
         engine=target.engine,
         mask=mask,

@@ -87,9 +87,27 @@ def test_half_the_pairs_cost_about_half():
 
 
 def test_a_window_bounds_the_keys():
+    """Keys that no query of these sees are neither read nor multiplied."""
     windowed = price(attention(1024, 65536, window=1024, causal=True), TARGET).seconds
 
-    assert windowed == price(attention(1024, 2047), TARGET).seconds
+    assert windowed == price(attention(1024, 2047, window=1024, causal=True), TARGET).seconds
+    assert windowed < price(attention(1024, 2047), TARGET).seconds
+    assert price(attention(1, 4096, window=128, causal=True), TARGET).seconds == (
+        price(attention(1, 128), TARGET).seconds
+    )
+
+
+def test_a_prompt_with_a_window_is_work_of_rows_times_window():
+    """Twice the rows are twice the work, and not four times as much; so they are in length."""
+    short, long, whole = (
+        price(attention(rows, rows, window=window, causal=True), TARGET).seconds
+        for rows, window in ((32768, 1024), (65536, 1024), (65536, 0))
+    )
+
+    assert long == pytest.approx(2 * short, rel=0.1)
+    assert long < whole / 10
+    wide = price(attention(2048, 2048, window=2048, causal=True), TARGET).seconds
+    assert wide == price(attention(2048, 2048, causal=True), TARGET).seconds
 
 
 @pytest.mark.parametrize("name", ["tensorrt", "torch-compile", "torch-eager"])
@@ -266,3 +284,30 @@ def test_the_range_of_a_profile_binds_its_own_parts_alone(part, op):
     assert price(op, replace(TARGET, profile=profile)).basis > Basis.CALIBRATED
     rest = replace(TARGET, profile=replace(profile, kernels=kernels))
     assert price(op, rest).basis == price(op, TARGET).basis == Basis.CALIBRATED
+
+
+WINDOWED = (
+    # GPU, engine, cache, batch, tokens, heads, key-value heads, size, us
+    ("h100-sxm", "vllm", "bf16", 4, 12288, 40, 1, 64, 558.8),
+    ("h100-sxm", "tensorrt-llm", "bf16", 2, 12288, 24, 2, 64, 388.0),
+    ("b200", "vllm", "bf16", 2, 10240, 16, 8, 128, 168.4),
+    ("b200", "tensorrt-llm", "fp8", 1, 16384, 40, 8, 64, 267.2),
+    ("b200", "tensorrt-llm", "fp8", 4, 10240, 32, 4, 64, 499.4),
+)
+"""Attention of engines over prompts with a window of 128 tokens, as AIConfigurator's tables
+(`context_attention`, Apache-2.0) have it: vLLM 0.24.0, TensorRT-LLM 1.3.0rc20."""
+
+
+def test_attention_with_a_window_takes_what_was_measured_of_engines():
+    errors, whole = [], []
+    for gpu, engine, cache, batch, tokens, heads, shared, size, us in WINDOWED:
+        for window, found in ((127, errors), (0, whole)):
+            seconds = attention_time(
+                heads, tokens, tokens, size, all_devices()[gpu], batch=batch, kv_heads=shared,
+                causal=True, kernel="engine", engine=engine, kv_precision=cache, window=window,
+                sustained=True,
+            )  # fmt: skip
+            found.append(abs(seconds * 1e6 / us - 1))
+
+    assert max(errors) < 0.4
+    assert sorted(whole)[len(whole) // 2] > 1.0
