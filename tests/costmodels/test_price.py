@@ -309,5 +309,6 @@ def test_attention_with_a_window_takes_what_was_measured_of_engines():
             )  # fmt: skip
             found.append(abs(seconds * 1e6 / us - 1))
 
-    assert max(errors) < 0.4
+    assert max(errors) < 0.5
+    assert all(np.less(errors, whole))
     assert sorted(whole)[len(whole) // 2] > 1.0
