@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 
 import pytest
 from commands import ROOT, assert_refused, run
@@ -23,11 +24,13 @@ slo_tpot = "15 ms"
 kv_precision = "fp8"
 chunk = 2048
 prefix_hit = 0.5
+engine = "vllm"
 """
 SAME = ("--slo-ttft", "300ms", "--ttft-percentile", "99", "--slo-tpot", "15ms",
-        "--kv-precision", "fp8", "--chunk", "2048", "--prefix-hit", "0.5")  # fmt: skip
+        "--kv-precision", "fp8", "--chunk", "2048", "--prefix-hit", "0.5", "--engine", "vllm")  # fmt: skip
 
 
+@cache
 def answer(*words):
     code, out, err = run(*words, "--format", "json")
     assert err == ""
@@ -58,7 +61,7 @@ def test_python_says_the_same_as_options():
              "kv_precision": "fp8", "chunk": 2048, "prefix_hit": 0.5}  # fmt: skip
     sizes = {"input_tokens": 500, "output_tokens": 60}
     found = planner.capacity(model="llama-3.1-8b", rate="20/s", **sizes, **asked).to_dict()
-    _, shown = answer(*WORDS, *SAME, "--engine", "vllm")
+    _, shown = answer(*WORDS, *SAME)
     assert found["answers"][0] == shown
 
     rows = [(number / 20, 500, 60) for number in range(100)]
@@ -152,7 +155,7 @@ def test_images_are_built_by_the_command_that_is_shown():
     ],
 )
 def test_what_nothing_meets_names_the_nearest(limits, said):
-    code, out, _ = run(*WORDS, *limits)
+    code, out, _ = run(*WORDS, *limits, "--engine", "vllm")
 
     assert code == 1
     assert out.startswith("not met: llama-3.1-8b\n")

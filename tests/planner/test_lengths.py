@@ -208,19 +208,16 @@ DEMAND = '[[demand]]\nmodel = "llama-3.1-8b"\nslo = "5 s"\n'
 def test_demands_have_them_too(files, tmp_path):
     trace, lengths = files
     demand = tmp_path / "demand.toml"
-    for words, row in (
-        (("--rate", "40/s", "--lengths", lengths), f'rate = "40/s"\nlengths = "{lengths}"'),
-        (
-            ("--rate", "40/s", "--lengths", lengths),
-            'rate = "40/s"\nlengths = [[200, 50, 8], [4000, 300, 1]]',
-        ),
-        (("--arrivals", trace), f'arrivals = "{trace}"'),
+    limits = ("--slo", "5s", "--engine", "vllm")
+    drawn = (f'lengths = "{lengths}"', "lengths = [[200, 50, 8], [4000, 300, 1]]")
+    for words, rows in (
+        (("--rate", "40/s", "--lengths", lengths), [f'rate = "40/s"\n{row}' for row in drawn]),
+        (("--arrivals", trace), [f'arrivals = "{trace}"']),
     ):
-        demand.write_text(f'{DEMAND}engine = "vllm"\n{row}\n')
-        limits = ("--slo", "5s", "--engine", "vllm")
         asked = answer("capacity", *LLAMA, *limits, *words)
-
-        assert answer("capacity", "--demand", str(demand)) == asked
+        for row in rows:
+            demand.write_text(f'{DEMAND}engine = "vllm"\n{row}\n')
+            assert answer("capacity", "--demand", str(demand)) == asked
 
 
 def test_a_trace_takes_the_replicas_that_keep_up_with_it(tmp_path):

@@ -233,12 +233,12 @@ def test_no_fewer_gpus_would_do(model, gpus, hardware):
 
 
 def test_fewer_gpus_are_named_where_no_split_is_legal():
-    """61 divides neither a batch of 2 nor 24 heads nor 4096 tokens, and there are 57 layers."""
-    answer = recommended("flux.1-dev", 61, hardware="gb200", batch=2)
+    """31 divides neither a batch of 2 nor 16 heads nor 4096 tokens, and there are 28 layers."""
+    answer = recommended("pixart-sigma", 31, hardware="gb200", batch=2)
     said = re.fullmatch(
-        r"no plan of 61 GPUs can run; would run: (\S+) on 32 GPUs", answer.advice[0]
+        r"no plan of 31 GPUs can run; would run: (\S+) on 16 GPUs", answer.advice[0]
     )
-    fewer = asked("flux.1-dev", 32, hardware="gb200", batch=2)
+    fewer = asked("pixart-sigma", 16, hardware="gb200", batch=2)
 
     assert isinstance(judge(fewer, parse_plan(said[1])), PlanEstimate)
 
