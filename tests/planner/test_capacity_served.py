@@ -27,7 +27,8 @@ prefix_hit = 0.5
 engine = "vllm"
 """
 SAME = ("--slo-ttft", "300ms", "--ttft-percentile", "99", "--slo-tpot", "15ms",
-        "--kv-precision", "fp8", "--chunk", "2048", "--prefix-hit", "0.5", "--engine", "vllm")  # fmt: skip
+        "--kv-precision", "fp8", "--chunk", "2048", "--prefix-hit", "0.5",
+        "--engine", "vllm")  # fmt: skip
 
 
 @cache

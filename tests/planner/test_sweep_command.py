@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -205,17 +206,24 @@ def test_without_a_package_of_frames_its_name_is_said(monkeypatch):
 
 
 def test_a_cluster_that_loses_a_worker_gives_the_same_digits():
-    """The worker is lost when the first portion has come back."""
+    """The worker is lost when the first portion has come back.
+
+    Results that it had are asked of it again and again until a connection counts as failed, which
+    takes 30 s where nobody says otherwise.
+    """
     distributed = pytest.importorskip("distributed")
+    given_up = {"distributed.comm.timeouts.connect": "2s"}
     asked = questions_of(gpus=(1, 2, 3, 4), plans=("all",))
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
 
     with distributed.LocalCluster(**options) as cluster:
         lost, found = next(iter(cluster.workers.values())), {}
-        for name, rows in dask(cluster.scheduler_address)(asked.portions()):
-            if not found:
-                os.kill(lost.pid, signal.SIGKILL)
-            found[name] = rows
+        portions_done = dask(cluster.scheduler_address)(asked.portions())
+        with import_module("dask").config.set(given_up):
+            for name, rows in portions_done:
+                if not found:
+                    os.kill(lost.pid, signal.SIGKILL)
+                found[name] = rows
     whole = answer(asked, local(1), lambda _: None)
     assert [row for portion in asked.portions() for row in found[portion.name]] == list(whole)
 
