@@ -52,7 +52,7 @@ def _scores(text, steps, given=None, model=MODEL):
     plan = parse_plan(text)
     places = range(plan.degree("pp"))
     programs = [lower_steps(model, WORK, plan, steps, place, ordered=True) for place in places]
-    outs = execute(programs, WORK, Given(0, given or {}))
+    outs = execute(programs, WORK, Given(0, given=given or {}))
     return [out for out in outs if not np.isnan(out).any()]
 
 
