@@ -528,9 +528,12 @@ def _convolve(op: Convolve, target: Target) -> Priced:
     device, runtime = target.device, target.runtime
     cycles = device.multiprocessors.value * device.clock.value
     reached = runtime.plane_convolution if op.planes else runtime.convolution
-    rate = np.minimum(device.needed_peak(target.plain), cycles * reached.value)
+    peak = device.needed_peak(target.plain)
+    rate = peak if op.eager else np.minimum(peak, cycles * reached.value)
     memory = np.asarray(op.traffic) / device.memory_bandwidth.value
     seconds = np.maximum(np.asarray(op.flop) / rate, memory)
+    if op.eager:
+        seconds = seconds + np.asarray(op.flop) / (cycles * op.eager)
     if op.planes:
         passes = np.asarray(op.flop) * runtime.plane_passes.value
         seconds = seconds + passes / device.memory_bandwidth.value

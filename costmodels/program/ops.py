@@ -525,12 +525,15 @@ class Convolve(Operation):
     """Convolutions of a VAE, known by their total work and traffic alone; priced, never run.
 
     planes : two-dimensional, as images have them; video decoders also run along time.
+    eager : FLOP for which eager code keeps a multiprocessor a cycle with other work, such as norms
+    and copies, after the products; 0 where none is known.
     """
 
     name: str
     flop: Real
     traffic: Real
     planes: bool = False
+    eager: float = 0.0
 
 
 Communication = Collective | SendReceive

@@ -292,14 +292,14 @@ def vae_decode(work: RankWork, degree: int) -> Loop:
     if vae is None:
         return Loop(name="vae_decode", count=1, body=())
     share = SERIAL_SHARE + (1 - SERIAL_SHARE) / degree if degree > 1 else 1.0
-    slower = vae.eager if work.workload.habits.slow_decoder else 1.0
     tiles = vae.may_tile and work.model.named_in(work.workload.habits.tiled_decode)
     again = vae.overlap if tiles else 1.0
-    pixels = work.share.batch * work.workload.pixels * share * slower * again
+    pixels = work.share.batch * work.workload.pixels * share * again
     decode = Convolve(
         name=vae.name,
         flop=pixels * vae.flop_per_pixel,
         traffic=pixels * vae.peak_bytes_per_pixel,
+        eager=vae.eager if work.workload.habits.slow_decoder else 0.0,
         planes=work.model.latent is not None and work.model.latent.temporal == 1,
     )
     return Loop(name="vae_decode", count=1, body=(decode,))

@@ -188,7 +188,7 @@ def _vae(table: Fields) -> VaeEntry:
         may_tile=_quantity(table, table, "may_tile", "1") if table.has("may_tile") else 0.0,
         overlap=_quantity(table, table, "overlap", "1") if table.has("overlap") else 1.0,
         parallel=table.boolean("parallel", default=False),
-        eager=_quantity(table, table, "eager", "1") if table.has("eager") else 1.0,
+        eager=_quantity(table, table, "eager", "FLOP") if table.has("eager") else 0.0,
     )
     channels = table.integer("channels", high=CHANNELS)
     return VaeEntry(vae=vae, class_name=table.text("class"), channels=channels)

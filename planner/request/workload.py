@@ -92,7 +92,7 @@ class Habits:
 
     text_tower : when a tower that does not depend on the step is run.
     repository : the model's own repository runs it, in eager PyTorch.
-    slow_decoder : images are decoded as such repositories do.
+    slow_decoder : images are decoded in eager code, whatever runs the rest.
     rings : how keys and values go round.
     exchanges_apart : queries, keys and values go to their heads one after the other.
     batched_guidance : models whose forwards of a step are one, over a batch of so many.

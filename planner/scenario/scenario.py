@@ -536,7 +536,6 @@ def _habits(request: Request, engine: Engine | None, runtime: str) -> Habits:
     return replace(
         habits,
         text_tower=request.text_tower or habits.text_tower,
-        slow_decoder=eager and habits.slow_decoder,
         kv_repeat=request.kv_repeat,
         wide_collectives=request.wide_collectives or fuses,
         scattered_inputs=request.scattered_inputs,
