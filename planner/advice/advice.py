@@ -241,7 +241,7 @@ def _peers_note(scenario: Scenario, plans: Sequence[PlanEstimate]) -> Iterator[s
     there = replace(scenario, deployment=replace(deployment, hardware=joined))
     reached = format_seconds(price(there, first.plan).latency_s)
     yield (
-        f"no peer access between GPUs assumed ({hardware.no_peers}): copies go through the host; "
+        f"{hardware.without_peers}; "
         f"with it {first.plan} takes {reached}, not {format_seconds(first.latency_s)}"
     )
 

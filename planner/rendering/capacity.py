@@ -12,6 +12,7 @@ from planner.request.quantities import PERIODS
 from planner.search.clients import wanted_of
 from topology.base import counted, format_interval, format_number, format_seconds, one_line
 from topology.base.table import Drawing, Part, Said, Table, Title, Typed
+from topology.catalogue import find_hardware
 
 COST: Final = ("an hour", "per 1000")
 ASSUMED: Final = (
@@ -129,6 +130,7 @@ def _notes(answer: Answer, prices: Prices | None) -> Iterator[str]:
     if prices is not None and missing:
         yield f"no price for {', '.join(missing)}: the fewest GPUs come first"
     yield from filter(None, map(_risk, answer.fleets))
+    yield from filter(None, map(_apart, answer.fleets))
     for name, why in answer.without:
         yield f"{name}: {why}"
 
@@ -141,6 +143,15 @@ def _risk(fleet: Fleet) -> str:
     response = format_interval(fleet.response_s, half)
     name = fleet.estimate.hardware
     return f"{name} could miss {format_seconds(limit)}: {response} of a request"
+
+
+def _apart(fleet: Fleet) -> str:
+    """Say that GPUs of a replica that talk are taken without peer access."""
+    estimate = fleet.estimate
+    if estimate.breakdown_s.get("communication_exposed", 0.0) <= 0:
+        return ""
+    assumed = find_hardware(estimate.hardware).without_peers
+    return f"{estimate.hardware}: {assumed}" if assumed else ""
 
 
 def _given(capacity: Capacity) -> str:

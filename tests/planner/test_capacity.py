@@ -265,6 +265,14 @@ def test_every_format_says_the_same(capsys, words):
         assert html.unescape(sentence) in said["markdown"]
 
 
+@pytest.mark.parametrize(("model", "talks"), [("wan2.1-14b", True), ("flux.1-dev", False)])
+def test_replicas_whose_gpus_talk_say_where_peers_are_assumed_away(capsys, model, talks):
+    asked = ("--model", model, "--rate", "1/h", "--slo", "2h", "--hardware", "l40s")
+    code, out, _ = run(capsys, *asked)
+    assert code == 0
+    assert ("l40s: no peer access between GPUs assumed" in out) is talks
+
+
 def test_exit_code_1_where_no_hardware_will_do(capsys):
     code, out, _ = run(capsys, "--model", "flux", "--rate", "1/s", "--slo", "1ms")
 

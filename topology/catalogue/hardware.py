@@ -70,6 +70,13 @@ class Hardware:
     exchange: Sourced | None = None
     exchange_across: Sourced | None = None
 
+    @property
+    def without_peers(self) -> str:
+        """Say that its GPUs are taken without peer access, and why; empty where they have it."""
+        if self.peer_to_peer:
+            return ""
+        return f"no peer access between GPUs assumed ({self.no_peers}): copies go through the host"
+
     def to_dict(self) -> dict[str, object]:
         """Describe the hardware as plain data.
 
