@@ -160,8 +160,8 @@ class _Body:
 
     items : of it. steps : of each item. storage : of each tensor written here, as views lie in that
     of another. arriving : read before they are written, so they come from outside. last : item that
-    touches a storage last. kept : loops, and operations with weights or whose results stay. axes :
-    that it communicates along, as do loops in it. peaks : by what is alive around it.
+    touches a storage last. kept : loops, and operations with weights or whose results stay.
+    peaks : by what is alive around it.
     """
 
     items: tuple[Op | Loop, ...]
@@ -170,7 +170,6 @@ class _Body:
     arriving: dict[str, Real]
     last: dict[str, int]
     kept: tuple[Op | Loop, ...]
-    axes: frozenset[str]
     peaks: dict[tuple[tuple[str, Real], ...], Real] = field(default_factory=dict)
 
 
@@ -195,8 +194,6 @@ def _looked_at(loop: Loop, bodies: Bodies) -> _Body:
         for op in several
         for name in (*op.reads, *op.writes)
     }
-    inner = [bodies.of(item).axes for item in loop.body if isinstance(item, Loop)]
-    own = [item.axis for item in loop.body if isinstance(item, Communication)]
     return _Body(
         items=loop.body,
         steps=steps,
@@ -204,7 +201,6 @@ def _looked_at(loop: Loop, bodies: Bodies) -> _Body:
         arriving=arriving,
         last=last,
         kept=tuple(filter(_stays, loop.body)),
-        axes=frozenset(own).union(*inner),
     )
 
 
@@ -230,7 +226,7 @@ def _step(op: Op) -> _Step:
     )
 
 
-def groups(stages: Sequence[Loop], bodies: Bodies | None = None) -> int:
+def groups(stages: Sequence[Loop]) -> int:
     """Count the different groups of ranks that stages communicate in."""
-    bodies = bodies or Bodies()
-    return len(frozenset[str]().union(*(bodies.of(stage).axes for stage in stages)))
+    ops = (op for stage in stages for op in stage.walk())
+    return len({op.axis for op in ops if isinstance(op, Communication)})

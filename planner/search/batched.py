@@ -8,7 +8,6 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels import memory
 from costmodels.price import Prices
 from costmodels.program import Real, Size
 from costmodels.tables import communicator_bytes
@@ -17,7 +16,7 @@ from planner.models import Model, lengths, line_of
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.scenario.scenario import Scenario
-from planner.search.evaluate import Lowered, costs_of, lowered, running
+from planner.search.evaluate import Lowered, costs_of, lowered
 from planner.search.plans import objections
 from planner.strategies.sequence import uneven
 from topology.base.values import dataclass
@@ -134,8 +133,8 @@ def _priced(
     latency = sum((stage.time for stage in costs.values()), start=np.zeros(()))
     each = communicator_bytes(deployment.profile)
     held = [
-        _peak(parts) + memory.groups(running(program)) * each
-        for program, parts in zip(programs.places, programs.parts, strict=True)
+        _peak(parts) + groups * each
+        for groups, parts in zip(programs.groups, programs.parts, strict=True)
     ]
     peak = reduce(np.maximum, held) + deployment.runtime.memory.value
     return np.asarray(latency, float), np.asarray(peak, float)

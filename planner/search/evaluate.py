@@ -33,10 +33,14 @@ PIXEL_BYTES: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """The programs of a plan, one for each place that differs, and the memory of each by part."""
+    """The programs of a plan, one for each place that differs, and the memory of each by part.
+
+    groups : of ranks that each communicates in.
+    """
 
     places: Sequence[Program]
     parts: Sequence[Mapping[str, Real]]
+    groups: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,12 @@ def lowered(scenario: Scenario, plan: Plan, bodies: memory.Bodies | None = None)
     places = every_place(scenario, plan)
     distinct = {id(program): program for program in places}
     parts = {number: parts_of(scenario, program, bodies) for number, program in distinct.items()}
-    return Lowered(places, [parts[id(program)] for program in places])
+    groups = {number: memory.groups(running(program)) for number, program in distinct.items()}
+    return Lowered(
+        places=places,
+        parts=[parts[id(program)] for program in places],
+        groups=[groups[id(program)] for program in places],
+    )
 
 
 def _evaluate(
@@ -282,7 +291,7 @@ def parts_of(
         "other_weights": fixed["other_weights"] + draft,
         "activations": reduce(np.maximum, [memory.activations(stage, bodies) for stage in stages]),
         "kv": caches_of(model, workload, program, bodies) + kept,
-        "buffers": memory.groups(stages, bodies) * communicator_bytes(scenario.deployment.profile),
+        "buffers": memory.groups(stages) * communicator_bytes(scenario.deployment.profile),
         "runtime": fixed["runtime"],
         "vae_decode": decode_bytes(model, workload, replicas),
     }

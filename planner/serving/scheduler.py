@@ -116,9 +116,8 @@ class Queue:
         self.host = self.ways.host_s(0)
         self.row = self.ways.host_s(1) - self.host
         self.clock = self.now = 0.0
-        self.free = [0.0] * (
-            workers.places + 1
-        )  # when the host and each place have done their last
+        # when the host and each place have done their last
+        self.free = [0.0] * (workers.places + 1)
         self.batches = [Batch() for _ in range(workers.places)]
         self.waiting: deque[Sequence] = deque()
         self.sent = 0

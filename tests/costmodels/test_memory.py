@@ -71,6 +71,19 @@ def test_a_loop_inside_stands_on_what_is_alive_around_it():
     assert memory.activations(loop(step([X], *A), inside, step([A], "d", 1))) == 10 + 20 + 30 + 5
 
 
+def test_a_body_that_stands_twice_counts_what_is_alive_around_each():
+    """What is known of a body is used again only where the same is alive around it."""
+    inside, bodies = loop(step([A], *B)), memory.Bodies()
+    alone, beside = (
+        loop(step([], *A), inside),
+        loop(step([], *C), step([], *A), inside, view(C, "v", 5)),
+    )
+
+    found = [memory.activations(one, bodies) for one in (alone, beside, alone)]
+
+    assert found == [20 + 30, 5 + 20 + 30, 20 + 30]
+
+
 def test_the_number_of_turns_holds_no_more():
     body = (step([X], *A), step([A], *B))
 

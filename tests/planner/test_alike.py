@@ -3,6 +3,7 @@
 import pytest
 from generators import asked, made, priced, ranked, recommended
 
+from planner.lowering import lower_places
 from planner.request.plan import Plan
 from planner.runners.refusal import refusal
 from planner.search.estimate import PlanEstimate, Rejected
@@ -221,6 +222,22 @@ def test_replicas_are_nested_as_the_one_that_was_priced():
 
     assert str(replicated(5, one).plan) == "dp5.allgather_kv4.ulysses4"
     assert replicated(5, one).gpus == 80
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-70b", "deepseek-v3"])
+def test_stages_and_replicas_have_their_layers_in_common(model):
+    scenario = asked(model, 16)
+
+    def layers(plan):
+        places = lower_places(scenario.model, scenario.workload, parse_plan(plan))
+        loops = [
+            loop for place in places for op, loops in place.stages[0].nested() for loop in loops
+        ]
+        return {id(loop.body) for loop in loops if loop.layers}
+
+    assert len(layers("pp4.tp2")) == len(scenario.model.blocks)
+    assert layers("pp4.tp2") == layers("pp2.tp2") == layers("dp2.pp4.tp2")
+    assert not layers("pp4.tp2") & layers("pp4.tp4")
 
 
 @pytest.mark.parametrize(
