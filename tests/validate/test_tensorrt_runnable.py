@@ -5,10 +5,10 @@ import json
 import pytest
 from engines import FAST, TRT, share
 
-from planner.engines.tables import allowed
 from planner.lowering import lower
 from planner.models import read_model
 from planner.request.request import Request
+from planner.runners.refusal import tensorrt_refusal
 from planner.scenario.scenario import resolve
 from planner.search.plans import objections, plans
 from planner.tensorrt import Recipe, document_of, networks_of
@@ -29,10 +29,7 @@ def runnable(request):
     model, work = scenario.model, scenario.workload
     for plan in plans(model, request.gpus):
         illegal = any(objections(model, work, plan, request.gpus))
-        barred = any(
-            allowed().obstacles(plan, scenario.deployment.hardware, precision=work.precision)
-        )
-        if not illegal and not barred:
+        if not illegal and not tensorrt_refusal(scenario, plan):
             yield model, work, plan
 
 
