@@ -1,7 +1,7 @@
 r"""Matrix products on one GPU: tiles in rounds over multiprocessors, or the memory's pace.
 
 .. math::
-    t = floor + split + \mathrm{overlapped}(compute, memory), \qquad
+    t = floor + split + wait \lceil k/64 \rceil + \mathrm{overlapped}(compute, memory), \qquad
     compute = \mathrm{rounds}(b \lceil m/p \rceil \lceil n/q \rceil s / SMs)\,
               (\mathrm{overlapped}(multiply, load) + overhead)
 
@@ -15,7 +15,8 @@ bytes of an input and w those of a weight
 
 It never promises more than the data sheet: at least flop / peak and bytes / bandwidth. Where
 numbers are quantised, an engine scales and rounds the inputs first, which takes a while of its own
-and passes over them; weights alone in 4 bits are multiplied as 16-bit numbers.
+and passes over them, and the inner loop of a tile waits at each of its steps, however much is left
+to load; weights alone in 4 bits are multiplied as 16-bit numbers.
 
 References
 ----------
@@ -62,7 +63,8 @@ class PreparedProduct:
     """A device and a precision with all that does not depend on the sizes of a product.
 
     Arrays have one element for each tile and cut. fixed : s, and passes : s for each element of
-    the inputs, before a product of quantised numbers.
+    the inputs, before a product of quantised numbers; wait : s for each step of its inner
+    loop.
     """
 
     parameters: MatmulParameters
@@ -74,6 +76,7 @@ class PreparedProduct:
     tile_overhead: float
     fixed: float
     passes: float
+    wait: float
     format: Format
     rows: Real
     columns: Real
@@ -201,6 +204,7 @@ def prepare_with(
         tile_overhead=tile_overhead,
         fixed=steps.fixed if steps else 0.0,
         passes=_INPUT * steps.passes / bandwidth if steps else 0.0,
+        wait=steps.wait if steps else 0.0,
         format=form,
         rows=rows,
         columns=columns,
@@ -227,7 +231,8 @@ def product_time(
     moved = form.inputs * m * k + form.weights * k * n + _OUTPUT * m * n
     traffic = batch * moved / prepared.bandwidth
     stream = traffic / prepared.memory_efficiency
-    tiled = fitted.floor + _tiled(prepared, (m, n, k, batch), stream, sustained=sustained)
+    waits = fitted.floor + prepared.wait * np.ceil(k / _STEP)
+    tiled = waits + _tiled(prepared, (m, n, k, batch), stream, sustained=sustained)
     vector = np.where(np.minimum(m, n) > 1, np.inf, fitted.vector_floor + stream)
     bound = np.maximum(2.0 * m * n * k * batch / prepared.peak, traffic)
     before = prepared.fixed + prepared.passes * batch * m * k

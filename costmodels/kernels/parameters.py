@@ -119,7 +119,7 @@ class QuantisedParameters:
 
     gain : share that its kernels reach of the tensor cores' rate as `MatmulParameters` has it.
     memory : of the bandwidth that 16-bit products reach. tile_overhead, split_overhead : s, in
-    place of those of 16-bit products.
+    place of those of 16-bit products. wait : s of a step of the inner loop that nothing hides.
     fixed : s, and passes : over the inputs in 16 bits, that scaling and rounding them takes.
     """
 
@@ -130,6 +130,7 @@ class QuantisedParameters:
     split_overhead: Seconds
     fixed: Seconds
     passes: float
+    wait: Seconds = Seconds(0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,7 +410,7 @@ Parameters = TypeVar(
 _TIMES: Final = (
     "floor", "vector_floor", "tile_overhead", "split_overhead", "item", "merge", "fixed",
     "causal_fixed", "ramp", "launch", "expert", "rank", "token", "copy", "notify", "spread",
-    "sequence", "step",
+    "sequence", "step", "wait",
 )  # fmt: skip
 UNITS: Final = {
     **dict.fromkeys(_TIMES, "s"), "load_bandwidth": "B/s", "alone": "B/s", "home": "B/s",

@@ -61,6 +61,9 @@ FORMATS: Final = {
 CACHES: Final = {"bfloat16": "bf16", "fp8": "fp8"}
 HOST_BOUND: Final = {("vllm", "fp8_block")}
 """Rows that took 60 us and more at any size, as no graph of kernels does: they time the host."""
+UNTUNED: Final = {("trtllm", "nvfp4")}
+"""Rows that took 0.1 us for each 64 of the inner dimension at any size, as one tile without a cut
+does. TensorRT-LLM tries its kernels when it starts, and serves steps in less than their sum."""
 SHARED: Final = {"trtllm": 32.0}
 """Heads that share keys and go together in an engine's kernel, where that is fewer than usual."""
 USUAL: Final = 64.0
@@ -87,7 +90,7 @@ def products(rows: Iterable[Mapping[str, str]]) -> Groups:
     groups: dict[tuple[str, str], list[EngineFigure]] = {}
     for row in rows:
         form = FORMATS.get(row["gemm_dtype"])
-        if form and (row["engine"], row["gemm_dtype"]) not in HOST_BOUND:
+        if form and (row["engine"], row["gemm_dtype"]) not in HOST_BOUND | UNTUNED:
             figure = figure_of(row, {name: float(row[name]) for name in ("m", "n", "k")})
             groups.setdefault((row["system"], form), []).append(figure)
     return groups
@@ -151,6 +154,7 @@ def fit_quantised(
         "split_overhead": base.split_overhead,
         "fixed": 4 * MICRO,
         "passes": 2.0,
+        "wait": MICRO / 100,
     }
 
     def build(values: Values) -> QuantisedParameters:
