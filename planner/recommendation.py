@@ -12,7 +12,7 @@ from planner.request.plan import Plan, nearest
 from planner.request.request import LARGEST, Request
 from planner.runners.launch import Launch, launch_lines, worker_lines
 from planner.runners.refusal import Refusal, footnotes, refusal, refusals
-from planner.runners.runners import Contender, compare
+from planner.runners.runners import Contender, compare, runners
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Point
 from planner.search.estimate import PlanEstimate, Rejected, Splits
@@ -303,12 +303,23 @@ def _check_burst(request: Request) -> None:
         raise InputError(f"burst: got {request.burst:g} of no rate, wanted a rate beside it")
 
 
+def _run_by_some(scenario: Scenario, plans: Sequence[Plan]) -> list[Plan]:
+    """Keep the plans that what is asked for runs, or those of anything else if it runs none."""
+    others = list(runners(scenario))
+    asked = [who for who in others if who.deployment.name == scenario.deployment.name]
+    for group in (asked, others):
+        able = [plan for plan in plans if not all(refusal(who, plan) for who in group)]
+        if able:
+            return able
+    return []
+
+
 def _instead(scenario: Scenario, rejected: Rejected) -> str:
     """Say what to do in place of a plan: its remedy, the nearest that run, or what would fit."""
     outcomes = list(outcomes_on(scenario, {}, Shared()))
     plans = [estimate.plan for estimate in estimates(outcomes)]
     if plans:
-        near = ", ".join(map(str, nearest(rejected.plan, plans)))
+        near = ", ".join(map(str, nearest(rejected.plan, _run_by_some(scenario, plans) or plans)))
         nearby = f"nearest that can on {counted(scenario.request.gpus, 'GPU')}: {near}"
         return "; ".join(filter(None, (rejected.remedy, nearby)))
     short = [row.short for row in outcomes if isinstance(row, Rejected) and row.short is not None]

@@ -29,6 +29,20 @@ def shown(model, more, width=118, rejected=False):
     return terminal(report.recommendation(answer, top=5, rejected=rejected), width), answer
 
 
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_no_number_is_broken_on_a_narrow_terminal(width):
+    """Columns are left out from the right instead, never the plans."""
+    answer = recommended("llama-3.1-8b", gpus=2, concurrency=64)
+    table = answer.table()
+    lines = table.text(width).splitlines()
+    words = {word for row in (table.head, *table.rows) for cell in row for word in cell.split()}
+
+    assert max(map(len, lines)) <= width
+    drawn = {word for line in lines[1:] for word in line.split() if "…" not in word}
+    assert drawn <= words
+    assert {str(estimate.plan) for estimate in answer.runnable} <= drawn
+
+
 @cases
 def test_every_plan_and_every_sentence_is_printed(model, more):
     text, answer = shown(model, more, width=400)

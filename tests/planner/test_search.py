@@ -191,6 +191,11 @@ def roomy(deployment):
     )
 
 
+def test_of_a_language_model_the_nearest_are_those_that_some_engine_runs():
+    with pytest.raises(IllegalPlanError, match=r"nearest that can on 3 GPUs: dp3, pp3$"):
+        estimate_plan(asked("llama-3.1-8b", gpus=3), "tp3")
+
+
 def test_an_illegal_plan_is_answered_with_the_nearest_legal_ones():
     with pytest.raises(IllegalPlanError) as error:
         estimate_plan(asked("wan2.1-1.3b"), "ulysses8")

@@ -18,6 +18,7 @@ Style = Literal["", "bold", "dim", "red", "yellow", "cyan"]
 Part: TypeAlias = "str | Line | Title | Said | Typed | Drawing | Table"
 """Of an answer; a text is a sentence of its own."""
 _GAP: Final = 2
+_KEPT: Final = 2  # columns that are never left out
 _ANY: Final = 10000  # columns where nothing is to be broken
 _PAGE: Final = (
     "body{font:14px sans-serif;margin:2em;color:#222}table{border-collapse:collapse;margin:.5em 0}"
@@ -100,8 +101,37 @@ class Table:
         """
         return terminal([self], width, colour=colour)
 
-    def grid(self) -> "Padding":
-        """Return the table as rich draws it."""
+    def widths(self, most: int) -> list[int]:
+        """Give columns of a terminal to those of the table that fit in `most`, from the left.
+
+        The widest give way first, down to their longest word (a fixed one to its longest cell);
+        where that is not enough, columns on the right are left out, but for the first two.
+
+        >>> table = Table(head=("plan", "time", "memory"), rows=[["dp2.tp2", "546 ms", "13.5 GiB"]])
+        >>> table.widths(40), table.widths(22), table.widths(16)
+        ([7, 6, 8], [7, 5, 6], [7, 6])
+        """
+        columns = list(zip(self.head, *self.rows, strict=True))
+        least = [self._least(place, cells) for place, (_, *cells) in enumerate(columns)]
+        widths = [max(low, *map(len, cells)) for low, cells in zip(least, columns, strict=True)]
+        while len(least) > _KEPT and sum(least) + _GAP * (len(least) - 1) > most:
+            least.pop()
+        widths = widths[: len(least)]
+        spare = most - _GAP * (len(least) - 1)
+        while sum(widths) > spare and widths != least:
+            place = max(
+                range(len(least)), key=lambda place: (widths[place] > least[place], widths[place])
+            )
+            widths[place] -= 1
+        return widths
+
+    def _least(self, place: int, cells: Sequence[str]) -> int:
+        told = self.least[place] if place < len(self.least) else 0
+        whole = cells if place < self.fixed else [word for cell in cells for word in cell.split()]
+        return max([told, *map(len, whole)])
+
+    def grid(self, width: int) -> "Padding":
+        """Return the table as rich draws it in so many columns."""
         from rich.padding import Padding  # noqa: PLC0415  # JSON and pages start without it
         from rich.table import Table as Grid  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
@@ -113,17 +143,19 @@ class Table:
             show_header=bool(self.head),
             header_style=self.head_in,
         )
-        for place, name in enumerate(self.head or [""] * len(next(iter(self.rows), ()))):
+        pairs = len(self.rows[0]) if self.rows else 0
+        widths = self.widths(width - self.indent) if self.head else [None] * pairs
+        for place, least in enumerate(widths):
             grid.add_column(
-                Text(name, overflow="ellipsis"),
+                Text(self.head[place] if self.head else "", overflow="ellipsis"),
                 justify="left" if self._left(place) else "right",
                 style=self.columns_in.get(place, ""),
-                min_width=self.least[place] if place < len(self.least) else None,
+                width=least,
                 no_wrap=place < self.fixed,
                 overflow="fold",
             )
         for number, row in enumerate(self.rows):
-            grid.add_row(*map(Text, row), style=self.rows_in.get(number, ""))
+            grid.add_row(*map(Text, row[: len(widths)]), style=self.rows_in.get(number, ""))
         return Padding(grid, (0, 0, 0, self.indent))
 
     def _left(self, place: int) -> bool:
@@ -169,16 +201,16 @@ def terminal(parts: Iterable[Part], width: int | None = None, *, colour: bool = 
         for part in parts:
             match part:
                 case Table():
-                    console.print(part.grid())
+                    console.print(part.grid(console.width))
                 case Line():
                     console.print(Text(part.text, style=part.style))
                 case Title():
                     console.print(Text("\n" * (part.level > 1) + part.text))
                 case Said():
                     grid = Table(rows=[[line] for line in part.lines], indent=part.indent)
-                    console.print(grid.grid(), end="\n" if part.lines else "")
+                    console.print(grid.grid(console.width), end="\n" if part.lines else "")
                 case Typed():
-                    console.print(Table(rows=[[part.line]], indent=part.indent).grid())
+                    console.print(Table(rows=[[part.line]], indent=part.indent).grid(console.width))
                 case Drawing():
                     console.print(Text(f"\n{part.title}"))
                     drawn = Text("\n".join(part.lines), no_wrap=True, overflow="ignore")
