@@ -5,6 +5,7 @@ ranks (or nodes), in order. All of this is counting; what the tokens then cost i
 """
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 from math import comb, log2
 from typing import Final
@@ -12,12 +13,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.base import InputError
+from topology.base import InputError, shown
 from topology.base.values import dataclass
 
 Loads = NDArray[np.float64]
+Distribution = str | tuple[float, ...]
+"""How tokens choose their experts: by a law of this name, or as each was seen to be taken."""
 USUAL: Final = 1.2
 """Exponent of a power law where none is named."""
+_MOST: Final = 2**53  # tokens of an expert, as far as whole numbers are exact
+_STEEPEST: Final = 10.0  # power law; tables of engines have 1.01 and 1.2
 _DEALS: Final = 33  # orders of the experts that are tried; their middle is taken
 _LARGEST: Final = 0.8  # share of all tokens that the most popular expert could get, before scaling
 _FEW: Final = (0.01, 2.0)  # the same of a batch too small to reach every expert, in tokens
@@ -29,7 +34,7 @@ def exponent_of(distribution: str) -> float:
     >>> exponent_of("balanced"), exponent_of("power_law"), exponent_of("power_law_1.01")
     (0.0, 1.2, 1.01)
     """
-    found = re.fullmatch(r"balanced|power_law(?:_(\d+(?:\.\d+)?))?", distribution)
+    found = re.fullmatch(r"balanced|power_law(?:_(\d+(?:\.\d+)?))?", distribution, re.ASCII)
     if not found:
         raise InputError(
             f"distribution: got {distribution!r}, wanted balanced, uniform, power_law or "
@@ -37,7 +42,12 @@ def exponent_of(distribution: str) -> float:
         )
     if distribution == "balanced":
         return 0.0
-    return float(found[1]) if found[1] else USUAL
+    exponent = float(found[1]) if found[1] else USUAL
+    if exponent > _STEEPEST:
+        raise InputError(
+            f"distribution: got {distribution[:40]!r}, wanted an exponent of at most {_STEEPEST:g}"
+        )
+    return exponent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +80,28 @@ class Routing:
         if self.seen:
             self._check_seen()
 
+    def drawn(self, distribution: Distribution) -> "Routing":
+        """Let tokens choose as `exponent_of` has it, by ``uniform`` chance alone, or as seen.
+
+        >>> Routing(experts=4, top_k=2).drawn("uniform").seen
+        (1.0, 1.0, 1.0, 1.0)
+        """
+        if not isinstance(distribution, str):
+            return replace(self, exponent=0.0, seen=distribution)
+        if distribution == "uniform":
+            return replace(self, exponent=0.0, seen=(1.0,) * self.experts)
+        return replace(self, exponent=exponent_of(distribution), seen=())
+
     def _check_seen(self) -> None:
         if len(self.seen) != self.experts:
             raise InputError(
                 f"distribution: got {len(self.seen)} numbers, wanted one for each of {self.experts}"
             )
+        wrong = next((one for one in self.seen if not 0 <= one <= _MOST), None)
+        if wrong is not None:
+            raise InputError(f"distribution: got {shown(wrong)}, wanted tokens from 0 to 2**53")
         taken = sum(one > 0 for one in self.seen)
-        if min(self.seen) < 0 or not sum(self.seen) < np.inf or taken < self.top_k:
+        if taken < self.top_k:
             raise InputError(
                 f"distribution: got tokens of {taken} experts, wanted at least {self.top_k}"
             )
@@ -121,6 +146,14 @@ class Routing:
             missed = 1 - self.top_groups / self.groups * (1 - share)
         return parts * (1 - missed)
 
+    def held(self, tokens: float, parts: int) -> Loads:
+        """Expect the tokens of each expert that was seen, by the parts that hold them in order.
+
+        >>> Routing(experts=4, top_k=1, seen=(3.0, 1.0, 2.0, 2.0)).held(8.0, 2).tolist()
+        [[3.0, 1.0], [2.0, 2.0]]
+        """
+        return expert_loads(tokens, self).reshape(parts, -1)
+
     def busiest(self, tokens: float, parts: int) -> Loads:
         """Expect the tokens of each expert on the busiest of `parts`, the most popular first.
 
@@ -143,7 +176,7 @@ class Routing:
         if self.alike or parts == 1:
             return loads[: -(-self.experts // parts)]
         if self.seen:
-            held = loads.reshape(parts, size)
+            held = self.held(tokens, parts)
             return np.sort(held[held.sum(axis=1).argmax()])[::-1]
         order = np.random.default_rng(self.experts)
         deals = [
@@ -206,28 +239,15 @@ def _placed(loads: Loads, copies: int, parts: int) -> Loads:
 def _excess(routing: Routing, tokens: float, parts: int, once: bool) -> float:  # noqa: FBT001
     """Find `Routing.excess` at one size."""
     popular = routing.busiest(tokens, parts) / tokens
-    usual = np.full(popular.size, routing.top_k / routing.experts)
+    usual = np.full(popular.size, routing.top_k / (routing.experts + routing.copies))
     if not once:
         return float(popular.sum() / usual.sum())
     return float((1 - np.prod(1 - popular)) / (1 - np.prod(1 - usual)))
 
 
-def routing_of(
-    distribution: str | tuple[float, ...], experts: int, top_k: int, copies: int = 0
-) -> Routing:
-    """Read how tokens choose: as `exponent_of`, ``uniform`` for chance alone, or tokens seen.
-
-    copies : of popular experts.
-
-    >>> routing_of("uniform", 4, 2).seen
-    (1.0, 1.0, 1.0, 1.0)
-    """
-    if not isinstance(distribution, str):
-        return Routing(experts=experts, top_k=top_k, seen=distribution, copies=copies)
-    if distribution == "uniform":
-        return Routing(experts=experts, top_k=top_k, seen=(1.0,) * experts, copies=copies)
-    exponent = exponent_of(distribution)
-    return Routing(experts=experts, top_k=top_k, exponent=exponent, copies=copies)
+def routing_of(distribution: Distribution, experts: int, top_k: int) -> Routing:
+    """Describe a layer whose tokens choose as `Routing.drawn` has it."""
+    return Routing(experts=experts, top_k=top_k).drawn(distribution)
 
 
 def expert_loads(tokens: float, routing: Routing) -> Loads:

@@ -10,7 +10,7 @@ from costmodels.basis import Basis
 from costmodels.collectives import NcclSettings, collective_time, supports
 from costmodels.collectives import basis as collective_basis
 from costmodels.collectives.dispatch import WAYS, Exchange, Phase, Taken
-from costmodels.expert_routing import routing_of
+from costmodels.expert_routing import Distribution, Routing
 from costmodels.kernels import (
     attention_basis,
     attention_time,
@@ -75,7 +75,8 @@ class Target:
     urgent : messages find room beside compute where no graph says so.
     graph_mixing : graphs may mix with other calls of NCCL, as they may where nobody forbids it.
     ways : that tokens take to experts that are spread over ranks, by how many there are; the
-    program's own collectives where there are none. profile : what was measured on this machine.
+    program's own collectives where there are none. distribution : of tokens to experts; empty for
+    `ROUTED`, with messages as many for each expert. profile : what was measured on this machine.
     """
 
     device: Device
@@ -92,6 +93,7 @@ class Target:
     urgent: bool = True
     graph_mixing: bool = True
     ways: tuple[Taken, ...] = ()
+    distribution: Distribution = ""
     profile: Profile | None = None
 
     @property
@@ -171,7 +173,7 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  
             weight = op.weight
             sides = (len(op.x.shape), len(weight.columns)) if op.route is not None else ()
             counts = (weight.local_experts, weight.experts, weight.copies)
-            routed = (op.out.filled, *counts, sides)
+            routed = (op.out.filled, *counts, sides, target.distribution if sides else "")
             sizes = (op.out.shape, weight.local_columns, weight.local_rows, routed)
             how = (target.engine, target.rounding, weight.precision or target.plain)
             return ("matmul", *how, _beside(op, target), *sizes)
@@ -198,7 +200,8 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  
         case Rearrange():
             return ("move", op.view, target.runtime.fusion("copy"), op.traffic)
         case Collective() if op.tokens is not None and target.ways:
-            how = (target.engine, target.ways, target.runtime.launch, target.mixes)
+            ways = (target.engine, target.ways, target.distribution)
+            how = (*ways, target.runtime.launch, target.mixes)
             return (op.kind, target.algorithm, *how, op.message_bytes, op.tokens, _over(op, target))
         case Collective() | SendReceive():
             fabric, how = _over(op, target), (target.messages, target.mixes)
@@ -276,8 +279,8 @@ def _experts(op: Matmul, route: Tensor, target: Target) -> Priced:
     device, engine, own, weight = target.device, target.engine, target.kernels, op.weight
     precision = served_as(weight.precision or target.plain, device)
     top_k = int(route.shape[-1])
-    how = ROUTED.get(engine, USUALLY_ROUTED)
-    routing = routing_of(how, weight.experts - weight.copies, top_k, weight.copies)
+    experts = Routing(experts=weight.experts - weight.copies, top_k=top_k, copies=weight.copies)
+    routing = experts.drawn(target.distribution or ROUTED.get(engine, USUALLY_ROUTED))
     tokens = np.asarray(op.m) * weight.groups / top_k
     back = len(op.x.shape) > len(route.shape)  # each expert's rows, on their way back
     sides = len(weight.columns)
@@ -486,14 +489,16 @@ def _over(op: Communication, target: Target) -> Fabric:
 def _exchange(op: Collective, carried: ExpertTokens, target: Target) -> Priced:
     """Price what carries tokens to their experts, or back, by the way that is taken for so many."""
     phase: Phase = "dispatch" if op.kind == "all_gather" else "combine"
-    tokens = np.asarray(op.rows, float)
+    tokens, routing = np.asarray(op.rows, float), carried.routing
+    if target.distribution:
+        routing = routing.drawn(target.distribution)
     priced: Priced | None = None
     for taken in reversed(target.ways):
         if WAYS[taken.way].ops is not None:
             found = _communication(op, target)
         else:
             exchange = Exchange(
-                phase=phase, way=taken.way, routing=carried.routing, fabric=_over(op, target),
+                phase=phase, way=taken.way, routing=routing, fabric=_over(op, target),
                 device=target.device, engine=target.engine, launch=target.runtime.launch,
             )  # fmt: skip
             size = taken.token_bytes(phase, carried.features, carried.precision)

@@ -100,6 +100,7 @@ class Options(TypedDict, total=False):
     draft: str | Path
     acceptance: float | None
     redundant_experts: int | None
+    expert_distribution: "str | Path | Sequence[float]"
     prefill_plan: str | Plan
     prefill_workers: int | None
     decode_plan: str | Plan

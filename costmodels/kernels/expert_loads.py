@@ -63,6 +63,11 @@ def _at(routing: Routing, tokens: float, parts: int) -> Real:
     """Count touched experts, rows and tiles at one number of tokens."""
     if not tokens:
         return np.zeros(2 + len(HEIGHTS))
+    if routing.seen and not routing.copies:  # one part may touch more, and another have more rows
+        held = np.unique(routing.held(tokens, parts), axis=0)
+        asked = held[held.sum(axis=1) > 0]
+        most: Real = np.max([_by_chance(counts, tokens, parts) for counts in asked], axis=0)
+        return most
     counts = routing.busiest(tokens, parts)
     if routing.seen:
         return _by_chance(counts, tokens, parts)

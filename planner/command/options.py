@@ -81,6 +81,10 @@ _REDUNDANT: Final = (
     "copies of popular experts in each layer with experts, which engines place by load (default: "
     "none)"
 )
+_DISTRIBUTION: Final = (
+    "how tokens choose experts: balanced, uniform (by chance), power_law, power_law_1.01, or a "
+    "file of the tokens that each expert took, in order (default: power_law, of exponent 1.2)"
+)
 _SHARES: Final[Mapping[str, tuple[float | None, str]]] = {
     "--prefix-hit": (0.0, "share of each prompt that is cached already (default: 0)"),
     "--spread": (
@@ -340,6 +344,7 @@ def add_load(parser: argparse.ArgumentParser) -> None:
     add_named(group, {"--rate R": _RATE}, None)
     add_named(group, {"--arrivals FILE": ARRIVALS})
     group.add_argument("--redundant-experts", type=whole, metavar="N", help=_REDUNDANT)
+    add_named(group, {"--expert-distribution D": _DISTRIBUTION})
     add_serving(group)
 
 

@@ -110,8 +110,9 @@ def _tokens(work: RankWork, ffn: Ffn, h: Tensor) -> ExpertTokens | None:
     if share.tensor > 1 or share.expert_groups != share.copies:
         return None
     routing = Routing(
-        experts=ffn.experts, top_k=ffn.active, groups=ffn.groups, top_groups=ffn.active_groups
-    )
+        experts=ffn.experts, top_k=ffn.active, groups=ffn.groups, top_groups=ffn.active_groups,
+        copies=ffn.copies,
+    )  # fmt: skip
     precision = stored(work.model, work.workload.precision, "experts")
     return ExpertTokens(routing=routing, features=int(h.shape[-1]), precision=precision or "bf16")
 

@@ -103,6 +103,9 @@ class Request:
     name or path, or ``mtp``, the model's own layers for that, the usual choice where it has some;
     acceptance : share of them that is accepted, each where those before it were.
     redundant_experts : copies of popular experts in each layer, which engines place by load.
+    expert_distribution : how tokens choose experts, ``balanced``, ``uniform``, ``power_law`` or
+    ``power_law_1.01``; or path of a file of the tokens that each expert took, or such numbers;
+    empty for a power law, and chance alone where our executor runs drawn weights.
     prefill_plan, decode_plan : of workers that run prompts and of those that decode, where these
     are not the same; prefill_workers, decode_workers : how many there are, one where left out.
     disaggregate : such deployments are searched too.
@@ -154,6 +157,7 @@ class Request:
     draft: str = ""
     acceptance: float | None = None
     redundant_experts: int | None = None
+    expert_distribution: str | tuple[float, ...] = ""
     prefill_plan: str = ""
     prefill_workers: int | None = None
     decode_plan: str = ""
@@ -208,6 +212,7 @@ class Request:
                 _check_name(name, value)
             if kind is bool and not isinstance(value, bool):
                 raise InputError(f"{name}: got {shown(value)}, wanted True or False")
+        _check_distribution(self.expert_distribution)
         _check_machine(self)
         for name, (kind, value) in values.items():
             left_out = not value if name in MAY_BE_ZERO else value is None and kind is not int
@@ -300,6 +305,16 @@ def _check_name(what: str, name: object) -> None:
         raise InputError(f"{what}: got {shown(name)}, wanted a file, or rows of numbers")
     if what not in ROWS and not isinstance(name, str):
         raise InputError(f"{what}: got {shown(name)}, wanted a name")
+
+
+def _check_distribution(value: object) -> None:
+    """Raise unless `value` is a name, or some numbers."""
+    numbers = isinstance(value, tuple) and all(isinstance(one, int | float) for one in value)
+    if not isinstance(value, str) and not (numbers and value):
+        raise InputError(
+            f"expert_distribution: got {shown(value)}, wanted a name, a file, or the tokens that "
+            "each expert took"
+        )
 
 
 def _check_count(name: str, value: object) -> None:

@@ -1,6 +1,6 @@
 """A request from keywords, as the Python face, the command line and files of demands have them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -51,6 +51,9 @@ def request_of(
     }
     fields |= _written(given)
     fields |= {name: _rows_of(name, given[name]) for name in ROWS if name in given}
+    seen = fields.get("expert_distribution")
+    if isinstance(seen, Iterable) and not isinstance(seen, str):
+        fields["expert_distribution"] = _numbers_of(seen)
     if fields.get("objective") is None:
         aimed = any(fields.get(name) is not None for name in ("slo_ttft", "slo_tpot"))
         fields["objective"] = "throughput" if aimed else "latency"
@@ -70,6 +73,15 @@ def _rows_of(name: str, value: object) -> object:
         return tuple(tuple(row) for row in cast("Sequence[Sequence[float]]", value))
     except TypeError:
         raise InputError(f"{name}: got {shown(value)}, wanted a file, or rows of numbers") from None
+
+
+def _numbers_of(values: Iterable[object]) -> object:
+    """Take any kind of numbers as they can be kept; what is none stays."""
+    kept = tuple(values)
+    try:
+        return tuple(float(cast(float, one)) for one in kept)
+    except (TypeError, ValueError, OverflowError):
+        return kept
 
 
 def _written(options: Mapping[str, object]) -> dict[str, float]:

@@ -5,18 +5,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from costmodels.collectives import read_algorithm
+from costmodels.expert_routing import Distribution
 from costmodels.price import Target
 from costmodels.profile import Profile
 from costmodels.runtime import Runtime
 from costmodels.tables import profile_for, runtime
 from planner.engines.engine import Disaggregation, Engine, Scheduling
 from planner.engines.tables import acceptances, allowed, engine_names, engines, find_engine
-from planner.models import Kind, Model, Tower, lengths, line_of, read_model
+from planner.models import Kind, Model, lengths, line_of, read_model
 from planner.placement.placement import Placement
 from planner.request.lengths import Lengths, Trace, read_requests
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, RUNTIME, Request
 from planner.request.workload import USUAL, Habits, Speculation, Workload
+from planner.scenario.experts import distribution_of, with_copies
 from topology.base import InputError
 from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric, Hardware, Precision, evenly, find_hardware
@@ -32,8 +34,8 @@ FOREIGN: Final[Mapping[Kind, tuple[str, ...]]] = {
         "kv_precision", "input_tokens", "output_tokens", "concurrency", "rate", "arrivals",
         "lengths", "slo_ttft", "slo_tpot", "ttft_percentile", "tpot_percentile", "chunk",
         "prefix_hit", "spread", "burst", "speculative", "draft", "acceptance",
-        "redundant_experts", "prefill_plan", "prefill_workers", "decode_plan", "decode_workers",
-        "disaggregate",
+        "redundant_experts", "expert_distribution", "prefill_plan", "prefill_workers",
+        "decode_plan", "decode_workers", "disaggregate",
     ),
 }  # fmt: skip
 """What a kind of model does not have."""
@@ -53,7 +55,7 @@ class Deployment:
     for none, or the model's own repository. habits : of the engine, as the request has them.
     scheduling : how it serves many requests. disaggregation : how it does so with two pools.
     nodes : hosts; 0 for as few as hold the GPUs. graph_mixing : as NCCL has it where its variable
-    is not set.
+    is not set. distribution : of tokens to experts; empty for the usual one of whoever runs them.
     subset : GPUs of the machine that the request brings. placed : where a plan sits on them.
     """
 
@@ -69,6 +71,7 @@ class Deployment:
     algorithm: str = "auto"
     attention: str = ""
     graph_mixing: bool = True
+    distribution: Distribution = ""
     profile: Profile | None = None
     subset: "Subset | None" = None
     placed: Placement | None = None
@@ -177,6 +180,7 @@ class Deployment:
             mask=self.habits.masks.get(model.family, ""),
             urgent=self.habits.rings == "urgent",
             graph_mixing=self.graph_mixing,
+            distribution=self.distribution,
             profile=self.profile,
         )
 
@@ -383,7 +387,7 @@ def _check_kind(model: Model, request: Request) -> None:
         value = getattr(request, name)
         if value != Request.__dataclass_fields__[name].default:
             what = "a language model" if language else "no language model"
-            raise InputError(f"{name}: got {value}, wanted none: {model.name} is {what}")
+            raise InputError(f"{name}: got {str(value)[:60]}, wanted none: {model.name} is {what}")
 
 
 def speculation_of(model: Model, request: Request) -> Speculation | None:
@@ -418,33 +422,6 @@ def speculation_of(model: Model, request: Request) -> Speculation | None:
         own=own,
         modules=model.draft[0].count if own else 1,
     )
-
-
-def with_copies(model: Model, copies: int) -> Model:
-    """Give each layer of experts so many copies of popular ones.
-
-    Raises
-    ------
-    InputError
-        If a model without experts is to have some.
-    """
-    if not copies:
-        return model
-    if not model.has_experts:
-        raise InputError(
-            f"redundant_experts: got {copies}, and {model.name} has no experts, wanted none"
-        )
-
-    def doubled(tower: Tower) -> Tower:
-        ffn = tower.ffn
-        if ffn is None or not ffn.experts:
-            return tower
-        return replace(tower, ffn=replace(ffn, copies=copies))
-
-    blocks = tuple(
-        replace(block, towers=tuple(map(doubled, block.towers))) for block in model.blocks
-    )
-    return replace(model, blocks=blocks)
 
 
 def _own_draft(model: Model) -> Model:
@@ -496,6 +473,7 @@ def deployment_of(request: Request, model: Model) -> Deployment:
         nodes=request.nodes,
         algorithm=request.algorithm,
         attention=request.attention,
+        distribution=distribution_of(request, model),
         profile=profile,
         subset=subset,
     )

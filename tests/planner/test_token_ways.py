@@ -14,6 +14,7 @@ from planner.engines.tables import engines
 from planner.lowering import lower
 from planner.request.request import Request
 from planner.runners.launch import launch_lines
+from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
 from planner.search.evaluate import evaluate
 from planner.search.plans import objections
@@ -177,6 +178,52 @@ def test_copies_of_experts_need_groups_that_they_divide_by():
     assert "256 experts and 30 copies do not divide by ep8" in said("tp8/ep8")
     with pytest.raises(InputError, match="redundant_experts: got 4, and llama"):
         resolve(Request(model="llama-3.1-8b", redundant_experts=4))
+
+
+def skewed(model="deepseek-v3", **more):
+    """Seconds of prompts by `adp8/ep8`, and of all messages."""
+    scenario = resolve(
+        request_of(
+            model, 8, {"hardware": "b200", "engine": "tensorrt-llm", "batch": 64, **more}, own(8)
+        )
+    )
+    found = evaluate(scenario, own(8))
+    return found.stages_s["prefill"], found.breakdown_s["communication_exposed"]
+
+
+def test_the_experts_that_were_seen_are_waited_for_in_products_and_messages(tmp_path):
+    """Of eight ranks the first holds what takes half of all tokens; the order is the experts'."""
+    seen = (217.0,) * 8 + (7.0,) * 224 + (0.0,) * 24
+    listed = tmp_path / "layer0.csv"
+    listed.write_text("\n".join(map(str, seen)))
+
+    even, one, file = (
+        skewed(expert_distribution=how) for how in ("uniform", np.array(seen), listed)
+    )
+    assert one == file
+    assert one[0] > even[0]
+    assert one[1] > even[1]
+    assert skewed(expert_distribution=[3] * 256) == even
+    assert skewed(expert_distribution=seen[::-1])[0] == pytest.approx(one[0])
+    assert skewed(expert_distribution="power_law")[0] >= skewed()[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([1] * 255, "got 255 numbers, wanted one for each of 256"),
+        ([0] * 256, "got tokens of 0 experts, wanted at least 8"),
+        ([-1] + [1] * 255, "got -1.0, wanted tokens from 0"),
+        ([], "got \\(\\), wanted a name, a file"),
+        ("zipf", "got 'zipf', No such file .*; wanted balanced, uniform, power_law"),
+        ("power_law_400", "got 'power_law_400', wanted an exponent of at most 10"),
+    ],
+)
+def test_experts_that_cannot_have_been_seen_are_refused_in_a_line(given, said):
+    with pytest.raises(InputError, match=f"expert_distribution: {said}"):
+        skewed(expert_distribution=given)
+    with pytest.raises(InputError, match=r"expert_distribution: got .*llama-3.1-8b has no experts"):
+        skewed("llama-3.1-8b", expert_distribution="balanced")
 
 
 @pytest.mark.parametrize(("engine", "most"), [("vllm", 256), ("sglang-llm", 1024)])

@@ -1,0 +1,93 @@
+"""What a request says of a model's experts: copies of popular ones, and how tokens choose."""
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from costmodels.expert_routing import Distribution, routing_of
+from planner.models import Ffn, Model, Tower
+from planner.request.request import Request
+from topology.base import InputError, content, decoded, number_in, shown
+
+_MOST_BYTES: Final = 2**20
+_LAW: Final = re.compile("balanced|uniform|power_law.*")
+
+
+def with_copies(model: Model, copies: int) -> Model:
+    """Give each layer of experts so many copies of popular ones.
+
+    Raises
+    ------
+    InputError
+        If a model without experts is to have some.
+    """
+    if not copies:
+        return model
+    _check_experts("redundant_experts", copies, model)
+
+    def doubled(tower: Tower) -> Tower:
+        ffn = tower.ffn
+        if ffn is None or not ffn.experts:
+            return tower
+        return replace(tower, ffn=replace(ffn, copies=copies))
+
+    blocks = tuple(
+        replace(block, towers=tuple(map(doubled, block.towers))) for block in model.blocks
+    )
+    return replace(model, blocks=blocks)
+
+
+def distribution_of(request: Request, model: Model) -> Distribution:
+    """Read how tokens choose their experts: by a law, or the tokens that each was seen to take.
+
+    Raises
+    ------
+    InputError
+        If there is no such law or file, the model has no experts, or not as many as were seen.
+    """
+    given = request.expert_distribution
+    if not given:
+        return given
+    _check_experts("expert_distribution", given, model)
+    found = given if not isinstance(given, str) or _LAW.fullmatch(given) else _seen(given)
+    for layer in _layers(model):
+        try:
+            routing_of(found, layer.experts, layer.active)
+        except InputError as error:
+            raise InputError(f"expert_{error}") from None
+    return found
+
+
+def _check_experts(name: str, value: object, model: Model) -> None:
+    """Refuse to be told of experts that a model does not have."""
+    if not model.has_experts:
+        raise InputError(
+            f"{name}: got {shown(value)}, and {model.name} has no experts, wanted none"
+        )
+
+
+def _layers(model: Model) -> list[Ffn]:
+    """List the kinds of layers of experts."""
+    return [tower.ffn for tower in model.towers if tower.ffn is not None and tower.ffn.experts]
+
+
+def _seen(path: str) -> tuple[float, ...]:
+    """Read the tokens of each expert, in order: numbers, with commas or blanks between them."""
+    try:
+        text = decoded(content(path, _MOST_BYTES), path)
+    except InputError as error:
+        why = str(error).removeprefix(f"{path}: ")
+        raise InputError(
+            f"expert_distribution: got {shown(path)}, {why}; wanted balanced, uniform, power_law, "
+            "power_law_1.01, or a file of the tokens that each expert took"
+        ) from None
+    try:
+        numbers = tuple(number_in(word) for word in text.replace(",", " ").split())
+    except ValueError:
+        numbers = ()
+    if not numbers:
+        raise InputError(
+            f"expert_distribution: got {shown(path)}, which is not of numbers, wanted the tokens "
+            "that each expert took"
+        )
+    return numbers
