@@ -10,9 +10,10 @@ from planner.advice.remedies import Alternative, alternatives, would_fit
 from planner.plan_table import numbered_table, plan_rows
 from planner.request.plan import Plan, nearest
 from planner.request.request import LARGEST, Request
-from planner.runners.launch import Launch, launch_lines, worker_lines
+from planner.runners.launch import Launch, launch_lines
 from planner.runners.refusal import Refusal, footnotes, refusal, refusals
 from planner.runners.runners import Contender, compare, runners
+from planner.runners.worker_lines import worker_lines
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Point
 from planner.search.estimate import PlanEstimate, Rejected, Splits

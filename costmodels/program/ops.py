@@ -608,5 +608,10 @@ class Program:
     output: Tensor
 
     @property
+    def transformer(self) -> tuple[Loop, ...]:
+        """The stages without text encoders and VAE, which other code runs."""
+        return tuple(s for s in self.stages if s.name not in ("text_encode", "vae_decode"))
+
+    @property
     def ranks(self) -> int:
         return math.prod(degree for _, degree in self.axes)

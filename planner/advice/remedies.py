@@ -18,8 +18,8 @@ from planner.runners.refusal import refusal
 from planner.runners.runners import Contender, compare, runners
 from planner.scenario.scenario import Scenario, workload_of
 from planner.search.estimate import PlanEstimate
-from planner.search.evaluate import (
-    Shared,
+from planner.search.evaluate import Shared
+from planner.search.plan_memory import (
     decode_bytes,
     encoder_bytes,
     fixed_parts,

@@ -66,8 +66,12 @@ def lower_places(model: Model, workload: Workload, plan: Plan) -> list[Program]:
     """Write down what a rank at every place of a pipeline does, to be priced.
 
     Places that do the same, if of other layers, share the program of the first of them. The first
-    place of all, which embeds, and the last, which scores, are like no other.
+    place of a decoder, which embeds, and the last, which scores, are like no other. Of a diffusion
+    model with layers of one kind the heaviest place stands for all.
     """
+    differ = len(model.blocks) > 1 or model.kind == "decoder"
+    if not differ or plan.degree("pp") == 1:
+        return [lower(model, workload, plan)]
     return _at_every_place(rank_work(model, workload, plan), lambda work: _written(work, plan))
 
 

@@ -15,7 +15,7 @@ from planner.runners.launch import Launch
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Point, wanted_of
 from planner.search.estimate import PlanEstimate, worded
-from planner.search.evaluate import usable_bytes
+from planner.search.plan_memory import usable_bytes
 from planner.search.speculation import words
 from topology.base import counted, format_bytes, format_interval, format_number, format_seconds
 from topology.base.table import Drawing, Line, Part, Said, Table, Title, bullets, document, web

@@ -1,7 +1,4 @@
-"""What to type: how whatever runs a plan is started with it, or the reason why it cannot.
-
-Two pools of workers have a line for every worker, and one for the router in front.
-"""
+"""What to type: how whatever runs a plan is started with it, or the reason why it cannot."""
 
 import json
 import shlex
@@ -10,15 +7,16 @@ from dataclasses import field, fields, replace
 from math import ceil, prod
 from typing import Final
 
-from planner.engines.engine import EAGER, Disaggregation, Engine, Engines, LaunchLine, Limits, Words
+from planner.engines.engine import EAGER, Engine, Engines, LaunchLine, Limits, Words
 from planner.engines.tables import engines
 from planner.models import Model, known_as
 from planner.placement.placement import Placement, visible
-from planner.request.plan import Plan, TwoPools
+from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.runners.launch_settings import Settings, settings_of
 from planner.runners.refusal import group_copies, refusal_of
-from planner.scenario.scenario import Scenario, usual_precision
+from planner.scenario.deployment import usual_precision
+from planner.scenario.scenario import Scenario
 from topology.base.values import dataclass
 
 MODES: Final = {EAGER: "eager", "torch-compile": "compile", "torch-graph": "graph"}
@@ -35,11 +33,6 @@ VALIDATED: Final = (
     "profile",
 )  # fmt: skip
 """And those that ``planner validate`` takes."""
-PORTS: Final = {"prefill": 8100, "decode": 8200}
-"""At which the first worker of each pool serves."""
-SIDE: Final = 5600
-SPACING: Final = 64
-"""Between ports that workers have beside those that they serve at: each rank takes one of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,127 +324,3 @@ def _untold(line: LaunchLine, limits: Limits, plan: Plan, settings: Settings) ->
     for size in settings.sizes:
         if size not in flagged or size in reasons:
             yield f"{size} {settings.sizes[size]}: {reasons.get(size, 'no flag')}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """Where a worker is: its host and ports, and its GPUs there."""
-
-    host: str
-    port: int
-    side: int
-    devices: tuple[int, ...]
-
-    def filled(self, text: str) -> str:
-        """Write a text with the host and the ports."""
-        return text.replace("{host}", self.host).replace("{port}", str(self.port)).replace(
-            "{side}", str(self.side)
-        )  # fmt: skip
-
-
-def worker_lines(
-    scenario: Scenario, pools: TwoPools, told: Mapping[str, Mapping[str, int]]
-) -> tuple[Launch, ...]:
-    """Say how engines run every worker of two pools and the router in front, or why they cannot.
-
-    told : sizes that workers of each pool are told of the load, as `Settings` names them.
-    """
-    lines: list[Launch] = []
-    for engine in engines().of_kind(scenario.model.kind):
-        lines += _workers_of(scenario, engine, pools, told)
-    return tuple(lines)
-
-
-def _workers_of(
-    scenario: Scenario, engine: Engine, pools: TwoPools, told: Mapping[str, Mapping[str, int]]
-) -> list[Launch]:
-    """Write the lines of one engine; one with the reason where it cannot."""
-    if reason := engine.disaggregation.reason:
-        return [Launch(engine=engine.title, reason=reason)]
-    kinds = {"prefill": (pools.prefill, pools.prefills), "decode": (pools.decode, pools.decodes)}
-    seats = _seats(scenario, pools)
-    lines = []
-    for name, (plan, _) in kinds.items():
-        if reason := engine.disaggregation.bars(plan):
-            return [Launch(engine=engine.title, reason=f"{name} plan {plan}: {reason}")]
-        launch = launch_of(scenario.on(plan.gpus), engine, plan, told.get(name))
-        if launch.reason:
-            return [replace(launch, reason=f"{name} plan {plan}: {launch.reason}")]
-        title = f"{engine.title}, {name}"
-        lines += [
-            replace(launch, engine=title, command=_as_worker(launch.command, seat, engine, name))
-            for seat in seats[name]
-        ]
-    return [*lines, _router(engine, seats)]
-
-
-def _seats(scenario: Scenario, pools: TwoPools) -> dict[str, list[Seat]]:
-    """Give workers GPUs, the largest first: each on the first host that has room for it."""
-    kinds = (("prefill", pools.prefill, pools.prefills), ("decode", pools.decode, pools.decodes))
-    deployment = scenario.deployment.on(pools.gpus)
-    spread = deployment.subset is not None or deployment.nodes
-    local = pools.gpus // deployment.hosts if spread else deployment.hardware.gpus
-    alone = pools.gpus <= local
-    taken: list[int] = []
-    found: dict[str, list[Seat]] = {name: [] for name, _, _ in kinds}
-    for name, plan, count in sorted(kinds, key=lambda kind: -kind[1].gpus):
-        for _ in range(count):
-            host, first = _room(taken, plan.gpus, local)
-            found[name].append(
-                Seat(
-                    host="localhost" if alone else f"HOST{host}",
-                    port=PORTS[name] + len(found[name]),
-                    side=SIDE + SPACING * first,
-                    devices=tuple(range(first, min(first + plan.gpus, local))),
-                )
-            )
-    return found
-
-
-def _room(taken: list[int], gpus: int, local: int) -> tuple[int, int]:
-    """Take GPUs of the first host that has so many left, or of new ones: host and first GPU.
-
-    >>> taken = [8, 2]
-    >>> [_room(taken, gpus, 8) for gpus in (4, 4, 16)], taken
-    ([(1, 2), (2, 0), (3, 0)], [8, 6, 4, 8, 8])
-    """
-    host = next((n for n, used in enumerate(taken) if used + gpus <= local), len(taken))
-    first = taken[host] if host < len(taken) else 0
-    if host == len(taken):
-        taken += [min(local, gpus - before) for before in range(0, gpus, local)]
-    else:
-        taken[host] += gpus
-    return host, first
-
-
-def _as_worker(command: str, seat: Seat, engine: Engine, kind: str) -> str:
-    """Add to a worker's command what it is, and the GPUs that it may use."""
-    ways = engine.disaggregation
-    flags = " ".join(
-        f"'{word}'" if word.startswith('{"') else word
-        for word in (ways.prefill if kind == "prefill" else ways.decode).split()
-    )
-    before = [visible(seat.devices), ways.variables]
-    words = [*filter(None, before), command, ways.worker, flags]
-    return seat.filled(" ".join(words))
-
-
-def _router(engine: Engine, seats: Mapping[str, list[Seat]]) -> Launch:
-    ways = engine.disaggregation
-    words = {key: value for name, row in seats.items() for key, value in _listed(ways, name, row)}
-    note = ways.after.format(**words)
-    return Launch(
-        engine=f"{engine.title}, router",
-        command=ways.router.format(**words),
-        notes=(note,) if note else (),
-    )
-
-
-def _listed(ways: Disaggregation, name: str, row: list[Seat]) -> Iterator[tuple[str, str]]:
-    """Yield the words of a router's command about the workers of one kind."""
-    each = ways.prefill_at if name == "prefill" else ways.decode_at
-    between = " " if each.startswith("-") else ", "
-    yield f"{name}s", between.join(seat.filled(each) for seat in row)
-    yield f"{name}_hosts", " ".join(seat.host for seat in row)
-    yield f"{name}_ports", " ".join(str(seat.port) for seat in row)
-    yield f"{name}_count", str(len(row))

@@ -9,7 +9,8 @@ from planner.models import known_as
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.request.workload import Workload
-from planner.scenario.scenario import OWN, Scenario, usual_cache
+from planner.scenario.drafts import OWN
+from planner.scenario.scenario import Scenario, usual_cache
 from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric
 

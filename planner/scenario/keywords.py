@@ -12,7 +12,7 @@ from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.quantities import read_rate, read_time
 from planner.request.request import EXECUTOR, LARGEST, ROWS, UNMODELLED, Request, whole_number
-from planner.scenario.scenario import machine_of
+from planner.scenario.deployment import machine_of
 from planner.strategies import parse_plan, parse_pools
 from topology.base import InputError, shown, unknown
 

@@ -13,7 +13,7 @@ from planner.lowering import share_of
 from planner.models import Ffn, Model, unsupported
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.scenario.scenario import Deployment
+from planner.scenario.deployment import Deployment
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
 from planner.strategies import Proposal, allgather_kv, strategies, tp
 from topology.base import TopologyError, counted

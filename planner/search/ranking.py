@@ -11,10 +11,12 @@ from planner.lowering import lower
 from planner.models import Model
 from planner.request.plan import SEQUENCE, Plan
 from planner.request.request import Request
-from planner.scenario.scenario import Deployment, Scenario
+from planner.scenario.deployment import Deployment
+from planner.scenario.scenario import Scenario
 from planner.search.clients import Point, Serving, wanted_of
 from planner.search.estimate import Outcome, PlanEstimate, Rejected, worded
-from planner.search.evaluate import Shared, encoder_bytes, evaluate, usable_bytes
+from planner.search.evaluate import Shared, evaluate
+from planner.search.plan_memory import encoder_bytes, usable_bytes
 from planner.search.plans import (
     LONGEST,
     illegal_axes,

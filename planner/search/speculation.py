@@ -14,7 +14,8 @@ from costmodels.timeline import Cost, cost
 from planner.lowering import Chunk, lower_steps, one_turn
 from planner.request.plan import Plan
 from planner.request.workload import Speculation, Workload
-from planner.scenario.scenario import Scenario, usual_cache, usual_precision
+from planner.scenario.deployment import usual_precision
+from planner.scenario.scenario import Scenario, usual_cache
 from planner.search.plans import objections
 from topology.base import InputError
 

@@ -14,7 +14,7 @@ from planner.engines.engine import Disaggregation, Scheduling
 from planner.lowering import Chunk, lower, lower_steps
 from planner.request.plan import Plan, TwoPools
 from planner.scenario.scenario import Scenario
-from planner.search.evaluate import caches_of, fixed_parts
+from planner.search.plan_memory import caches_of, fixed_parts
 from planner.search.speculation import draft_cache, draft_weights
 from topology.base.values import dataclass
 from topology.catalogue import Fabric

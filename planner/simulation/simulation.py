@@ -11,11 +11,11 @@ from costmodels.events import TaskTimes, run
 from costmodels.price import Class, Prices, Target
 from costmodels.program import Communication, Loop, turns
 from costmodels.tables import rank_spread
+from planner.lowering import lower_places
 from planner.recommendation import estimate_plan
 from planner.request.plan import Plan
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate, worded
-from planner.search.evaluate import every_place
 from planner.search.ranking import seated
 from planner.simulation.tasks import RankTasks, TaskLabel, paces_of, tasks_of
 from topology.base import InputError, counted, format_seconds, shown
@@ -176,7 +176,7 @@ def simulate(
     replica = _replica(estimate.plan)
     deployment = seated(scenario, estimate.plan)
     target = deployment.target(scenario.model, estimate.plan)
-    programs = every_place(scenario, estimate.plan)
+    programs = lower_places(scenario.model, scenario.workload, estimate.plan)
     stages = list(zip(*(program.stages for program in programs), strict=True))
     slow = _checked({} if slow is None else slow, replica)
     _check_size(stages, replica)

@@ -10,7 +10,8 @@ from planner.request.workload import Workload
 from planner.runners.refusal import refusal
 from planner.scenario.scenario import Scenario, resolve, workload_of
 from planner.search.batched import Programs, Sweep, sweep
-from planner.search.evaluate import throughput, usable_bytes
+from planner.search.evaluate import throughput
+from planner.search.plan_memory import usable_bytes
 from planner.search.plans import illegal_axes, objections, plans
 from planner.strategies import parse_plan
 from planner.sweeping.questions import LANGUAGE, PICTURE, Portion

@@ -12,7 +12,7 @@ from planner.command.cli import main
 from planner.engines.engine import Disaggregation, Scheduling
 from planner.request.lengths import Load
 from planner.request.plan import Plan, TwoPools
-from planner.runners.launch import worker_lines
+from planner.runners.worker_lines import worker_lines
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
 from planner.serving.cache import kept, link_between, transfer_of

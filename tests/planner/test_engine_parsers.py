@@ -16,8 +16,9 @@ import pytest
 from planner.engines.tables import engines
 from planner.models import names, read_model
 from planner.request.plan import Plan
-from planner.runners.launch import Launch, launches, worker_lines
+from planner.runners.launch import Launch, launches
 from planner.runners.launch_settings import Settings
+from planner.runners.worker_lines import worker_lines
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
 from planner.search.plans import plans

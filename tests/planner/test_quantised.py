@@ -12,7 +12,7 @@ from planner.rendering.report import headline
 from planner.request.request import Request
 from planner.request.workload import USUAL
 from planner.scenario.scenario import resolve
-from planner.search.evaluate import parts_of
+from planner.search.plan_memory import parts_of
 from planner.strategies import parse_plan
 from topology.base import InputError
 

@@ -10,7 +10,8 @@ from planner.models import Model, read_model
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, Request, TowerHabit
 from planner.request.workload import Workload
-from planner.scenario.scenario import Deployment, Scenario, deployment_of, workload_of
+from planner.scenario.deployment import Deployment, deployment_of
+from planner.scenario.scenario import Scenario, workload_of
 from planner.search.plans import objections
 from planner.strategies import parse_plan
 from topology.base import InputError, ModelError, unknown

@@ -11,7 +11,6 @@ from costmodels import memory
 from costmodels.timeline import Cost, cost
 from planner.lowering import lower
 from planner.scenario.scenario import resolve
-from planner.search.evaluate import running
 from topology.base.values import dataclass
 from validate.plans.cases import SERVED, Case, Subject, bench_sizes, look_up
 from validate.plans.measured import Measured
@@ -56,7 +55,7 @@ def predict(case: Case, hardware: str, profile: Profile = "") -> Prediction:
     (stage,) = [loop for loop in program.stages if loop.name == case.stage]
     target = subject.deployment.target(subject.model, subject.plan)
     spent = cost(stage, target)
-    stages = running(program)
+    stages = program.transformer
     host, tokens = _served(case, subject) if case.engine in SERVED else (0.0, 0)
     return Prediction(
         cache_tokens=tokens,

@@ -13,7 +13,6 @@ from planner.lowering import lower
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.search.evaluate import running
 from topology.base import ModelError
 from topology.base.values import dataclass
 from validate.reference.functions import (
@@ -179,7 +178,7 @@ def _deliver(messages: Sequence[Message]) -> list[Array]:
 
 
 def _run(state: ReferenceRank) -> Rank:
-    for stage in running(state.program):
+    for stage in state.program.transformer:
         yield from _loop(stage, Here(), state)
     output = state.program.output
     return state.values.get(output.name, np.full(shape_of(output), np.nan))

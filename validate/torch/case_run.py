@@ -2,7 +2,7 @@
 
 import gc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Final, cast
@@ -12,7 +12,6 @@ import torch
 
 from costmodels import memory
 from costmodels.program import Attention, Loop
-from planner.search.evaluate import running
 from topology.base import InputError
 from topology.base.values import dataclass
 from validate.launch import Progress
@@ -145,7 +144,7 @@ def state_of(subject: Subject, bench: Bench) -> RankState:
     work = ProvedWork(model=subject.model, workload=subject.workload, plan=subject.plan)
     dtype = dtype_of(subject.case.precision)
     setting = proof.setting_for(work, bench.comm.rank, bench.device, dtype)
-    stages = running(proof.program_of(work, bench.comm.rank))
+    stages = proof.program_of(work, bench.comm.rank).transformer
     weights = drawn(setting, _distinct(stages, bench.device))
     given = inputs_drawn(setting, int(np.asarray(subject.workload.batch)))
     fuser = fuser_for(subject.case.mode, bench.fuser)
@@ -169,7 +168,7 @@ def dtype_of(precision: str) -> torch.dtype:
     return DTYPES[precision]
 
 
-def _distinct(stages: list[Loop], device: torch.device) -> int:
+def _distinct(stages: Sequence[Loop], device: torch.device) -> int:
     """Layers that can have weights of their own in what memory is free."""
     if device.type != "cuda":
         return 0

@@ -12,7 +12,6 @@ from planner.lowering import lower
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.search.evaluate import running
 from topology.base.values import dataclass
 from validate.reference.run import run_plan
 from validate.reference.weights import Array, Source, own_samples
@@ -185,7 +184,7 @@ def _error(got: torch.Tensor, state: RankState, want: Array) -> float:
 def expected_counts(program: Program) -> Counter[CountKey]:
     """Count collectives by kind, axis and bytes, as often as a program's loops say."""
     counts: Counter[CountKey] = Counter()
-    for stage in running(program):
+    for stage in program.transformer:
         for op, loops in stage.nested():
             if isinstance(op, Communication):
                 counts[op.kind, op.axis, int(op.message_bytes)] += turns(loops)

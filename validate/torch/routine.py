@@ -6,7 +6,6 @@ from typing import Final
 import numpy as np
 
 from costmodels.program import Communication, Convolve, Loop, Matmul, SendReceive
-from planner.search.evaluate import running
 from topology.base.values import dataclass
 from validate.reference.run import Here, forward_at
 from validate.torch.expert_layer import ExpertLayer, with_layers
@@ -30,7 +29,7 @@ class Routine:
 
 def make_routines(state: RankState) -> dict[str, Routine]:
     """Make the stages of a rank's program ready, without those that are only priced."""
-    stages = running(state.program)
+    stages = state.program.transformer
     whole = lived(stages, frozenset({state.program.output.name}))
     live = _after(whole, frozenset({state.program.output.name}))
     return {

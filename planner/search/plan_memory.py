@@ -1,0 +1,171 @@
+"""Memory of a plan by part: weights, what a sequence keeps, the decode of its pixels, buffers."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import reduce
+from typing import Final
+
+import numpy as np
+
+from costmodels import memory
+from costmodels.formats import FORMATS
+from costmodels.program import Program, Real, ceil_div
+from costmodels.tables import communicator_bytes, headroom
+from planner.lowering import lower_places
+from planner.models import Model
+from planner.request.plan import Plan
+from planner.request.workload import Workload
+from planner.scenario.scenario import Scenario
+from planner.search.speculation import draft_cache, draft_weights
+
+Axes = tuple[tuple[str, int], ...]
+PIXEL_BYTES: Final = 6
+"""Bytes of a decoded pixel: three colours of 16 bits."""
+
+
+def memory_of(scenario: Scenario, program: Program) -> tuple[dict[str, float], float, str]:
+    """Whole bytes on the fullest GPU: by part, at the peak, and the stage where the peak is."""
+    return at_peak(program, parts_of(scenario, program))
+
+
+def at_peak(program: Program, amounts: Mapping[str, Real]) -> tuple[dict[str, float], float, str]:
+    """Round parts to whole bytes, and find what is held at the peak, and in which stage."""
+    parts: dict[str, float] = {name: round(float(np.max(size))) for name, size in amounts.items()}
+    decode = parts.pop("vae_decode")
+    whole = sum(parts.values())
+    peaks = {
+        program.transformer[-1].name: whole,
+        "vae_decode": whole - parts["activations"] + decode,
+    }
+    parts["vae_decode"] = decode
+    stage = max(peaks, key=lambda name: peaks[name])
+    return parts, peaks[stage], stage
+
+
+def parts_of(
+    scenario: Scenario, program: Program, bodies: memory.Bodies | None = None
+) -> dict[str, Real]:
+    """Bytes by part, numbers or arrays; the decode is not there when the activations are."""
+    bodies = bodies or memory.Bodies()
+    model, workload, stages = scenario.model, scenario.workload, program.transformer
+    replicas = dict(program.axes).get("dp", 1)
+    fixed = fixed_parts(scenario, program, bodies)
+    draft, kept = _draft_parts(scenario, program)
+    return {
+        "transformer_weights": fixed["transformer_weights"],
+        "other_weights": fixed["other_weights"] + draft,
+        "activations": reduce(np.maximum, [memory.activations(stage, bodies) for stage in stages]),
+        "kv": caches_of(model, workload, program, bodies) + kept,
+        "buffers": memory.groups(stages) * communicator_bytes(scenario.deployment.profile),
+        "runtime": fixed["runtime"],
+        "vae_decode": decode_bytes(model, workload, replicas),
+    }
+
+
+def _draft_parts(scenario: Scenario, program: Program) -> tuple[float, Real]:
+    """Bytes of a draft's weights and of what it keeps; none where nothing is drafted."""
+    workload = scenario.workload
+    if workload.speculation is None:
+        return 0.0, 0.0
+    plan = Plan(program.axes)
+    prompt = workload.length(scenario.model.streams[0].name)
+    batch = np.maximum(1, np.asarray(workload.batch) // plan.replicas)
+    whole = prompt + np.asarray(workload.output_tokens)
+    return draft_weights(scenario, plan), batch * draft_cache(scenario, plan, whole)
+
+
+def caches_of(
+    model: Model, workload: Workload, program: Program, bodies: memory.Bodies | None = None
+) -> Real:
+    """Bytes that are kept of sequences at the end of an answer; a prefill alone keeps none.
+
+    Ranks that a sequence is cut over keep as many of its rows each; layers with a sliding window
+    what it sees, where the engine's cache knows of windows.
+    """
+    stages = program.transformer
+    if model.kind != "decoder":
+        return memory.caches(stages, bodies)
+    plan = Plan(program.axes)
+    whole = workload.length(model.streams[0].name) + np.asarray(workload.output_tokens)
+    whole = ceil_div(whole, plan.sequence_ranks)
+    degree = plan.degree("tp")
+    towers = {block.name: block.towers[0] for block in model.blocks}
+    total: Real = 0.0
+    for tensor, layers in memory.stored(stages, bodies):
+        kept = towers[tensor.name.split(".")[1]].kept(degree)
+        if not workload.habits.windowed_cache:
+            kept = replace(kept, window=0)
+        total = total + tensor.shape[0] * layers * kept.bytes(whole, int(tensor.itemsize))
+    return total
+
+
+def peak_of(scenario: Scenario, plan: Plan) -> float:
+    """Bytes on the fullest GPU of a legal plan, without its time."""
+    return max(
+        memory_of(scenario, program)[1]
+        for program in lower_places(scenario.model, scenario.workload, plan)
+    )
+
+
+def fixed_parts(
+    scenario: Scenario, program: Program, bodies: memory.Bodies | None = None
+) -> dict[str, float]:
+    """Bytes that do not depend on the size of the request."""
+    model, itemsize = scenario.model, FORMATS["bf16"].weights
+    encoders = 0.0 if scenario.request.offload else encoder_bytes(model)
+    vae = model.vae.parameters * itemsize if model.vae else 0.0
+    blocks = memory.weights(program.transformer, bodies) * model.transformers
+    return {
+        "transformer_weights": blocks + outer_parameters(model, program.axes) * itemsize,
+        "other_weights": encoders + vae,
+        "runtime": scenario.deployment.runtime.memory.value,
+    }
+
+
+def encoder_bytes(model: Model) -> float:
+    """Bytes of the text encoders, which stay in 16 bits."""
+    return sum(encoder.parameters for encoder in model.encoders) * FORMATS["bf16"].weights
+
+
+def outer_parameters(model: Model, axes: Axes) -> float:
+    """Weights outside the blocks on one rank.
+
+    A language model's embedding and head are cut by vocabulary over the ranks that share a layer,
+    as its program multiplies by the head; a diffusion model's projections are whole on every rank.
+    """
+    cut = dict(axes).get("tp", 1) if model.kind == "decoder" else 1
+    return model.outer_parameters / cut
+
+
+def decode_bytes(model: Model, workload: Workload, replicas: int) -> Real:
+    """Memory of the VAE at its widest: one tile or frame, of the frames decoded at once; results.
+
+    Samples of a batch are decoded one after another where the frame is cut into tiles, and
+    together where it is not; the pixels of all of them are kept.
+    """
+    vae = model.vae
+    if vae is None:
+        return 0.0
+    frames, batch = workload.frames, np.maximum(1, np.asarray(workload.batch) // replicas)
+    together = np.minimum(frames, vae.frames_at_once) if vae.frames_at_once else frames
+    area = workload.pixels / frames
+    chosen = model.named_in(workload.habits.tiled_decode)
+    if tile := vae.tile**2 or (vae.may_tile if chosen else 0):
+        working = vae.peak_bytes_per_pixel * np.minimum(area, tile) * together
+    else:
+        working = vae.peak_bytes_per_pixel * area * together * batch
+    total: Real = working + PIXEL_BYTES * workload.pixels * batch
+    return total
+
+
+def usable_bytes(scenario: Scenario) -> float:
+    """Bytes of a GPU that a plan may use, for a kind of model.
+
+    >>> from planner.scenario.scenario import resolve
+    >>> from planner.request.request import Request
+    >>> request = Request(model="qwen3-8b", hardware="a100-sxm-80gb")  # 80 GiB
+    >>> round(usable_bytes(resolve(request)) / 2**30, 2)
+    72.0
+    """
+    held = scenario.deployment.hardware.device.memory.value
+    return held * (1 - headroom(scenario.model.kind))
