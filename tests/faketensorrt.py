@@ -214,8 +214,15 @@ class FakeContext:
 
 
 def engine(document, constants, rank, *, several=None, broken=False, outside=False):
-    """Serialise a network as an engine of this library; it may read weights as inputs."""
-    several = bool(document["collectives"]) if several is None else several
+    """Serialise a network as an engine of this library; it may read weights as inputs.
+
+    several : whether it is for several devices, which its layers say where left out.
+    """
+    if several is None:
+        several = any(
+            layer["kind"] == "collective" or (layer["kind"] == "attention" and layer["ranks"] != 1)
+            for layer in document["layers"]
+        )
     plain = {name: array.tolist() for name, array in constants.items()}
     made = {"document": document, "constants": plain, "rank": rank, "several": several}
     return json.dumps({**made, "broken": broken, "outside": outside}).encode()

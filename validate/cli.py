@@ -308,6 +308,8 @@ def _entries() -> "list[ShippedProfile]":
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    version = "judge this TensorRT, such as 11.2.1.2 (default: the one that is here)"
+    add_named(parser, {"--tensorrt-version": version}, default="")
     add_checked_profile(parser)
     add_output(parser)
 
@@ -317,7 +319,7 @@ def _doctor(arguments: argparse.Namespace) -> Answer:
     from validate.doctor import doctor  # noqa: PLC0415
 
     check_profile(arguments.profile)
-    diagnosis = doctor(os.environ)
+    diagnosis = doctor(os.environ, arguments.tensorrt_version)
     text = render(
         arguments.format, diagnosis.to_dict, table=diagnosis.text, markdown=diagnosis.markdown
     )

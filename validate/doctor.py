@@ -1,16 +1,16 @@
 """``planner doctor``: whether a machine can run multi-device engines, and what it lacks."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Final, Literal
 
 from planner.engines.tables import allowed
-from planner.engines.tensorrt import Allowed, dotted, is_of
+from planner.engines.tensorrt import Allowed, dotted
 from planner.tensorrt.runner.library import numbers
 from topology.base import format_bytes
 from topology.base.table import Table
 from topology.base.values import dataclass
-from validate.tensorrt.probe import Host, probe
+from validate.tensorrt.probe import Host, InstalledLibrary, probe
 
 State = Literal["ok", "watch", "missing"]
 SHOWN: Final = {"ok": "ok", "watch": "watch", "missing": "MISSING"}
@@ -54,9 +54,18 @@ class Diagnosis:
         return Table(head=("what", "state", "found", "what to do"), rows=rows).markdown()
 
 
-def doctor(environment: Mapping[str, str]) -> Diagnosis:
-    """Look at the host this runs on."""
-    return diagnose(probe(environment))
+def doctor(environment: Mapping[str, str], version: str = "") -> Diagnosis:
+    """Look at the host this runs on.
+
+    version : of the TensorRT to judge; the one that is there where left out.
+
+    Raises InputError if there is no such version.
+    """
+    host = probe(environment)
+    if version:
+        allowed().running(version)
+        host = replace(host, tensorrt=InstalledLibrary(version=version, path=""))
+    return diagnose(host)
 
 
 def diagnose(host: Host) -> Diagnosis:
@@ -144,8 +153,8 @@ def _gpus(host: Host, rules: Allowed) -> Iterator[Check]:
         )
     if len(host.gpus) > 1:
         yield _peers(host)
-    if weakest < rules.attention_capability:
-        found = f"needs compute capability {dotted(rules.attention_capability)}"
+    if not all(rules.spreads_attention(gpu.capability) for gpu in host.gpus):
+        found = f"needs compute capability {rules.attention_span}"
         advice = "AllGather-KV gathers keys and values instead"
         yield Check(name="multi-device attention", state="watch", found=found, advice=advice)
 
@@ -164,20 +173,15 @@ def _tensorrt(host: Host, rules: Allowed) -> Check:
         found = host.tensorrt_error.split(": pip")[0] or "not installed"
         return Check(name="TensorRT", state="missing", found=found[:90], advice=package)
     runs = numbers(host.tensorrt.version)
-    found = f"{host.tensorrt.version} in {host.tensorrt.path}"
+    where = f" in {host.tensorrt.path}" if host.tensorrt.path else ", as asked for"
+    found = f"{host.tensorrt.version}{where}"
     if runs < rules.first:
         return Check(name="TensorRT", state="missing", found=found, advice=package)
-    if any(is_of(runs, bad) for bad in rules.groups_broken):
-        advice = "collectives among some ranks are wrong in this version: one axis an engine"
-        return Check(name="TensorRT", state="watch", found=found, advice=advice)
-    if rules.fuses(runs):
-        version = dotted(runs)
-        advice = f"collectives may be skipped: planner export --tensorrt-version {version} casts"
-        return Check(name="TensorRT", state="watch", found=found, advice=advice)
+    advice = [*rules.faults(runs)]
     if runs < rules.general:
-        advice = f"all-to-all, gather and scatter need {dotted(rules.general)}: {package}"
-        return Check(name="TensorRT", state="watch", found=found, advice=advice)
-    return Check(name="TensorRT", state="ok", found=found)
+        advice += [f"all-to-all, gather and scatter need {dotted(rules.general)}: {package}"]
+    state: State = "watch" if advice else "ok"
+    return Check(name="TensorRT", state=state, found=found, advice="; ".join(advice))
 
 
 def _nccl(host: Host, rules: Allowed) -> Check:

@@ -32,7 +32,8 @@ class LaunchLine:
     without `{n}` every rank has experts of its own.
     python, call : flags are calls of a script, the first of them the axes'; `calls` by axis where
     one has a call of its own.
-    after : what is left to do. runtimes : flag by runtime that is not the engine's usual one.
+    after : what is left to do; in it `{made}` is ``image`` or ``video``. runtimes : flag by runtime
+    that is not the engine's usual one.
     sizes : flag by size, empty where the command has it; ``length`` is prompt and answer together.
     whole : sizes that it is told of all ranks of attention data parallelism together.
     request : by size, its name in each request. video : both, where a video asks otherwise.

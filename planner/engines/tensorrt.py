@@ -29,10 +29,12 @@ class Allowed:
 
     lacks : why it has no axis. meets : the collective that ranks of an axis meet in, inside an
     engine. since : first version of each collective. precisions : capability that each needs.
-    attention : capability, first version and types of an attention on several devices.
+    attention : capabilities, from one to below another, first version and types of an attention on
+    several devices.
     released : versions that there are. fusing_broken : those on which collectives must be kept
-    apart from what stands around them. groups_broken, groups_work : versions on which collectives
-    among some ranks fail, and are right.
+    apart from what stands around them. behind_right : first on which attention behind one does not
+    make its engine one of a single device. groups_broken, groups_work : versions on which
+    collectives among some ranks fail, and are right.
     uneven_gathers : whether a gather may have fewer ranks than another collective of an engine.
     excluded : features that engines of several GPUs cannot have. platforms : by processor.
     mig : whether slices of a GPU will do.
@@ -51,10 +53,12 @@ class Allowed:
     meets: Mapping[str, str]
     since: Mapping[str, Version]
     attention_capability: Capability
+    attention_below: Capability
     attention_since: Version
     attention_types: tuple[str, ...]
     precisions: Mapping[str, Capability]
     fusing_broken: tuple[Version, ...]
+    behind_right: Version
     groups_broken: tuple[Version, ...]
     groups_work: tuple[Version, ...]
     uneven_gathers: bool
@@ -100,6 +104,20 @@ class Allowed:
     def fuses(self, runs: Version) -> bool:
         """Whether a version builds collectives into what stands around them, and loses them."""
         return any(is_of(runs, bad) for bad in self.fusing_broken)
+
+    def spreads_attention(self, capability: Capability) -> bool:
+        """Whether a GPU has attention over keys and values that stay on their ranks.
+
+        >>> from planner.engines.tables import allowed
+        >>> [allowed().spreads_attention(has) for has in ((9, 0), (10, 3), (12, 0))]
+        [False, True, False]
+        """
+        return self.attention_capability <= capability < self.attention_below
+
+    @property
+    def attention_span(self) -> str:
+        """Capabilities that have it, as words."""
+        return f"{dotted(self.attention_capability)} to below {dotted(self.attention_below)}"
 
     def install(self, name: str, cuda: str = "") -> str:
         """Give the line that installs a package for a CUDA such as ``13.0``, the newest if empty.
@@ -160,7 +178,7 @@ class Allowed:
                 yield f"{axis}{degree} needs {operation}, which TensorRT has since {since}"
         if plan.degree("cfg") > 1 and runs < self.first:
             yield f"cfg{plan.degree('cfg')} needs TensorRT {dotted(self.first)}"
-        if self._inner(plan) > 1 and any(is_of(runs, bad) for bad in self.groups_broken):
+        if self._inner(plan) > 1 and self.sums_wrong(runs):
             yield (
                 f"{plan}: collectives among some ranks of an engine give wrong sums on TensorRT "
                 f"{dotted(runs)} (pytorch/TensorRT issue 4380)"
@@ -185,16 +203,37 @@ class Allowed:
                 "collectives among some ranks of an engine are unproven on TensorRT "
                 f"{dotted(runs)}: they gave wrong sums on {dotted(self.groups_broken[0])}"
             )
-        if self._inner(plan) and self.fuses(runs):
-            yield (
-                f"TensorRT {dotted(runs)} builds collectives into what stands around them and may "
-                "skip them (pytorch/TensorRT issue 4381): casts to 32 bits keep them apart, and "
-                "are priced"
-            )
+        if self._inner(plan):
+            yield from self.faults(runs)
         if plan.degree("ulysses") > 1:
             yield f"all-to-all needs NCCL {dotted(self.nccl_all_to_all)} or newer"
         if any(tower.ffn and tower.ffn.experts for block in model.blocks for tower in block.towers):
             yield "a mixture of experts is built so that every expert takes every token"
+
+    def faults(self, runs: Version) -> Iterator[str]:
+        """Yield what a version does wrong in engines with collectives, and the way round."""
+        name = f"TensorRT {dotted(runs)}"
+        if self.fuses(runs):
+            yield (
+                f"{name} builds collectives into what stands around them and may skip them "
+                f"(pytorch/TensorRT issue 4381): --tensorrt-version {dotted(runs)} casts to 32 "
+                "bits around each, and prices it"
+            )
+        if runs < self.behind_right:
+            yield (
+                f"{name} may take an engine with attention behind a collective for one of a "
+                "single device (pytorch/TensorRT pull request 4388), and its run ends: wanted "
+                f"{dotted(self.behind_right)} or newer"
+            )
+        if self.sums_wrong(runs):
+            yield (
+                f"{name} gives wrong sums of some ranks of an engine (pytorch/TensorRT issue "
+                "4380): wanted plans with one axis beside cfg and dp"
+            )
+
+    def sums_wrong(self, runs: Version) -> bool:
+        """Whether collectives among some ranks of an engine fail on a version."""
+        return any(is_of(runs, bad) for bad in self.groups_broken)
 
     def unproven(self, plan: Plan, version: str = "") -> bool:
         """Whether nobody has told that collectives among some ranks of its engines are right."""

@@ -4,7 +4,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -42,9 +42,6 @@ from planner.tensorrt.runner.harness import digest_of
 from planner.tensorrt.runner.library import Document
 from topology.base import IllegalPlanError, InputError, Seconds, format_bytes
 
-COMPUTE: Final[Mapping[str, Dtype]] = {"fp16": "fp16"}
-"""Type of activations by precision; BF16 for all others."""
-
 
 class FolderOptions(TypedDict, total=False):
     """What may be asked of a folder for TensorRT.
@@ -74,7 +71,7 @@ def tensorrt_folder(
     scales = options.get("scales", "")
     multi_device = options.get("multi_device", False)
     plan, precision = estimate.plan, scenario.workload.precision
-    compute = compute or COMPUTE.get(precision, "bf16")
+    compute = compute or compute_of(precision)
     check_tensorrt(scenario, plan)
     if scenario.workload.kv_precision != "bf16":
         got = scenario.workload.kv_precision
@@ -102,6 +99,11 @@ def tensorrt_folder(
     return {**_files(networks), **_around(document, networks)}
 
 
+def compute_of(precision: str) -> Dtype:
+    """Type of activations in engines of a precision."""
+    return "fp16" if precision == "fp16" else "bf16"
+
+
 def is_multi_device(networks: Sequence[EngineNetwork]) -> bool:
     """Whether an attention of the networks reads keys that lie on other ranks."""
     return any("attention allgather_kv" in counts(network) for network in networks)
@@ -110,10 +112,12 @@ def is_multi_device(networks: Sequence[EngineNetwork]) -> bool:
 def _refuse_multi_device(scenario: Scenario, plan: Plan, compute: Dtype) -> None:
     """Refuse attention over several devices where the GPU, the type or TensorRT has none."""
     known, hardware = allowed(), scenario.deployment.hardware
-    capability, least = hardware.device.compute_capability, known.attention_capability
+    capability = hardware.device.compute_capability
     runs = known.running(scenario.request.tensorrt_version)
-    if capability < least:
-        wanted = f"compute capability {dotted(least)}, {hardware.name} has {dotted(capability)}"
+    if not known.spreads_attention(capability):
+        wanted = (
+            f"compute capability {known.attention_span}, {hardware.name} has {dotted(capability)}"
+        )
     elif compute not in known.attention_types:
         wanted = f"{' or '.join(known.attention_types)}, got {compute}"
     elif runs < known.attention_since:
@@ -155,6 +159,7 @@ def plan_document(
         **order,
         "ranks": ranks,
         "multi_device_attention": is_multi_device(networks),
+        "tensorrt_version": dotted(allowed().running(scenario.request.tensorrt_version)),
         "buffer_bytes": buffer_bytes(networks, order),
         "needs": needs(networks),
         "environment": dict([UNMIXED] if plan.gpus > 1 else []),

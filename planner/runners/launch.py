@@ -175,7 +175,7 @@ def _launch(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Lau
         *_untold(line, limits, plan, settings),
         *shared,
         note,
-        line.after.format(gpus=plan.gpus),
+        line.after.format(gpus=plan.gpus, made="video" if settings.video else "image"),
     )
     return Launch(
         engine=engine.title,

@@ -1,6 +1,7 @@
 """Why a plan cannot be run: one answer, of engines and of TensorRT alike."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,9 @@ from planner.request.plan import Plan, nearest
 from planner.runners.launch_settings import Settings, settings_of
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
+from planner.search.evaluate import Shared
 from planner.search.plans import objections, plans
+from planner.search.ranking import judge
 from planner.strategies.tp import padded_widths
 from topology.base import IllegalPlanError, format_seconds
 from topology.base.values import dataclass
@@ -27,7 +30,9 @@ DIVISIONS: Final[Mapping[str, str]] = {
 }
 """What may have to divide by the ranks of a sequence, in words; of `sides` one of the two."""
 GOOD: Final = 32
-"""First plans that TensorRT runs, among which the nearest to one that it does not is looked for."""
+"""Plans among which the nearest to one that is refused is looked for."""
+NEAR: Final = 3
+"""Plans that are named in place of one that is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,17 +291,19 @@ SIGN: Final = "!"
 
 
 def instead(scenario: Scenario, plan: Plan, refuses: Callable[[Plan], str]) -> str:
-    """Name the plans most like one that is refused, of all that are legal and are not.
-
-    Whether they fit in memory, and how fast they are, is not looked at.
-    """
-    model, work = scenario.model, scenario.workload
-    legal = (
+    """Name the plans most like one that is refused, of all that are not, and that fit."""
+    model, work, shared = scenario.model, scenario.workload, Shared()
+    able = (
         other
         for other in plans(model, plan.gpus)
-        if not any(objections(model, work, other, plan.gpus))
+        if not any(objections(model, work, other, plan.gpus)) and not refuses(other)
     )
-    near = ", ".join(map(str, nearest(plan, (other for other in legal if not refuses(other)))))
+    fit = (
+        str(other)
+        for other in nearest(plan, able, count=GOOD)
+        if isinstance(judge(scenario, other, shared), PlanEstimate)
+    )
+    near = ", ".join(islice(fit, NEAR))
     return f"; nearest that run: {near}" if near else ""
 
 

@@ -8,11 +8,11 @@ from planner.engines.tables import allowed
 from planner.recommendation import recommend_plans
 from planner.request.plan import nearest
 from planner.request.request import Request
-from planner.runners.refusal import footnotes
+from planner.runners.refusal import check_tensorrt, footnotes
 from planner.scenario.scenario import resolve
 from planner.search.plans import objections, plans
 from planner.strategies import parse_plan
-from topology.base import InputError
+from topology.base import IllegalPlanError, InputError
 from topology.catalogue import find_hardware
 
 
@@ -70,6 +70,26 @@ def test_groups_elsewhere_are_to_be_watched():
     assert not any(
         "unproven" in one for one in allowed().cautions(testmodels.flux, plan, "11.2.0.86")
     )
+
+
+@pytest.mark.parametrize(
+    ("version", "numbers"),
+    [("11.0.0", ["4381", "4388"]), ("11.1.0", ["4381", "4388"]), ("11.2.0", []), ("11.5.0", [])],
+)
+def test_what_a_version_does_wrong_is_said_of_plans_that_meet(version, numbers):
+    said = " ".join(allowed().cautions(testmodels.flux, parse_plan("tp4"), version))
+
+    assert [number for number in ("4380", "4381", "4388") if number in said] == numbers
+    alone = allowed().cautions(testmodels.flux, parse_plan("dp4"), version)
+    assert not any("pytorch" in line for line in alone)
+
+
+def test_what_is_nearest_fits_too():
+    """Four copies of Llama 3.1 70B do not fit the GPUs that a pipeline of four was asked for."""
+    scenario = resolve(Request(model="llama-3.1-70b", gpus=4))
+
+    with pytest.raises(IllegalPlanError, match=r"nearest that run: tp4, dp2\.tp2$"):
+        check_tensorrt(scenario, parse_plan("pp4"))
 
 
 def test_all_to_all_is_newer_than_the_other_collectives():
@@ -154,7 +174,7 @@ def test_the_table_is_as_the_documents_say():
     known = allowed()
 
     assert known.capability == (8, 0)
-    assert known.attention_capability == (10, 0)
+    assert (known.attention_capability, known.attention_below) == ((10, 0), (12, 0))
     assert set(known.attention_types) == {"fp16", "bf16"}
     assert known.nccl_search == ("libnccl.so.2", "libnccl.so")
     assert known.nccl_all_to_all == (2, 28)

@@ -49,6 +49,22 @@ def folder(written, tmp_path):
     return Path(shutil.copytree(written, tmp_path / "out"))
 
 
+@pytest.mark.parametrize(
+    ("name", "here", "said"),
+    [
+        ("tensorrt", "11.5.0.12", ""),
+        ("tensorrt", "11.0.0.114", "planner export --tensorrt-version 11.0.0.114 minds its faults"),
+        ("tensorrt_rtx", "1.7.1", "does not run those of several GPUs"),
+    ],
+)
+def test_engines_of_another_tensorrt_than_networks_were_written_for_are_said(name, here, said):
+    found = SimpleNamespace(__name__=name, __version__=here)
+    lines = [*running._other_version(found, {"tensorrt_version": "11.5.0"})]  # noqa: SLF001
+
+    assert len(lines) == bool(said)
+    assert said in "".join(lines)
+
+
 @pytest.fixture
 def built(folder):
     """A folder whose engines are there, and are none."""

@@ -67,7 +67,7 @@ def said(model, plan):
             "TensorRT Model Connect",
             (
                 "trtmc build black-forest-labs/FLUX.1-dev --tensor-parallel-size 8 "
-                "--precision bf16  # run the bundle: mpirun -np 8 trtmc generate-video BUNDLE"
+                "--precision bf16  # run the bundle: mpirun -np 8 trtmc generate-image BUNDLE"
             ),
         ),
         (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.engines.tables import allowed
-from topology.base import GIB
+from topology.base import GIB, InputError
 from validate.doctor import diagnose, doctor
 from validate.tensorrt.probe import Host, InstalledLibrary, NamedGpu, find_nccl
 
@@ -118,6 +118,15 @@ def test_a_version_that_may_lose_collectives_is_told_the_way_round():
     check = state(found, "TensorRT")
     assert check.state == "watch"
     assert "--tensorrt-version 11.0.0.114" in check.advice
+
+
+def test_a_version_that_is_not_here_is_judged():
+    check = next(one for one in doctor({}, "11.2.1.2").checks if one.name == "TensorRT")
+
+    assert (check.state, check.found) == ("watch", "11.2.1.2, as asked for")
+    assert "4380" in check.advice
+    with pytest.raises(InputError, match=r"tensorrt_version: got 11\.9, wanted one that there is"):
+        doctor({}, "11.9")
 
 
 def test_a_smaller_release_of_a_known_system_is_well():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import testmodels
 from engineruns import Quiet, Setup, free_port, job, place, setup
+from exportedfolders import of_a_model
 
 from planner.lowering import lower
 from planner.strategies import parse_plan
@@ -175,6 +176,15 @@ def test_every_engine_with_collectives_takes_a_communicator():
     assert alone == ["text_tower"]  # on every rank the same, and not for several devices
     groups = [tuple(sorted(ranks)) for ranks in made.world.joined.values()]
     assert groups == [(0, 1)] * 4  # two pairs of branches, two pairs along the sequence
+
+
+@pytest.mark.parametrize("model", ["cosmos3", "llama-3.1-8b"])
+def test_every_folder_that_is_exported_starts_with_its_program_s_collectives(model):
+    """This draws some of all models on 2 to 8 GPUs: tests/exportedfolders.py."""
+    _, count, said = of_a_model(model, [2])
+
+    assert count
+    assert said == []
 
 
 def test_communicators_are_handed_over_at_once():

@@ -15,7 +15,7 @@ import numpy as np
 
 from planner import tensorrt
 from planner.engines.tables import allowed
-from planner.export.tensorrt import one_token, tensorrt_folder
+from planner.export.tensorrt import compute_of, one_token, tensorrt_folder
 from planner.lowering import lower
 from planner.request.plan import Plan
 from planner.request.request import Request
@@ -30,7 +30,7 @@ from planner.tensorrt.runner.external_weights import writer
 from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.library import is_rtx, load, version
 from planner.tensorrt.runner.weights import drawn
-from topology.base import IllegalPlanError, ModelError, Seconds
+from topology.base import IllegalPlanError, InputError, ModelError, Seconds
 from topology.base.values import dataclass
 from validate.launch import Place
 from validate.plans.cases import Case, Subject, subject_of
@@ -239,7 +239,7 @@ def predicted(subject: Subject, profile: str) -> float:
     step = price(_question(subject, profile), subject.plan).step_s
     if subject.case.mode == "graph":
         return step
-    order = _written(subject, Recipe(precision=subject.case.precision))[1]
+    order = _written(subject, _recipe(subject.case))[1]
     return step + tensorrt.enqueue(order, Seconds(step), allowed()).exposed
 
 
@@ -249,7 +249,7 @@ def _only_built(report: Report, small: Subject, library: ModuleType, gpus: int, 
         return report
     if before is not None:
         return replace(report, engines=before.engines, engine_bytes=before.engine_bytes)
-    recipe = Recipe(precision=small.case.precision)
+    recipe = _recipe(small.case)
     options = Options(level=0, capability="" if gpus else CAPABILITY, outside=how.outside)
     sizes = []
     for network in _written(small, recipe)[0]:
@@ -268,10 +268,25 @@ def build_network(network: EngineNetwork, library: ModuleType, options: Options)
     return made
 
 
+def _recipe(case: Case) -> Recipe:
+    """Write networks down as export does."""
+    return Recipe(compute=compute_of(case.precision), precision=case.precision)
+
+
 def _request(case: Case, hardware: str, profile: str) -> Request:
-    """Ask for what export writes: text towers run as often as it lets them."""
+    """Ask for what export writes: text towers run as often as it lets them, for this TensorRT."""
     asked = replace(case, mode="graph").request(hardware, profile)
-    return replace(asked, text_tower=None)
+    return replace(asked, text_tower=None, tensorrt_version=_installed())
+
+
+def _installed() -> str:
+    """Version of the TensorRT that is here, as far as it is known; empty for the newest."""
+    try:
+        here = version(load(("tensorrt",)))
+        allowed().running(here)
+    except (RunError, InputError):
+        return ""
+    return here
 
 
 def _question(subject: Subject, profile: str) -> Scenario:

@@ -4,10 +4,11 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from pathlib import Path
+from types import ModuleType
 from typing import Final, NoReturn
 
 from planner.tensorrt.runner import harness
@@ -15,7 +16,14 @@ from planner.tensorrt.runner.build import Log, Options, logger
 from planner.tensorrt.runner.connections import join
 from planner.tensorrt.runner.device import nccl_version, open_cuda, open_nccl
 from planner.tensorrt.runner.errors import InputError, MissingError, RunError
-from planner.tensorrt.runner.library import load, require, version
+from planner.tensorrt.runner.library import (
+    Document,
+    is_rtx,
+    load,
+    numbers,
+    require,
+    version,
+)
 from planner.tensorrt.runner.place import meets_at, rank_of
 from planner.tensorrt.runner.processes import WRONG, Guard, start
 from planner.tensorrt.runner.run import Job, Limits, Outcome, Parts, run
@@ -114,7 +122,8 @@ def _build(folder: harness.Folder, arguments: argparse.Namespace) -> int:
         outside=_outside(arguments),
     )
     source = harness.weights_from(arguments.weights, folder.plan)
-    load()  # before anything is written
+    for line in _other_version(load(), folder.plan):  # before anything is written
+        print(line, flush=True)
     record = _settle(folder, _told(arguments, outside=options.outside), again=arguments.again)
     try:
         harness.build_all(folder, source, options, lambda line: print(line, flush=True))
@@ -122,6 +131,18 @@ def _build(folder: harness.Folder, arguments: argparse.Namespace) -> int:
         if not _there(folder):
             record.unlink(missing_ok=True)
     return 0
+
+
+def _other_version(library: ModuleType, plan: Document) -> Iterator[str]:
+    """Say that engines are built by another TensorRT than networks were written for."""
+    here, wanted = version(library), str(plan["tensorrt_version"])
+    if is_rtx(library):
+        yield f"TensorRT-RTX {here} builds engines, and does not run those of several GPUs"
+    elif numbers(here)[:2] != numbers(wanted)[:2]:
+        yield (
+            f"networks were written for TensorRT {wanted}, and {here} is here: planner export "
+            f"--tensorrt-version {here} minds its faults"
+        )
 
 
 def _there(folder: harness.Folder) -> list[Path]:

@@ -1,0 +1,222 @@
+"""Every folder that is exported for catalogue models starts, on engines that tell what they are.
+
+``python tests/exportedfolders.py`` writes the folder of every plan that TensorRT runs on 2, 4 and 8
+GPUs, of each model at a small size, starts all of its ranks on stand-ins for TensorRT, CUDA and
+NCCL, and holds the collectives of its networks against the program's. It ends with 1 where
+something is wrong. ``--part 2/8`` is the second eighth of the models, ``--processes`` how many run
+at once, ``--build`` has TensorRT-RTX build the engines too; ``tests/validate/test_tensorrt_run.py``
+draws some of them.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import faketensorrt as fake
+from engineruns import Quiet, free_port
+
+from costmodels.program import Collective, Loop
+from planner.export.files import write_folder
+from planner.export.tensorrt import tensorrt_folder
+from planner.lowering import lower
+from planner.models import names, read_model
+from planner.request.plan import Plan
+from planner.request.request import Request
+from planner.runners.refusal import tensorrt_refusal
+from planner.scenario.scenario import Scenario, resolve
+from planner.search.plans import objections, plans
+from planner.search.ranking import price
+from planner.tensorrt import Recipe, networks_of
+from planner.tensorrt.runner import build as builder
+from planner.tensorrt.runner import harness
+from planner.tensorrt.runner.connections import join
+from planner.tensorrt.runner.errors import RunError
+from planner.tensorrt.runner.layers import Share
+from planner.tensorrt.runner.library import load
+from planner.tensorrt.runner.run import Job, Limits, Parts, run
+from planner.tensorrt.runner.weights import drawn
+from topology.base import InputError
+from validate.reference import shrink
+
+GPUS: Final = (2, 4, 8)
+PATIENCE_S: Final = 300
+
+
+def exportable(model: str, gpus: int) -> Iterator[tuple[Scenario, Plan]]:
+    """Yield the plans of a model that TensorRT runs, each in its request at a small size."""
+    tokens = 1 if read_model(model).kind == "decoder" else None
+    scenario = resolve(Request(model=model, gpus=gpus, output_tokens=tokens))
+    work = scenario.workload
+    for plan in plans(scenario.model, gpus):
+        illegal = any(objections(scenario.model, work, plan, gpus))
+        if plan.gpus == gpus and not illegal and not tensorrt_refusal(scenario, plan):
+            small, shrunk = shrink(scenario.model, work, plan)
+            yield replace(scenario, model=small, workload=shrunk), plan
+
+
+def wrong(files: dict[str, bytes], *, build: bool = False) -> Iterator[str]:
+    """Start a folder's ranks on stand-ins, and say what is wrong with it.
+
+    build : whether TensorRT-RTX builds the engines of the first rank too.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = harness.open_folder(write_folder(files, f"{scratch}/plan"))
+        if build:
+            yield from _unbuilt(folder)
+        world, port = fake.World(), free_port()
+        ranks = range(len(folder.plan["ranks"]))
+        failed: dict[int, str] = {}
+        threads = [
+            threading.Thread(target=_rank, args=(folder, rank, world, port, failed), daemon=True)
+            for rank in ranks
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        late = [rank for rank, thread in zip(ranks, threads, strict=True) if thread.is_alive()]
+    yield from (f"rank {rank}: {text}" for rank, text in sorted(failed.items()))
+    yield from (f"rank {rank} does not end" for rank in late)
+
+
+def _unbuilt(folder: harness.Folder) -> Iterator[str]:
+    """Say which networks TensorRT-RTX builds no engine of, with its reason."""
+    for document in folder.documents:
+        share = Share(document=document, arrays=folder.constants(document["name"]), weights=drawn())
+        try:
+            made = builder.build(load(), share, builder.Options(level=0, capability="SM120"))
+        except RunError as error:
+            yield str(error)
+        else:
+            if not made.plan:
+                yield f"{document['name']}: an engine of no bytes"
+
+
+def _rank(
+    folder: harness.Folder, rank: int, world: fake.World, port: int, failed: dict[int, str]
+) -> None:
+    device, plan = fake.FakeDevice(), folder.plan
+    try:
+        met = join(rank, len(plan["ranks"]), ("127.0.0.1", port), PATIENCE_S, plan["digest"])
+        parts = Parts(
+            library=fake.library(world, device),
+            device=device,
+            nccl=world,
+            connections=met,
+            guard=Quiet([]),
+        )
+        job = Job(
+            plan=plan,
+            rank=rank,
+            documents=folder.documents,
+            tables={one["name"]: folder.tables(one, rank) for one in folder.documents},
+            engines=partial(_engine, folder, rank),
+            given=harness.given_from(folder.path / "inputs"),
+            limits=Limits(meet_s=PATIENCE_S, bind_s=PATIENCE_S, step_s=PATIENCE_S),
+            steps=1,
+        )
+        try:
+            run(job, parts)
+        finally:
+            met.close()
+    except Exception as error:  # noqa: BLE001  # is told of
+        failed[rank] = f"{type(error).__name__}: {error}"
+
+
+def _engine(folder: harness.Folder, rank: int, name: str) -> bytes:
+    document = next(one for one in folder.documents if one["name"] == name)
+    place = harness.place(folder.plan, name, rank)
+    return fake.engine(document, folder.constants(name), place)
+
+
+def unlike(scenario: Scenario, plan: Plan, files: dict[str, bytes]) -> Iterator[str]:
+    """Say where the collectives of a folder's networks are not those of the plan's program."""
+    program = lower(scenario.model, scenario.workload, plan, ordered=True)
+    stages = {stage.name: stage.body for stage in program.stages}
+    if "denoise" in stages:
+        forward, *rest = stages["denoise"]
+        stages |= {"forward": forward.body, "combine": rest}
+    for network in networks_of(program, Recipe()):
+        dropped = Counter(_named(layer) for layer in network.unused if layer.kind == "collective")
+        wanted = Counter(_said(stages[network.name], 1)) - dropped
+        layers = json.loads(files[f"networks/{network.name}.json"])["layers"]
+        found = Counter(
+            f"{one['operation']} {one['axis']}" for one in layers if one["kind"] == "collective"
+        )
+        if found != wanted:
+            yield f"{network.name} has {dict(found)}, and its program {dict(wanted)}"
+
+
+def _named(layer: object) -> str:
+    return f"{layer.attributes['operation']} {layer.attributes['axis']}"
+
+
+def _said(items: Sequence[object], times: int) -> Iterator[str]:
+    for item in items:
+        if isinstance(item, Loop):
+            yield from _said(item.body, times * int(item.count))
+        elif isinstance(item, Collective):
+            yield from [f"{item.kind} {item.axis}"] * times
+
+
+def of_a_model(
+    model: str, gpus: Sequence[int] = GPUS, *, build: bool = False
+) -> tuple[str, int, list[str]]:
+    """Write and start all folders of a model; its name, how many, and what is wrong."""
+    said, count, done = [], 0, set()
+    for number in gpus:
+        try:
+            found = list(exportable(model, number))
+        except InputError as error:
+            said.append(f"{model} on {number}: {error}")
+            continue
+        for scenario, plan in found:
+            count += 1
+            try:
+                files = tensorrt_folder(scenario, price(scenario, plan))
+                complaints = [*unlike(scenario, plan, files)]
+                what = _digest(files)
+                complaints += [] if what in done else wrong(files, build=build)
+                done.add(what)
+            except Exception as error:  # noqa: BLE001  # is told of, and the rest is asked for
+                complaints = [f"{type(error).__name__}: {error}"]
+            said += [f"{model} {plan}: {text}" for text in complaints]
+    return model, count, said
+
+
+def _digest(files: dict[str, bytes]) -> str:
+    kept = [files[name] for name in sorted(files) if name.startswith(("networks/", "cpp/sched"))]
+    return hashlib.blake2b(b"".join(kept)).hexdigest()
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Write and start all, and say what is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", default="1/1", help="of the models, such as 2/8")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--build", action="store_true", help="by TensorRT-RTX, for SM 12.0")
+    options = parser.parse_args(words)
+    place, _, parts = options.part.partition("/")
+    models = list(names())[int(place) - 1 :: int(parts)]
+    total, failures = 0, 0
+    with ProcessPoolExecutor(options.processes) as pool:
+        for model, count, said in pool.map(partial(of_a_model, build=options.build), models):
+            total, failures = total + count, failures + len(said)
+            sys.stdout.write("\n".join([f"{model}: {count}, {len(said)} wrong", *said, ""]))
+            sys.stdout.flush()
+    sys.stdout.write(f"{total} folders, {failures} wrong\n")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
