@@ -282,11 +282,11 @@ def _request(case: Case, hardware: str, profile: str) -> Request:
 def _installed() -> str:
     """Version of the TensorRT that is here, as far as it is known; empty for the newest."""
     try:
-        here = version(load(("tensorrt",)))
-        allowed().running(here)
+        library = load()
+        allowed().running(version(library))
     except (RunError, InputError):
         return ""
-    return here
+    return "" if is_rtx(library) else version(library)
 
 
 def _question(subject: Subject, profile: str) -> Scenario:
