@@ -78,7 +78,7 @@ def advice(
     yield from (f"{lead.plan}: {note}" for note in lead.notes)
     if not under_load:
         yield from _fewer(scenario, lead, runnable)
-    yield from length_notes(scenario.model, scenario.workload)
+    yield from length_notes(scenario)
     if not served:
         yield from _peers_note(scenario, peers)
         yield from _replicas(lead, peers, objective)
@@ -373,16 +373,37 @@ def throughput_note(kind: Kind, batch: int, gpus: int) -> Iterator[str]:
         )
 
 
-def length_notes(model: Model, workload: Workload) -> Iterator[str]:
+def length_notes(scenario: Scenario) -> Iterator[str]:
     """Yield what to know of sequences as long as those asked for."""
-    yield from size_notes(model, workload)
-    yield from sparse_note(model, workload)
+    yield from size_notes(scenario)
+    yield from sparse_note(scenario.model, scenario.workload)
 
 
-def size_notes(model: Model, workload: Workload) -> Iterator[str]:
+def size_notes(scenario: Scenario) -> Iterator[str]:
     """Yield what stands against the sizes that are asked for."""
+    model, workload = scenario.model, scenario.workload
     yield from context_note(model, workload)
+    yield from sides_note(model, scenario.request)
     yield from frames_note(model, workload)
+
+
+def sides_note(model: Model, request: Request) -> Iterator[str]:
+    """Yield the sides of the image that is made, where the pipeline rounds those asked for down.
+
+    >>> from planner.models import read_model
+    >>> next(sides_note(read_model("flux.1-dev"), Request(model="flux.1-dev", gpus=1, height=17)))
+    'height 17: the pipeline rounds it down to a multiple of 16; priced as 16'
+    """
+    latent = model.latent
+    if latent is None or latent.rounds != "down":
+        return
+    for name, patch in (("height", latent.patch_height), ("width", latent.patch_width)):
+        step, side = latent.spatial * patch, getattr(request, name)
+        if side and side % step:
+            yield (
+                f"{name} {side}: the pipeline rounds it down to a multiple of {step}; priced as "
+                f"{side - side % step}"
+            )
 
 
 def frames_note(model: Model, workload: Workload) -> Iterator[str]:
@@ -498,7 +519,7 @@ def misses(request: Request, serving: Serving | None) -> Iterator[str]:
 
 def notes_on(scenario: Scenario, estimate: PlanEstimate) -> list[str]:
     """Say what to know of a plan: what is done to make it legal, and who cannot run it."""
-    beyond = length_notes(scenario.model, scenario.workload)
+    beyond = length_notes(scenario)
     refused = refusals(scenario, [estimate.plan])
     variables = variable_notes(scenario, estimate)
     return [*estimate.notes, *beyond, *variables, *footnotes(scenario, [estimate], refused)]

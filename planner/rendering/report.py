@@ -42,7 +42,7 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
     top : plans to show. rejected : whether to say why others were rejected.
     """
     scenario, lead = answer.scenario, answer.lead
-    first = list(size_notes(scenario.model, scenario.workload))
+    first = list(size_notes(scenario))
     parts: Parts = [Line(text=asked(scenario), style="bold"), *_notes(answer.notes)]
     parts += [*(Line(text=f"! {line}") for line in first), ""]
     if lead is not None:

@@ -1,6 +1,5 @@
 """The machine that a request brings: which of its GPUs are used, and which one sets the pace."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -13,11 +12,10 @@ from costmodels.tables import own_profile, profile_for
 from topology.base import MIB, InputError, Sourced, TopologyError, counted, format_bytes, shown
 from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric, Hardware, all_hardware, find_hardware
-from topology.machine import Gpu, Machine, Survey, fabric, repeated, survey_of
+from topology.machine import SLICES, Gpu, Machine, Survey, fabric, mig_share, repeated, survey_of
 
-_PROFILE: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.([0-9]{1,3})gb(?:\+\S{1,12})?")
-_SLICES: Final = 7  # MIG compute slices of a GPU
 _TRIED: Final = 10  # GPUs of a host up to which every subset is tried
+_ALIKE: Final = 0.05  # drivers keep back as much of a memory
 _PROBE: Final = 16 * MIB  # B, the all-reduce that compares subsets
 
 
@@ -96,15 +94,14 @@ class Subset:
         slowest = min(
             map(find_hardware, kinds), key=lambda kind: kind.device.needed_peak(precision)
         )
-        memory = min(_memory(gpu) for gpu in self.chosen)
+        memory = min(map(_memory, self.chosen))
         narrow = min(find_hardware(name).device.memory_bandwidth.value for name in kinds)
         device = replace(
-            slowest.device,
-            memory=_least(slowest.device.memory, memory),
-            memory_bandwidth=_least(slowest.device.memory_bandwidth, narrow),
+            slowest.device, memory_bandwidth=_ruled(slowest.device.memory_bandwidth, narrow)
         )
         if self.gpus == 1 and self.chosen[0].mig:
             device = sliced(device, self.chosen[0].slice)
+        device = replace(device, memory=_ruled(device.memory, memory))
         per = len(self.machine.gpus)
         return replace(slowest, device=device, gpus=per, domain=per)
 
@@ -131,6 +128,7 @@ class Subset:
             *lines,
             *self._mixed(),
             *self._sliced(),
+            *self._refitted(),
             *(f"warning: {line}" for line in self.machine.warnings),
         )
 
@@ -142,6 +140,18 @@ class Subset:
         line = (
             f"priced as one MIG slice {gpu.slice} of {_kind(gpu)}: {100 * share[0]:.3g} % of its "
             f"multiprocessors, {share[1] / 10**9:g} GB of its memory"
+        )
+        return (line,)
+
+    def _refitted(self) -> tuple[str, ...]:
+        """Say where a GPU has another memory than its kind in the catalogue."""
+        gpu = min(self.chosen, key=_memory)
+        listed = find_hardware(_kind(gpu)).device.memory.value
+        if gpu.mig or abs(_memory(gpu) - listed) < _ALIKE * listed:
+            return ()
+        line = (
+            f"{gpu.name} has {format_bytes(_memory(gpu))} of memory as the machine says, where "
+            f"{_kind(gpu)} has {format_bytes(listed)}"
         )
         return (line,)
 
@@ -236,7 +246,7 @@ def _kind(gpu: Gpu) -> str:
         why = f"{gpu.product!r} is not in the catalogue" if gpu.product else "has no known kind"
         raise InputError(
             f"topology: {gpu.name} {why}: say which it is (is most like) with --hardware, "
-            f"such as rtx-4090"
+            f"such as rtx-4090 or a file that describes it (as examples/my_gpu.toml)"
         )
     return gpu.hardware
 
@@ -246,23 +256,8 @@ def _speed(hardware: Hardware) -> float:
 
 
 def _memory(gpu: Gpu) -> float:
-    listed = find_hardware(_kind(gpu)).device.memory.value
-    return min(gpu.memory or listed, listed)
-
-
-def mig_share(profile: str) -> tuple[float, float] | None:
-    """Give the share of a GPU's multiprocessors and the bytes of memory of a MIG profile.
-
-    One of seven slices has an eighth of the multiprocessors: some are left over.
-
-    >>> mig_share("1g.10gb"), mig_share("7g.80gb"), mig_share("")
-    ((0.125, 10000000000.0), (1.0, 80000000000.0), None)
-    """
-    match = _PROFILE.fullmatch(profile)
-    if match is None:
-        return None
-    slices = int(match[1])
-    return (1.0 if slices == _SLICES else slices / (_SLICES + 1)), float(match[2]) * 10**9
+    """Bytes of a GPU: what the machine says, which may be another card than the catalogue's."""
+    return gpu.memory or find_hardware(_kind(gpu)).device.memory.value
 
 
 def sliced(device: Device, profile: str) -> Device:
@@ -271,8 +266,8 @@ def sliced(device: Device, profile: str) -> Device:
     if share is None:
         return device
     source = f"MIG slice {profile}"
-    eighths = max(1, round((_SLICES + 1) * share[1] / device.memory.value))
-    width = min(1.0, eighths / (_SLICES + 1))
+    eighths = max(1, round((SLICES + 1) * share[1] / device.memory.value))
+    width = min(1.0, eighths / (SLICES + 1))
 
     def part(number: Sourced, of: float) -> Sourced:
         return Sourced(value=number.value * of, kind="derived", source=source)
@@ -281,15 +276,15 @@ def sliced(device: Device, profile: str) -> Device:
     return replace(
         device,
         multiprocessors=Sourced(value=whole, kind="derived", source=source),
-        memory=_least(device.memory, share[1]),
+        memory=Sourced(value=share[1], kind="derived", source=source),
         memory_bandwidth=part(device.memory_bandwidth, width),
         l2=part(device.l2, width),
         peaks=tuple((name, part(peak, share[0])) for name, peak in device.peaks),
     )
 
 
-def _least(number: Sourced, value: float) -> Sourced:
-    if value >= number.value:
+def _ruled(number: Sourced, value: float) -> Sourced:
+    if value == number.value:
         return number
     return Sourced(value=value, kind="derived", source="the least of the machine's GPUs")
 

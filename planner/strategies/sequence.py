@@ -94,7 +94,8 @@ def sequence_objections(proposal: Proposal, degree: int, axis: str) -> Iterator[
         tokens = proposal.workload.length(name)
         if np.any(np.asarray(tokens) % grain):
             left = f"{tokens % grain} left"
-            yield f"{tokens} {name} tokens do not divide by {grain} ranks ({left})"
+            what = "tokens" if name == "tokens" else f"{name} tokens"
+            yield f"{tokens} {what} do not divide by {grain} ranks ({left})"
     yield from _short_prompt(proposal)
     yield from _unlike_chunks(proposal)
     if any(tower.recurrence is not None for tower in proposal.model.towers):

@@ -15,8 +15,9 @@ from planner import api
 from planner.advice.advice import (
     advice,
     difference,
-    length_notes,
     notes_on,
+    size_notes,
+    sparse_note,
     too_close,
     variable_notes,
 )
@@ -418,14 +419,30 @@ def test_priority_is_offered_to_a_ring_that_has_none():
     assert not list(variable_notes(ours, price(ours, ring)))
 
 
+@pytest.mark.parametrize(
+    ("model", "asked", "said"),
+    [
+        ("flux.1-dev", {"height": 17}, ["height 17: the pipeline rounds it down to"]),
+        ("flux.1-dev", {"height": 1024, "width": 1000}, ["width 1000: the pipeline rounds"]),
+        ("flux.1-dev", {"height": 1024}, []),
+        ("cosmos3", {"height": 720}, []),  # rounded up, and cut back
+    ],
+)
+def test_sides_that_the_pipeline_makes_smaller_are_said(model, asked, said):
+    notes = list(size_notes(resolve(Request(model=model, gpus=1, **asked))))
+
+    assert len(notes) == len(said)
+    assert all(note.startswith(begins) for note, begins in zip(notes, said, strict=True))
+
+
 def test_a_choice_of_keys_is_priced_as_dense_with_a_word():
     """DeepSeek-V3.2's indexer chooses 2,048 keys; shorter sequences have no more."""
     model = read_model("deepseek-v3.2")
     short, long = (Workload(tokens=(("tokens", n),), output_tokens=64) for n in (1024, 4096))
 
-    assert next(length_notes(model, long)).startswith("attention is priced as if each token saw")
-    assert not list(length_notes(model, short))
-    assert not list(length_notes(read_model("deepseek-v3.1"), long))
+    assert next(sparse_note(model, long)).startswith("attention is priced as if each token saw")
+    assert not list(sparse_note(model, short))
+    assert not list(sparse_note(read_model("deepseek-v3.1"), long))
 
 
 def test_cards_without_peer_access_say_so_and_what_it_changes():

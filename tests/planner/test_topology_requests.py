@@ -166,6 +166,18 @@ def test_plans_fit_the_smallest_memory():
     assert all(plan.memory_bytes < 25e9 for plan in one.plans)
 
 
+@pytest.mark.parametrize(("gib", "fits"), [(24, False), (48, True)])
+def test_the_memory_of_a_gpu_is_what_its_machine_says(gib, fits):
+    """RTX 4090s that were rebuilt with 48 GB run what does not fit the usual card."""
+    node = planner.read_topology(far_apart(2), hardware="rtx-4090").to_dict()
+    for row in node["gpus"]:
+        row["memory_bytes"] = gib * 2**30
+    answer = planner.recommend("flux.1-dev", gpus=1, topology=json.dumps(node))
+
+    assert bool(answer.plans) == fits
+    assert any("48 GiB of memory as the machine says" in line for line in answer.notes) == fits
+
+
 def test_slices_do_not_work_together():
     with pytest.raises(IllegalPlanError, match="MIG"):
         planner.estimate("llama-3.1-8b", gpus=2, plan="tp2", topology=SLICES)

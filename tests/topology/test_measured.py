@@ -210,6 +210,7 @@ def test_the_profile_of_a_slice_is_read_and_written():
     machine = read_topology(text)
 
     assert (machine.gpus[0].mig, machine.gpus[0].slice) == (True, "3g.40gb")
+    assert machine.gpus[0].memory == 40e9
     assert read_topology(json.dumps(machine.to_dict())).gpus[0].slice == "3g.40gb"
     both = read_topology(text + "  MIG 1g.10gb Device 1: (UUID: z)\n")
     assert (both.gpus[0].mig, both.gpus[0].slice) == (True, "")

@@ -46,6 +46,15 @@ def test_the_example_is_read_and_drawn():
     assert len(machine_of(own).gpus) == 4
 
 
+def test_a_gpu_beside_its_processor_is_as_fast_as_its_memory():
+    """A token of one request takes as long as its weights take to read, and little more."""
+    spark = ROOT / "examples" / "dgx_spark.toml"
+    plan = planner.estimate("llama-3.1-8b", gpus=1, hardware=spark, plan="single")
+    weights = 2 * 7.5e9  # B, of all but the embedding, in 16 bits
+
+    assert 0.75 < weights / 273e9 / plan.step_s < 1
+
+
 @pytest.mark.parametrize("name", ["h100-sxm", "l40s", "gb200", "t4", "v100-sxm"])
 def test_a_copy_of_the_catalogue_prices_as_its_generation(name, tmp_path):
     """Whatever has no kernel parameters of its own costs what the catalogue's GPU does."""

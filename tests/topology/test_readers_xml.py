@@ -8,6 +8,7 @@ import testpastes as pastes
 from testpastes import cpu_xml, gpu_xml, link_xml, net_xml, pci_xml, topology_xml
 
 from topology.catalogue import find_hardware
+from topology.drawing.report import tree
 from topology.machine import fabric
 from topology.machine.paths import PathType, path_types
 from topology.readers import read_topology
@@ -87,7 +88,31 @@ def test_coherent_links_reach_the_processor():
     edge = next(edge for edge in machine.edges if edge.kind == "c2c")
 
     assert edge.bandwidth.value == 400e9  # ten links of 40,000 MB/s
+    assert "C2C 400 GB/s" in "\n".join(tree(machine))
+    link = {"a": "GPU0", "b": "CPU0", "kind": "C2C", "bandwidth_bytes_per_s": 400e9}
+    assert (
+        link.items()
+        <= next(row for row in machine.to_dict()["links"] if row["kind"] == "C2C").items()
+    )
+    again = read_topology(json.dumps(machine.to_dict()))
+    assert [e.bandwidth.value for e in again.links_of("GPU0", "c2c")] == [400e9]
     assert path_types(machine)["GPU0", "NIC0"] == PathType.P2C
+
+
+def test_the_link_of_an_idle_gpu_does_not_rule():
+    """NVIDIA/nccl#2202: a GB10 shows 2.5 GT/s; its wireless port says nothing of it either."""
+    text = topology_xml(
+        cpu_xml(
+            0,
+            pci_xml("000f:01:00.0", "gpu", gpu_xml(0, 121), speed="2.5 GT/s PCIe"),
+            pci_xml("0009:01:00.0", "nic", net_xml("wlan0", 0, 10000), speed="5.0 GT/s PCIe"),
+            vendor="arm",
+        )
+    )
+    machine = read_topology(text)
+
+    assert [edge.generation for edge in machine.links_of("GPU0", "pcie")] == [5]
+    assert [edge.generation for edge in machine.links_of("NIC0", "pcie")] == [2]
 
 
 def test_a_frame_without_gpu_elements_counts_gpus_by_class():

@@ -13,6 +13,7 @@ from topology.catalogue.names import GpuName, Instance, load_instances, load_nam
 from topology.catalogue.rates import Rates, load_rates
 
 _LARGEST: Final = 2**20  # B, a file of hardware
+_OWN: Final = "a file describes others: examples/my_gpu.toml"
 _MARKS: Final = frozenset("/\\")  # of a path
 
 
@@ -44,9 +45,9 @@ def find_hardware(name: str | Path) -> Hardware:
         return catalogue[text.lower()]
     if isinstance(name, str) and not names_file(text):
         if re.match(r"mi\d|amd|instinct|radeon", text, re.IGNORECASE):
-            wanted = "a GPU of NVIDIA: none of AMD is in the catalogue"
+            wanted = f"a GPU of NVIDIA: none of AMD is in the catalogue ({_OWN})"
             raise InputError(f"hardware: got {text[:60]!r}, wanted {wanted}")
-        raise unknown("hardware", text, catalogue)
+        raise InputError(f"{unknown('hardware', text, catalogue)} ({_OWN})")
     if not text.isprintable():  # answers call the hardware by it
         raise InputError(f"hardware {text[:100]!r}: wanted a path of printable characters")
     try:

@@ -144,8 +144,8 @@ def tree(machine: Machine) -> list[str]:
     for edge in machine.edges:
         if edge.kind in ("pcie", "host"):
             below.setdefault(edge.b, []).append(edge)
-    devices: dict[str, Gpu | Nic] = {gpu.name: gpu for gpu in machine.gpus}
-    devices |= {nic.name: nic for nic in machine.nics}
+    devices = {nic.name: _nic(nic) for nic in machine.nics}
+    devices |= {gpu.name: _gpu(machine, gpu) for gpu in machine.gpus}
     branches: list[tuple[str, list[str]]] = []
     for node in machine.nodes:
         if node.kind == "cpu":
@@ -177,28 +177,32 @@ def _joined_up(branches: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
 
 def _grown(
     below: Mapping[str, Sequence[Edge]],
-    devices: Mapping[str, Gpu | Nic],
+    devices: Mapping[str, str],
     name: str,
     depth: int = 0,
 ) -> list[str]:
     edges = below.get(name, ()) if depth < 64 else ()
     return _joined_up([
         (
-            f"{_device(devices.get(edge.a), edge.a)}{_link(edge)}",
+            f"{devices.get(edge.a, edge.a)}{_link(edge)}",
             _grown(below, devices, edge.a, depth + 1),
         )
         for edge in edges
     ])  # fmt: skip
 
 
-def _device(device: Gpu | Nic | None, name: str) -> str:
-    if isinstance(device, Gpu):
-        memory = f" {format_bytes(device.memory)}" if device.memory else ""
-        return f"{name} {device.hardware or device.product or device.architecture}{memory}"
-    if isinstance(device, Nic):
-        speed = f" {_giga(device.bandwidth.value)} GB/s" if device.bandwidth else ""
-        return f"{name} {device.device}{speed}".rstrip()
-    return name
+def _gpu(machine: Machine, gpu: Gpu) -> str:
+    memory = f" {format_bytes(gpu.memory)}" if gpu.memory else ""
+    kind = gpu.hardware or gpu.product or gpu.architecture
+    coherent = (
+        f" [C2C {_giga(link.bandwidth.value)} GB/s]" for link in machine.links_of(gpu.name, "c2c")
+    )
+    return "".join([f"{gpu.name} {kind}{memory}", *coherent])
+
+
+def _nic(nic: Nic) -> str:
+    speed = f" {_giga(nic.bandwidth.value)} GB/s" if nic.bandwidth else ""
+    return f"{nic.name} {nic.device}{speed}".rstrip()
 
 
 def _link(edge: Edge) -> str:

@@ -15,6 +15,7 @@ from topology.machine.build import (
 from topology.machine.concerns import concerns, environment_concerns
 from topology.machine.flows import bisection_bandwidth
 from topology.machine.graph import (
+    SLICES,
     Edge,
     Gpu,
     Machine,
@@ -25,17 +26,24 @@ from topology.machine.graph import (
     PairKind,
     PeerState,
     PeerStatus,
+    mig_share,
 )
 from topology.machine.groups import fabric
-from topology.machine.paths import gpudirect, nccl_bandwidth, nccl_peers, path_types
+from topology.machine.paths import (
+    gpudirect,
+    nccl_bandwidth,
+    nccl_peers,
+    path_types,
+    processor_of,
+)
 from topology.machine.routes import components, graph_pairs
 from topology.machine.survey import Survey, survey_of
 
 __all__ = [
-    "MOST_HOSTS", "Builder", "Edge", "Gpu", "Machine", "NcclGraph", "Nic", "Node", "Pair",
+    "MOST_HOSTS", "SLICES", "Builder", "Edge", "Gpu", "Machine", "NcclGraph", "Nic", "Node", "Pair",
     "PairKind", "PeerState", "PeerStatus", "Survey",
     "assumed_network", "bisection_bandwidth", "cluster_of", "components",
     "concerns", "environment_concerns", "fabric", "gpu_of", "gpudirect", "graph_pairs",
-    "machine_of", "nccl_bandwidth", "nccl_peers", "nvlink_count", "path_types",
-    "repeated", "survey_of", "usual_nvlinks", "with_ports",
+    "machine_of", "mig_share", "nccl_bandwidth", "nccl_peers", "nvlink_count", "path_types",
+    "processor_of", "repeated", "survey_of", "usual_nvlinks", "with_ports",
 ]  # fmt: skip

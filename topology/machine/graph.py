@@ -4,6 +4,7 @@ A `Machine` describes one host (or the few hosts that a text described) and says
 of it a cluster has; nothing here is ever as large as the cluster.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
@@ -19,6 +20,8 @@ EdgeKind = Literal["nvlink", "c2c", "pcie", "host", "socket", "network"]
 PairKind = Literal["NVLINK", "NVSWITCH", "PIX", "PXB", "PHB", "NODE", "SYS", "C2C", "NET"]
 PairBasis = Literal["kind", "told", "measured"]
 PeerState = Literal["OK", "NS", "CNS", "GNS", "TNS", "DR", "U"]
+SLICES: Final = 7  # MIG compute slices of a GPU
+_PROFILE: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.([0-9]{1,3})gb(?:\+\S{1,12})?")
 _MOST_ROWS: Final = 10**6  # devices and links that are written out
 
 
@@ -27,9 +30,9 @@ class Gpu:
     """One GPU of a machine; `hardware` is its catalogue name where that is known.
 
     capability : compute capability without its point, assumed where `hardware` is None.
-    memory : bytes, None where unknown. peer_to_peer : GPUs reach each other over PCIe; no_peers :
-    why they do not, empty where that is unknown. slice : profile of the one MIG slice of it that is
-    seen, such as ``1g.10gb``.
+    memory : bytes, of its slice where one is seen; None where unknown. peer_to_peer : GPUs reach
+    each other over PCIe; no_peers : why they do not, empty where that is unknown. slice : profile
+    of the one MIG slice of it that is seen, such as ``1g.10gb``.
     """
 
     name: str
@@ -350,7 +353,13 @@ class Machine:
                     for copy in copies
                     for pair in self.pairs
                 ),
-                *(_pair_row(_wire(edge)) for edge in self.network_edges()),
+                *(
+                    _pair_row(_joined(edge, "C2C"), partial(self.full_name, copy))
+                    for copy in copies
+                    for edge in self.edges
+                    if edge.kind == "c2c"
+                ),
+                *(_pair_row(_joined(edge, "NET")) for edge in self.network_edges()),
             ],
             "peer_access": [asdict(peer) for peer in self.peers],
             "nccl_searches": [
@@ -394,9 +403,10 @@ class Machine:
         }
 
 
-def _wire(edge: Edge) -> Pair:
+def _joined(edge: Edge, kind: PairKind) -> Pair:
+    """Write a link to a part that is no GPU or NIC as the pair of its ends."""
     rate = BytesPerSecond(edge.bandwidth.value)
-    return Pair(a=edge.a, b=edge.b, kind="NET", count=edge.count, bandwidth=rate, read=False)
+    return Pair(a=edge.a, b=edge.b, kind=kind, count=edge.count, bandwidth=rate, read=False)
 
 
 def _pair_row(pair: Pair, full_name: Callable[[str], str] = str) -> dict[str, object]:
@@ -414,3 +424,18 @@ def _pair_row(pair: Pair, full_name: Callable[[str], str] = str) -> dict[str, ob
 def is_nvlink(pair: Pair | None) -> bool:
     """Tell whether two GPUs are known to reach each other by NVLink."""
     return pair is not None and pair.is_nvlink
+
+
+def mig_share(profile: str) -> tuple[float, float] | None:
+    """Give the share of a GPU's multiprocessors and the bytes of memory of a MIG profile.
+
+    One of seven slices has an eighth of the multiprocessors: some are left over.
+
+    >>> mig_share("1g.10gb"), mig_share("7g.80gb"), mig_share("")
+    ((0.125, 10000000000.0), (1.0, 80000000000.0), None)
+    """
+    match = _PROFILE.fullmatch(profile)
+    if match is None:
+        return None
+    slices = int(match[1])
+    return (1.0 if slices == SLICES else slices / (SLICES + 1)), float(match[2]) * 10**9

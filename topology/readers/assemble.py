@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Final, cast, get_args
 
-from topology.base import InputError, Sourced
+from topology.base import Bytes, InputError, Sourced
 from topology.base.values import dataclass
 from topology.catalogue import (
     Architecture,
@@ -31,7 +31,9 @@ from topology.machine import (
     concerns,
     gpu_of,
     graph_pairs,
+    mig_share,
     nvlink_count,
+    processor_of,
 )
 from topology.readers.layout import lay_out
 from topology.readers.reading import RANKS, GpuText, Label, Reading
@@ -133,9 +135,10 @@ def _links_of_one(reading: Reading) -> int:
     return max(links.values())
 
 
-_GENERATIONS: Final = {
+GENERATIONS: Final = {
     "volta": 3, "turing": 3, "ampere": 4, "ada": 4, "hopper": 5, "blackwell": 5,
 }  # fmt: skip
+"""PCIe generation of the servers that GPUs of each kind come in."""
 _CONSUMER: Final = "the driver refuses it on consumer cards"
 _ALIKE: Final = 1e-3  # a bandwidth that was not edited
 _NEAR: Final = 0.08  # a link of 25 GB/s shows as 25 to 26.6
@@ -194,7 +197,18 @@ def assemble(reading: Reading, choices: Choices) -> Machine:
         assumptions=(*reading.assumptions, *_guesses(reading, kinds, generation, builder, choices)),
         warnings=(*reading.warnings, *_degraded(reading, islands)),
     )
-    return _with_pairs(machine, reading, frozenset(filled))
+    return _with_pairs(_with_coherent(machine, reading, builder), reading, frozenset(filled))
+
+
+def _with_coherent(machine: Machine, reading: Reading, builder: Builder) -> Machine:
+    """Join GPUs to their processors by the C2C links that a text gives them."""
+    cpus = processor_of(machine)
+    links = [
+        builder.c2c(gpu.name, cpu, Sourced(value=gpu.coherent, kind="datasheet", source="JSON"))
+        for gpu in reading.gpus
+        if gpu.coherent is not None and (cpu := cpus[gpu.name]) is not None
+    ]
+    return replace(machine, edges=(*machine.edges, *links))
 
 
 def _usual_nvlinks(
@@ -213,13 +227,15 @@ def _usual_nvlinks(
 
 def _gpu(text: GpuText, kind: Hardware | None, generation: NvlinkGeneration | None) -> Gpu:
     gpu = gpu_of(kind, text.name) if kind else _unknown_gpu(text, generation)
+    profile = text.slices[0] if len(set(text.slices)) == 1 else ""
+    share = mig_share(profile)
     return replace(
         gpu,
         numa=text.numa,
         product=text.product,
-        memory=text.memory or gpu.memory,
+        memory=Bytes(share[1]) if share else text.memory or gpu.memory,
         mig=text.mig,
-        slice=text.slices[0] if len(set(text.slices)) == 1 else "",
+        slice=profile,
         bus=text.bus,
     )
 
@@ -245,7 +261,7 @@ def _pcie_generation(
     if choices.pcie_generation:
         return choices.pcie_generation
     usual = [kind.pcie_generation for kind in kinds.values() if kind is not None]
-    return min(usual or [_GENERATIONS[gpu.architecture] for gpu in gpus] or [4])
+    return min(usual or [GENERATIONS[gpu.architecture] for gpu in gpus] or [4])
 
 
 def _rate(reading: Reading, kind: Hardware | None, generation: NvlinkGeneration | None) -> Sourced:

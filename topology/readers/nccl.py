@@ -32,7 +32,7 @@ from topology.machine import (
     graph_pairs,
     usual_nvlinks,
 )
-from topology.readers.assemble import Choices
+from topology.readers.assemble import GENERATIONS, Choices
 from topology.readers.reading import MOST_DEVICES, MOST_GPUS
 from topology.readers.xml import Element
 
@@ -88,7 +88,7 @@ class _Parts:
         code = element.get("class").lower()
         inside = {child.tag for child in element.children}
         if "gpu" in inside or (code.startswith(("0x0300", "0x0302")) and not inside):
-            self.gpus.append(_Device(element, parent))
+            self.gpus.append(_Device(_awake(element), parent))
         elif inside & {"nic", "net"}:
             self._nets(element, parent)
         elif code.startswith("0x02"):
@@ -308,6 +308,14 @@ def _lanes(element: Element) -> int:
     return element.number("link_width", 16) or 16
 
 
+def _awake(element: Element) -> Element:
+    """Leave the speed of a GPU's link open where it is that of a link with nothing to do."""
+    if _speed(element) != 1:
+        return element
+    told = {key: value for key, value in element.attributes.items() if key != "link_speed"}
+    return replace(element, attributes=told)
+
+
 def _speed(element: Element) -> int:
     """PCIe generation of a link by its transfer rate, 0 where the file does not say."""
     match = _SPEED.fullmatch(element.get("link_speed"))
@@ -315,13 +323,20 @@ def _speed(element: Element) -> int:
 
 
 def _generation(parts: _Parts, choices: Choices) -> int:
-    """PCIe generation where a link does not say: as chosen, of the kind, of the other links."""
+    """PCIe generation where a link does not say: as chosen, of the kind, of the other links.
+
+    NICs tell it where no GPU says what it is.
+    """
     if choices.pcie_generation:
         return choices.pcie_generation
     kinds = [_kind(device, choices) for device in parts.gpus]
     usual = [kind.pcie_generation for kind in kinds if kind is not None]
-    links = [_speed(device.element) for device in (*parts.gpus, *parts.nics)]
-    return min(usual, default=0) or max(links, default=0) or 4
+    links, ports = (
+        [_speed(device.element) for device in devices] for devices in (parts.gpus, parts.nics)
+    )
+    levels = [device.gpu.number("sm", 0) for device in parts.gpus if device.gpu is not None]
+    known = [GENERATIONS[architecture_of(level)] for level in levels if level]
+    return min(usual, default=0) or max(links, default=0) or max(known or ports, default=0) or 4
 
 
 def _assumed(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeAlias, cast, get_args
 
 from topology.base import (
@@ -30,13 +31,18 @@ def read_own(text: str, catalogue: Mapping[str, Hardware]) -> Reading:
     names = {_text(row, "name") for row in gpus}
     nics = tuple(map(_nic, _rows(table, "nics") if "nics" in table else ()))
     devices = names | {nic.name for nic in nics}
-    links = _rows(table, "links")
+    rows = _rows(table, "links")
+    links = [row for row in rows if row.get("kind") != "C2C"]
+    coherent = {_text(row, "a"): _rate(row, "C2C") for row in rows if row.get("kind") == "C2C"}
     assumed = any(str(line).startswith(_ASSUMED) for line in _listed(table, "assumptions"))
     if len(devices) < len(gpus) + len(nics):
         raise TopologyError("JSON: two devices have one name")
     return Reading(
         source="JSON",
-        gpus=tuple(_gpu(row, catalogue, assumed=assumed) for row in gpus),
+        gpus=tuple(
+            replace(gpu, coherent=coherent.get(gpu.name))
+            for gpu in (_gpu(row, catalogue, assumed=assumed) for row in gpus)
+        ),
         nics=nics,
         labels=dict(_label(row, devices) for row in links),
         rates={
@@ -137,7 +143,7 @@ def _memory(value: Any, where: str) -> Bytes | None:  # noqa: ANN401  # any JSON
 
 
 def _rate(row: Row, place: str) -> BytesPerSecond:
-    value = row[_SPEED]
+    value = row.get(_SPEED)
     if type(value) not in (int, float) or not SLOWEST_LINK <= value <= FASTEST_LINK:
         raise TopologyError(
             f"JSON: {place[:90]}: {_SPEED} is {str(value)[:40]!r}: expected bytes a second"

@@ -38,7 +38,8 @@ class GpuText:
 
     numa : the one NUMA node it is on. affinity : its processors as written, when that is all.
     hardware : its catalogue name. slices : profiles of its MIG slices. lanes, most_lanes : PCIe
-    width now and at best. links : NVLinks that are up.
+    width now and at best. links : NVLinks that are up. coherent : bytes per second and direction
+    of its link to a processor whose memory it shares (C2C).
     """
 
     name: str
@@ -55,6 +56,7 @@ class GpuText:
     lanes: int = 16
     most_lanes: int = 16
     links: int | None = None
+    coherent: BytesPerSecond | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
