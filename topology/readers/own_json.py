@@ -143,7 +143,7 @@ def _memory(value: Any, where: str) -> Bytes | None:  # noqa: ANN401  # any JSON
 
 
 def _rate(row: Row, place: str) -> BytesPerSecond:
-    value = row.get(_SPEED)
+    value: Any = row.get(_SPEED)
     if type(value) not in (int, float) or not SLOWEST_LINK <= value <= FASTEST_LINK:
         raise TopologyError(
             f"JSON: {place[:90]}: {_SPEED} is {str(value)[:40]!r}: expected bytes a second"
