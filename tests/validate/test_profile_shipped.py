@@ -34,7 +34,7 @@ from validate.plans.compare import compare
 from validate.plans.measured import read_measured
 
 DATA = Path(str(files("validate"))) / "data"
-MACHINES = {machine.hardware: machine for machine in plans_run.MACHINES}
+MACHINES = {machine.hardware: machine for machine in plans_run.MACHINES if machine.profiled}
 PRODUCTS = {"h100-sxm": "NVIDIA H100 80GB HBM3", "h200-sxm": "NVIDIA H200"}
 H100, H200 = "h100-sxm", "h200-sxm"
 NAME = MACHINES[H100].profile

@@ -34,6 +34,7 @@ torch = pytest.importorskip("torch")
 from validate.torch import layout, recurrent  # noqa: E402
 from validate.torch.attention import (  # noqa: E402
     Ask,
+    folded,
     plain,
     query_runs,
 )
@@ -358,3 +359,14 @@ def test_a_triangle_of_like_keys_is_inverted_without_its_powers():
     product = recurrent.inverse(below) @ (below + torch.eye(64))
 
     torch.testing.assert_close(product, torch.eye(64))
+
+
+@pytest.mark.parametrize(("heads", "shared"), [(8, 1), (6, 3)])
+def test_heads_that_share_keys_may_stand_as_queries(heads, shared):
+    draw = torch.Generator().manual_seed(1)
+    q, k, v = (
+        torch.randn((2, rows, count, size), generator=draw, dtype=torch.float64)
+        for rows, count, size in ((1, heads, 24), (5, shared, 24), (5, shared, 16))
+    )
+    for got, want in zip(folded(plain)(q, k, v, Ask()), plain(q, k, v, Ask()), strict=True):
+        torch.testing.assert_close(got, want)

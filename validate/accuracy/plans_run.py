@@ -1,10 +1,11 @@
 """How far steps are from what `planner validate` measured of them on GPUs."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from topology.base.values import dataclass
 from validate.plans.compare import compare, rankings
-from validate.plans.measured import read_measured
+from validate.plans.measured import Measured, read_measured
 
 MODES: Final = {"graph": "CUDA graph", "eager": "eager", "compile": "compiled"}
 WITH_PROFILE: Final = "with its profile"
@@ -12,7 +13,9 @@ WITH_PROFILE: Final = "with its profile"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredMachine:
-    """A kind of machine that plans were run on, with a profile that is fitted to other work.
+    """A kind of machine that plans were run on.
+
+    profiled : a profile ships for it, fitted to other work.
 
     >>> one = MeasuredMachine(words="2 x H100", hardware="h100-sxm", gpus=2, date="2026-11-28")
     >>> one.folder, one.profile
@@ -23,6 +26,7 @@ class MeasuredMachine:
     hardware: str
     gpus: int
     date: str
+    profiled: bool = True
 
     @property
     def folder(self) -> str:
@@ -38,6 +42,9 @@ class MeasuredMachine:
 MACHINES: Final = (
     MeasuredMachine(words="2 x H100", hardware="h100-sxm", gpus=2, date="2026-11-28"),
     MeasuredMachine(words="2 x H200", hardware="h200-sxm", gpus=2, date="2026-11-28"),
+    MeasuredMachine(
+        words="1 x H200", hardware="h200-sxm", gpus=1, date="2026-11-29", profiled=False
+    ),
 )
 
 
@@ -48,15 +55,26 @@ def groups(text: str, machine: MeasuredMachine) -> dict[str, list[float]]:
     """
     rows = [row for row in read_measured(text, machine.folder) if row.status == "done"]
     usual = compare(rows, machine.hardware)
-    calibrated = compare(rows, machine.hardware, machine.profile)
-    ran, where = f"steps run on {machine.words}", f"choice on {machine.words}"
     errors = {
-        f"{ran}, {words}": [c.step_error for c in usual if c.measured.case.mode == mode]
+        f"{_ran(machine)}, {words}": [c.step_error for c in usual if c.measured.case.mode == mode]
         for mode, words in MODES.items()
     }
     errors[f"peak memory on {machine.words}"] = [c.memory_error for c in usual]
-    errors[f"{ran}, {WITH_PROFILE}"] = [c.step_error for c in calibrated]
-    lost = "time lost by the planner's"
-    errors[f"{lost} {where}"] = [ranking.regret for ranking in rankings(usual)]
-    errors[f"{lost} {where}, {WITH_PROFILE}"] = [r.regret for r in rankings(calibrated)]
-    return errors
+    errors[_lost(machine)] = [ranking.regret for ranking in rankings(usual)]
+    return errors | (_profiled(rows, machine) if machine.profiled else {})
+
+
+def _profiled(rows: Sequence[Measured], machine: MeasuredMachine) -> dict[str, list[float]]:
+    calibrated = compare(rows, machine.hardware, machine.profile)
+    return {
+        f"{_ran(machine)}, {WITH_PROFILE}": [c.step_error for c in calibrated],
+        f"{_lost(machine)}, {WITH_PROFILE}": [r.regret for r in rankings(calibrated)],
+    }
+
+
+def _ran(machine: MeasuredMachine) -> str:
+    return f"steps run on {machine.words}"
+
+
+def _lost(machine: MeasuredMachine) -> str:
+    return f"time lost by the planner's choice on {machine.words}"

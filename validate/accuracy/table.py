@@ -24,11 +24,11 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "collectives: nccl-tests logs that nothing was fitted to": (UNSEEN,),
     "kernels: samples of fitted tables, and seven other GPUs": ("matrix products", "attention"),
     "whole plans: published by others": ("whole plans", "plans of other sources"),
-    "whole plans: run by us on 2 GPUs": ("steps run on",),
+    "whole plans: run by us on 1 and 2 GPUs": ("steps run on",),
     "language models under load: TPOT": ("serving TPOT",),
     "language models under load: tokens/s": ("serving tokens/s",),
     "language models under load: TTFT": ("serving TTFT",),
-    "peak memory of plans run on 2 GPUs": ("peak memory",),
+    "peak memory of plans run by us": ("peak memory",),
     "chosen plan on 2 GPUs: slower than the fastest measured by": ("time lost",),
 }  # fmt: skip
 """Lines of the short table, and how the names of the groups begin that each pools: figures that

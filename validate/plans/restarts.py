@@ -144,7 +144,14 @@ def run(
         if lost.case in open_cases:
             system.append_line(output / RESULTS, line(lost))
         todo = remaining(open_cases, [lost])
+    _tell_undone(this, tell)
     return this.results()
+
+
+def _tell_undone(this: CasesToRun, tell: Callable[[str], None]) -> None:
+    """Say which cases the seconds did not last for: they have no row."""
+    for case in remaining(this.kept.todo, this.fresh()):
+        tell(f"{case.key}: not run: {this.options.seconds:g} s are too few; --seconds gives more")
 
 
 def run_as(
@@ -160,6 +167,7 @@ def run_as(
         return None
     this = _begin(cases, options, output, place.here or place.world, system.complain)
     work(place, options.job(this.kept.todo, options.seconds, this), output)
+    _tell_undone(this, system.complain)
     return this.results()
 
 

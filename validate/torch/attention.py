@@ -253,6 +253,18 @@ def cudnn_repeated(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ask: Ask) 
     return cudnn(q, k, v, ask)
 
 
+def folded(kernel: Softmax) -> Softmax:
+    """Attend one query a sample: heads that share keys stand as queries of one head."""
+
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ask: Ask) -> Result:
+        assert q.shape[1] == 1
+        rows = torch.unflatten(q[:, 0], 1, (k.shape[2], -1)).transpose(1, 2)
+        out, sums = (x.transpose(1, 2).flatten(1, 2)[:, None] for x in kernel(rows, k, v, ask))
+        return out, sums
+
+    return run
+
+
 def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ask: Ask) -> Result:
     """FlashAttention 2 as PyTorch ships it; knows windows, and one query against many keys."""
     out, sums = torch.ops.aten._flash_attention_forward(  # noqa: SLF001
@@ -274,6 +286,7 @@ def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ask: Ask) -> Result
 
 KERNELS: Final[dict[str, Softmax]] = {
     "cudnn": cudnn,
+    "cudnn_folded": folded(cudnn),
     "cudnn_repeated": cudnn_repeated,
     "flash": flash,
     "plain": plain,
@@ -287,7 +300,8 @@ def kernel_for(shape: KernelShape) -> str:
         return "plain"
     order = ["flash", "cudnn"] if shape.window or shape.single else ["cudnn", "flash"]
     if shape.key_value_heads < shape.heads:
-        order.insert(order.index("cudnn") + 1, "cudnn_repeated")
+        repeated = "cudnn_folded" if shape.single else "cudnn_repeated"
+        order.insert(order.index("cudnn") + 1, repeated)
     if shape.window:
         order = ["flash"]
     return next((name for name in order if _is_right(name, shape)), "plain")
