@@ -1,14 +1,22 @@
 """A table of collectives as nccl-tests prints one: size, time, algorithm and bus bandwidth."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from costmodels.basis import Basis
 from costmodels.collectives import Calibration, basis, choose, collective_time, steps
 from costmodels.tables import profile_for
-from topology.base import InputError, counted, format_bytes, format_seconds, parse_bytes
-from topology.base.table import Table, csv, terminal
+from topology.base import (
+    InputError,
+    counted,
+    format_bytes,
+    format_number,
+    format_seconds,
+    parse_bytes,
+)
+from topology.base.chart import Axis, Series, curves
+from topology.base.table import Drawing, Part, Said, Table, Title, csv, terminal
 from topology.base.values import dataclass
 from topology.catalogue import Fabric, Network, find_hardware
 
@@ -21,6 +29,7 @@ LARGEST: Final = 2**44
 MOST_GPUS: Final = 2**17
 MOST_NODES: Final = 2**14
 BAR: Final = 30
+GIGA: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +105,13 @@ class SideBySide:
         """Write a row of each size and algorithm as CSV: bytes, seconds, bytes a second."""
         rows = [asdict(row).values() for table in self.tables for row in table.rows]
         return csv(MessageRow.__dataclass_fields__, rows)
+
+    def parts(self) -> list[Part]:
+        """Say everything on a page, with the time and the bus bandwidth of each algorithm."""
+        named = zip(self.algorithms, self.tables, strict=True)
+        drawn = _charts([(name, table.rows) for name, table in named])
+        said = Said(lines=self.notes())
+        return [Title(text=self.tables[0].title(), level=1), *drawn, self.table(), said]
 
     def markdown(self) -> str:
         """Write the comparison for a document."""
@@ -174,6 +190,19 @@ class CollectiveTable:
         """Write the rows as CSV: bytes, seconds, bytes a second."""
         return csv(MessageRow.__dataclass_fields__, (asdict(row).values() for row in self.rows))
 
+    def parts(self) -> list[Part]:
+        """Say everything on a page, with the time and the bus bandwidth by algorithm."""
+        chosen = dict.fromkeys((row.algorithm, row.protocol) for row in self.rows)
+        named = [
+            (f"{algorithm} {protocol}".rstrip(), self._of(algorithm, protocol))
+            for algorithm, protocol in chosen
+        ]
+        return [Title(text=self.title(), level=1), *_charts(named), self.table()]
+
+    def _of(self, algorithm: str, protocol: str) -> list[MessageRow]:
+        both = (algorithm, protocol)
+        return [row for row in self.rows if (row.algorithm, row.protocol) == both]
+
     def markdown(self) -> str:
         """Write the table for a document."""
         return f"**{self.title()}**\n\n{self.table().markdown()}"
@@ -181,6 +210,35 @@ class CollectiveTable:
     def text(self) -> str:
         """Write the table for a terminal, with a bar of the bus bandwidth."""
         return terminal([self.title(), self.table(bars=True)])
+
+
+def _charts(named: Sequence[tuple[str, Sequence[MessageRow]]]) -> Iterator[Drawing]:
+    """Draw the time and the bus bandwidth of some rows by size, each under a name."""
+    across = Axis(title="size", write=format_bytes, base=2)
+    time = Axis(title="time", write=format_seconds, base=10)
+    rate = Axis(title="bus bandwidth", write=_gigabytes)
+    shown = [
+        (name, [(row.message_bytes, row.time_s, _spoken(row)) for row in rows])
+        for name, rows in named
+    ]
+    series = [Series(name=name, points=points) for name, points in shown]
+    yield Drawing(svg=curves("Time by size", series, (across, time), None))
+    shown = [
+        (name, [(row.message_bytes, row.bus_bandwidth_bytes_per_s, _spoken(row)) for row in rows])
+        for name, rows in named
+    ]
+    series = [Series(name=name, points=points) for name, points in shown]
+    yield Drawing(svg=curves("Bus bandwidth by size", series, (across, rate), None))
+
+
+def _gigabytes(rate: float) -> str:
+    return f"{format_number(rate / GIGA)} GB/s"
+
+
+def _spoken(row: MessageRow) -> str:
+    rate = _gigabytes(row.bus_bandwidth_bytes_per_s)
+    size, time = format_bytes(row.message_bytes), format_seconds(row.time_s)
+    return f"{size} in {time}, busbw {rate}, {row.basis}"
 
 
 BASES: Final = tuple(basis.name.lower() for basis in Basis)

@@ -28,9 +28,11 @@ from topology.base import (
     format_seconds,
     shown,
 )
-from topology.base.table import Table
+from topology.base.table import Drawing, Table
 from topology.base.values import dataclass
 
+DRAWN: Final = 8
+"""Plans whose memory a notebook shows."""
 BETTER: Final = 3
 """Plans that cannot be run, and would be better, of which it is said why."""
 NO_RINGS: Final = f"above {MANY} GPUs rings of more than {LONGEST} are left out"
@@ -50,6 +52,7 @@ class Recommendation:
     each at its best plan, the best first. alternatives : other requests, where this one does not
     fit, or not well.
     notes : what was assumed about a machine that the request brings; kinds of plans left out.
+    priced : plans that it can run, of fewer GPUs too.
     refusals : of plans that it cannot run. frontier : see `Ranking`. splits : two pools of workers,
     where they are asked for.
     """
@@ -58,6 +61,7 @@ class Recommendation:
     plans: tuple[PlanEstimate, ...]
     rejected: tuple[Rejected, ...]
     scaling: tuple[PlanEstimate, ...]
+    priced: tuple[PlanEstimate, ...] = ()
     baseline: PlanEstimate | None
     runs: tuple[Contender, ...] = ()
     advice: tuple[str, ...] = ()
@@ -73,7 +77,11 @@ class Recommendation:
         return f"<Recommendation: {counted(len(self.plans), 'plan')}{first}>"
 
     def _repr_html_(self) -> str:
-        return self.table().html()
+        from planner.plan_charts import cost_by_latency, memory  # noqa: PLC0415  # for notebooks
+        from topology.base.page import notebook  # noqa: PLC0415  # alone
+
+        drawn = (cost_by_latency(self.priced), memory(self.plans[:DRAWN]))
+        return notebook([self.table(), *(Drawing(svg=svg) for svg in drawn)])
 
     @property
     def request(self) -> Request:
@@ -178,6 +186,7 @@ def recommend_plans(scenario: Scenario, shared: Shared | None = None) -> Recomme
         plans=(*runnable.plans, *(plan for plan in ranking.plans if plan.plan in barred)),
         rejected=runnable.rejected,
         scaling=runnable.scaling,
+        priced=tuple(plan for row in runnable.by_gpus.values() for plan in row),
         baseline=ranking.baseline,
         runs=runs,
         advice=(

@@ -98,7 +98,13 @@ def test_the_picture_is_what_the_command_draws():
     with contextlib.redirect_stdout(out):
         main([*shlex.split(command)[1:], "--format", "html"])
 
-    assert re.sub(r"<rect width=\"1120\" [^>]*>", "", drawn, count=1) in out.getvalue()
+    page = out.getvalue()
+    chart = re.search(r"<figcaption>layer.*?<svg [^>]*>(.*?)</svg>", page)[1]
+    assert chart in drawn
+    assert 'fill="white"' in drawn
+    assert set(re.findall(r"<i></i>([^<]+)", page)) >= set(
+        re.findall(r'class="key.*?>([a-z -]+)</text>', drawn)
+    )
 
 
 def test_rooms_of_the_architecture_exist():

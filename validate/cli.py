@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from planner.command.files import piped, render, write
+from planner.command.files import on_page, piped, render, write
 from planner.command.options import (
     DONE,
     FORMATS,
@@ -340,6 +340,7 @@ def compare(options: argparse.Namespace) -> Answer:
         as_markdown,
         as_text,
         compare_all,
+        parts_of,
     )
 
     subset = machine_of(options)
@@ -367,6 +368,7 @@ def compare(options: argparse.Namespace) -> Answer:
         table=lambda: as_text(tables),
         markdown=lambda: as_markdown(tables),
         csv=lambda: as_csv(tables),
+        html=lambda: on_page(options.compare, parts_of(tables), options.typed),
     )
     return text, DONE
 

@@ -103,7 +103,9 @@ def _run(options: argparse.Namespace) -> common.Answer:
     from planner.rendering import capacity as shown  # noqa: PLC0415
 
     capacity = _planned(options)
-    text = render_parts(options.format, capacity.to_dict, shown.parts(capacity), "Capacity")
+    text = render_parts(
+        options.format, capacity.to_dict, shown.parts(capacity), "Capacity", options.typed
+    )
     return text, common.DONE if capacity.met else common.NO
 
 

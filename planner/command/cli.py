@@ -5,12 +5,13 @@ The one place that may reach up to `validate`, and only when a command needs it.
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Final, NoReturn, cast
 
-from planner.command.files import write
+from planner.command.files import own_version, write
 from planner.command.options import DONE, NO, Answer, Command, Parser
 from topology.base import InputError, ModelError, unknown
 
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         words = sys.argv[1:] if argv is None else list(argv)
         options = parser_of(words[0] if words else "").parse_args(words)
+        options.typed = shlex.join(["planner", *words])
         text, code = _answer(options)
         write(text, options.output)
     except InputError as error:
@@ -88,16 +90,10 @@ def _answer(options: argparse.Namespace) -> Answer:
 
 
 class _Version(argparse.Action):
-    """Looks the version up only when asked."""
+    """Prints the version."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
-
-        try:
-            text = f"planner {version('multi-gpu-planner')}"
-        except PackageNotFoundError:
-            text = "planner (not installed)"
-        print(text)
+        print(own_version())
         parser.exit(DONE)
 
 

@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from planner.command import options as common
-from planner.command.files import render
+from planner.command.files import on_page, render
 from topology.base import InputError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_named(parser, {"--launch": _LAUNCH}, default=None)
     common.add_profile(parser)
     common.add_named(parser, {"--compare LOG": _COMPARE}, default=None)
-    common.add_output(parser, (*common.FORMATS, "csv"))
+    common.add_output(parser, (*common.FORMATS, "csv", "html"))
 
 
 def machine_of(options: argparse.Namespace) -> "Subset | None":
@@ -90,7 +90,12 @@ def _run(options: argparse.Namespace) -> common.Answer:
         else collective_table.side_by_side(op, sizes, algorithms, **how)
     )
     text = render(
-        options.format, table.to_dict, table=table.text, markdown=table.markdown, csv=table.csv
+        options.format,
+        table.to_dict,
+        table=table.text,
+        markdown=table.markdown,
+        csv=table.csv,
+        html=lambda: on_page(f"{op} by size", table.parts(), options.typed),
     )
     return text, common.DONE
 

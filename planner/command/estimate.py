@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 
 from planner.command import options as common
-from planner.command.files import on_screen, render
+from planner.command.files import on_page, on_screen, render
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +13,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_load(parser)
     common.add_plan(parser)
     common.add_pools(parser)
-    common.add_output(parser)
+    common.add_output(parser, (*common.FORMATS, "html"))
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
@@ -29,6 +29,9 @@ def _run(options: argparse.Namespace) -> common.Answer:
         options.format,
         estimate.to_dict,
         markdown=lambda: report.estimate_markdown(scenario, estimate, lines()),
+        html=lambda: on_page(
+            estimate.name, report.estimate_page(scenario, estimate, lines()), options.typed
+        ),
         table=lambda: on_screen(report.estimate(scenario, estimate, lines())),
     )
     late = any(misses(scenario.request, estimate.serving))

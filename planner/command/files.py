@@ -5,9 +5,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 
 from topology.base import MOST_CHARACTERS, InputError, decoded, place, write_whole
-from topology.base.table import Part, document, terminal, web
+from topology.base.table import Part, document, terminal
 
 WIDTH = 118
 """Columns of what is not printed on a terminal."""
@@ -82,15 +83,35 @@ def render(style: str, document: Callable[[], object], **styles: Callable[[], st
     return styles[style]()
 
 
-def render_parts(style: str, data: Callable[[], object], parts: Iterable[Part], title: str) -> str:
+def render_parts(
+    style: str, data: Callable[[], object], parts: Iterable[Part], title: str, typed: str
+) -> str:
     """Write an answer made of parts in any style; `title` is that of its page."""
     return render(
         style,
         data,
         table=lambda: on_screen(parts, None),
         markdown=lambda: document(parts),
-        html=lambda: web(title, parts),
+        html=lambda: on_page(title, parts, typed),
     )
+
+
+def on_page(title: str, parts: Iterable[Part], typed: str) -> str:
+    """Write parts as a page, which says of what command, version and day it is."""
+    from topology.base.page import web  # noqa: PLC0415  # tables and JSON start without it
+
+    day = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return web(title, parts, {"command": typed, "version": own_version(), "written": day})
+
+
+def own_version() -> str:
+    """Name the version that is installed."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # slow to load
+
+    try:
+        return f"planner {version('multi-gpu-planner')}"
+    except PackageNotFoundError:
+        return "planner (not installed)"
 
 
 def on_screen(parts: Iterable[Part], elsewhere: int | None = WIDTH) -> str:

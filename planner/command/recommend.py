@@ -4,7 +4,7 @@ import argparse
 from typing import Final
 
 from planner.command import options as common
-from planner.command.files import on_screen, render
+from planner.command.files import on_page, on_screen, render
 
 TOP: Final = 8
 
@@ -52,7 +52,11 @@ def _run(options: argparse.Namespace) -> common.Answer:
         options.format,
         answer.to_dict,
         markdown=lambda: report.recommendation_markdown(answer, top=options.top or TOP),
-        html=lambda: report.recommendation_html(answer, top=options.top or TOP),
+        html=lambda: on_page(
+            report.asked(answer.scenario),
+            report.recommendation_page(answer, top=options.top or TOP),
+            options.typed,
+        ),
         table=lambda: on_screen(
             report.recommendation(answer, top=options.top or TOP, rejected=options.rejected)
         ),

@@ -81,7 +81,8 @@ def _run(options: argparse.Namespace) -> common.Answer:
     notes = notes_on(scenario, simulation.estimate)
     parts = simulated.parts(simulation, headline, notes)
     title = str(simulation.estimate.plan)
-    return render_parts(options.format, simulation.to_dict, parts, title), common.DONE
+    text = render_parts(options.format, simulation.to_dict, parts, title, options.typed)
+    return text, common.DONE
 
 
 COMMAND: Final = common.Command(

@@ -4,7 +4,7 @@ import argparse
 from typing import Final
 
 from planner.command import options as common
-from planner.command.files import on_screen, render
+from planner.command.files import on_page, on_screen, render
 from topology.base import InputError
 
 
@@ -41,7 +41,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
         machine.to_dict,
         table=lambda: on_screen(drawing.report(machine)),
         markdown=lambda: drawing.markdown(machine),
-        html=lambda: drawing.html(machine),
+        html=lambda: on_page(machine.name, drawing.parts(machine), options.typed),
     )
     return text, common.DONE
 

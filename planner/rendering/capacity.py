@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Iterator
-from html import escape
 from typing import Final
 
 from planner.fleet.fleet import Answer, Capacity, Demand, Fleet, Prices, curve, words
+from planner.plan_charts import memory, timelines
 from planner.rendering.engines import UNFINISHED
 from planner.rendering.plot import plot
 from planner.request.quantities import PERIODS
 from planner.search.clients import wanted_of
 from topology.base import counted, format_interval, format_number, format_seconds, one_line
+from topology.base.chart import Axis, Series, curves
 from topology.base.table import Drawing, Part, Said, Table, Title, Typed
 from topology.catalogue import find_hardware
 
@@ -23,9 +24,6 @@ MANY: Final = 10**9  # above which nobody counts digits
 UNITS: Final = ("s", "min", "h", "day")
 AXIS: Final = "the axis of rates is logarithmic, the label in between is the rate asked for"
 EXACT: Final = 2.0**-30  # rounding of rates
-_WIDTH: Final = 640
-_HEIGHT: Final = 240
-_LEFT: Final = 60
 
 
 def headlines(capacity: Capacity) -> Iterator[str]:
@@ -172,7 +170,8 @@ def parts(capacity: Capacity) -> Iterator[Part]:
         if answer.fleets:
             name = answer.fleets[0].estimate.hardware
             title = f"GPUs of {name} by rate; {AXIS}"
-            yield Drawing(title=title, lines=_drawn(answer), svg=_svg(answer))
+            yield Drawing(title=title, lines=_drawn(answer))
+            yield from _charts(answer)
     yield from ("", f"taken as given: {_given(capacity)}")
 
 
@@ -210,38 +209,49 @@ def _rate(per_second: float, unit: str, digits: int = 3) -> str:
     return f"{_number(per_second * PERIODS[unit], digits)}/{unit}"
 
 
-def _svg(answer: Answer) -> str:
-    """Draw the GPUs of each fleet by rate; the rate asked for is in the middle."""
-    curves = [(fleet, curve(fleet)) for fleet in answer.fleets]
+def _charts(answer: Answer) -> list[Part]:
+    """Draw the GPUs of each fleet by rate, its latency against its cost, and its memory."""
     wanted = answer.demand.rate_per_s
-    wide = math.log2(wanted / curves[0][1][0][0])  # octaves to either side
-    top = max(gpus for _, points in curves for _, gpus in points)
-    lines = []
-    for number, (fleet, points) in enumerate(curves):
-        colour = _COLOURS[number % len(_COLOURS)]
-        drawn = " ".join(
-            f"{_LEFT + _WIDTH * (0.5 + math.log2(rate / wanted) / wide / 2):.1f},"
-            f"{_HEIGHT - (_HEIGHT - 20) * gpus / top:.1f}"
-            for rate, gpus in points
-        )
-        lines.append(
-            f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{drawn}"/>'
-            f'<text x="{_LEFT + 8}" y="{16 + 15 * number}" fill="{colour}">'
-            f"{escape(fleet.estimate.hardware)}: {escape(str(fleet.estimate.plan))}</text>"
-        )
     unit = unit_of(wanted)
-    marks = [
-        f'<text x="{_LEFT + place * _WIDTH / 2}" y="{_HEIGHT + 18}" text-anchor="middle">'
-        f"{escape(_rate(wanted * 2**octaves, unit))}</text>"
-        for place, octaves in enumerate((-wide, 0.0, wide))
-    ]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH + 2 * _LEFT} '
-        f'{_HEIGHT + 30}" width="{_WIDTH + 2 * _LEFT}" font-family="sans-serif" font-size="12">'
-        f'<path d="M{_LEFT} 10V{_HEIGHT}H{_LEFT + _WIDTH}" fill="none" stroke="#999"/>'
-        f'<text x="{_LEFT - 8}" y="20" text-anchor="end">{top:,.0f} GPUs</text>'
-        f"{''.join([*lines, *marks])}</svg>"
+    axes = (
+        Axis(title="rate (logarithmic)", write=lambda rate: _rate(rate, unit), base=2, unit=wanted),
+        Axis(title="GPUs", write=format_number),
     )
+    series = [
+        Series(
+            name=_of(fleet),
+            points=[
+                (rate, gpus, f"{_rate(rate, unit)} takes {counted(round(gpus), 'GPU')}")
+                for rate, gpus in curve(fleet)
+            ],
+            shape="steps",
+        )
+        for fleet in answer.fleets
+    ]
+    asked_for = (wanted, f"asked: {_rate(wanted, unit)}")
+    plans = [fleet.estimate for fleet in answer.fleets]
+    drawn = [
+        curves("GPUs by rate", series, axes, asked_for),
+        _cost_chart(answer),
+        timelines(plans),
+        memory(plans),
+    ]
+    return [Drawing(svg=svg) for svg in drawn if svg]
 
 
-_COLOURS: Final = ("#3d85c6", "#cc4125", "#6aa84f", "#8e7cc3", "#b45f06", "#45818e")
+def _of(fleet: Fleet) -> str:
+    return f"{fleet.estimate.hardware}: {fleet.estimate.plan}"
+
+
+def _cost_chart(answer: Answer) -> str:
+    """Draw what each fleet costs, or how many GPUs it has, against how soon requests are done."""
+    priced = all(fleet.cost_per_hour is not None for fleet in answer.fleets)
+    up = Axis(title="cost an hour" if priced else "GPUs", write=_number)
+    in_time = f"within which {percentage(answer.demand.share)} are done"
+    series = []
+    for fleet in answer.fleets:
+        cost = fleet.cost_per_hour if priced and fleet.cost_per_hour is not None else fleet.gpus
+        says = f"{format_seconds(fleet.response_s)}, {_number(cost)} {up.title}"
+        series.append(Series(name=_of(fleet), points=[(fleet.response_s, cost, says)]))
+    axes = (Axis(title=in_time, write=format_seconds), up)
+    return curves("Cost of a fleet against its latency", series, axes, None)

@@ -10,7 +10,7 @@ from planner.runners.runners import Contender
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.ranking import near
 from topology.base import counted, format_bytes, format_interval, format_number, format_seconds
-from topology.base.table import Line, Table
+from topology.base.table import Line, Part, Said, Table, Title, Typed
 
 UNFINISHED: Final = "planner export times the transformer and makes no results yet"
 
@@ -22,6 +22,11 @@ def to_run(runs: Sequence[Contender], lead: PlanEstimate) -> Iterator[Line | Tab
     if run.launch is not None:
         yield Table(rows=[[run.launch.line]], indent=2)
     yield from (Line(text=line, style="dim") for line in unfinished(runs))
+
+
+def typed(run: Contender) -> list[Typed]:
+    """Say what to type for it, if anything."""
+    return [] if run.launch is None else [Typed(line=run.launch.line)]
 
 
 def unfinished(runs: Sequence[Contender]) -> Iterator[str]:
@@ -184,6 +189,16 @@ def _lines(runs: Sequence[Contender]) -> dict[str, str]:
         if run.launch is not None:
             lines.setdefault(run.title, run.launch.line)
     return lines
+
+
+def on_page(runs: Sequence[Contender], alternatives: Sequence[Alternative]) -> Iterator[Part]:
+    """Say for a page what to type, for other requests and engines too, and who cannot."""
+    lines = [*_alternatives(alternatives), *list(_lines(runs).items())[1:]]
+    if lines:
+        yield Title(text="With others")
+    for sentence, line in lines:
+        yield from (f"{sentence}:", Typed(line=line))
+    yield Said(lines=list(unable(runs)))
 
 
 def in_document(runs: Sequence[Contender], alternatives: Sequence[Alternative]) -> Iterator[str]:

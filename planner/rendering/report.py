@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from html import escape
-from itertools import groupby
 from typing import Final, TypeAlias
 
 from planner.advice.advice import misses, notes_on, size_notes, throughput_note
 from planner.placement.placement import visible
+from planner.plan_charts import cost_by_latency, frontier, memory, scaling, timelines
 from planner.plan_table import cost
 from planner.recommendation import Recommendation, split_lines
 from planner.rendering import engines
@@ -18,7 +17,7 @@ from planner.search.estimate import PlanEstimate, worded
 from planner.search.plan_memory import usable_bytes
 from planner.search.speculation import words
 from topology.base import counted, format_bytes, format_interval, format_number, format_seconds
-from topology.base.table import Drawing, Line, Part, Said, Table, Title, bullets, document, web
+from topology.base.table import Drawing, Line, Part, Said, Table, Title, Typed, bullets, document
 
 BAR = 36
 _NEAREST: Final = "plans as {} runs them, none of which meets what is wanted, the nearest first"
@@ -27,10 +26,8 @@ Parts: TypeAlias = list[Part]
 POINTS: Final = 12
 """Of a frontier that a table shows."""
 FRONTIER_BAR: Final = 30
-_WIDTH: Final = 640
-_HEIGHT: Final = 300
-_LEFT: Final = 70
-_COLOURS: Final = ("#3d85c6", "#cc4125", "#6aa84f", "#8e7cc3", "#b45f06", "#45818e")
+_USABLE: Final = "what a plan may use"
+_KNOWN: Final = "How well the time of {} is known"
 FRONTIER: Final = "TPOT against tokens/s a GPU: what no other plan and concurrency beats in both"
 
 
@@ -342,31 +339,81 @@ def recommendation_markdown(answer: Recommendation, *, top: int) -> str:
 
 
 def _said(answer: Recommendation, top: int) -> Iterator[str]:
-    """Say what stands below the tables of a document or a page."""
+    """Say what stands below the tables of a document."""
     yield from (*answer.advice, *_below(answer, top))
     yield from engines.in_document(answer.runs, answer.alternatives)
 
 
-def recommendation_html(answer: Recommendation, *, top: int) -> str:
-    """Write everything that ``planner recommend`` says as a page, which needs nothing else."""
+def recommendation_page(answer: Recommendation, *, top: int) -> Parts:
+    """Say everything that ``planner recommend`` says on a page, with its charts."""
     scenario, lead, shown = answer.scenario, answer.lead, _shown(answer, top)
-    title = asked(scenario)
-    parts: Parts = [Title(text=title, level=1), *answer.notes]
+    parts: Parts = [Title(text=asked(scenario), level=1), *answer.notes]
     if lead is not None:
         parts += [Title(text=engines.headline(answer.runs[0], lead))]
+        parts += engines.typed(answer.runs[0])
         parts += [*engines.unfinished(answer.runs), engines.table(answer.runs)]
     if (close := _nearest(answer, top)) is not None:
         parts += [Title(text=_NEAREST.format(scenario.deployment.title)), close]
     if shown.plans:
-        parts += [shown.table(), *_below_table(scenario, answer)]
+        parts += [Title(text="Plans"), shown.table(), *_below_table(scenario, answer)]
     if answer.splits is not None and answer.splits.plans:
         parts += [Title(text=_SPLITS), answer.splits_table()]
         parts += [f"{one.engine}: {one.line}" for one in split_lines(answer)]
+    parts += _charts(answer, shown.plans)
     if answer.frontier:
-        drawn = Drawing(title="", lines=(), svg=frontier_svg(answer.frontier))
-        parts += [Title(text=FRONTIER), drawn, frontier_table(answer.frontier)]
-    parts += [Said(lines=list(_said(answer, top)))]
-    return web(title, parts)
+        drawn = frontier(FRONTIER, answer.frontier)
+        parts += [Drawing(svg=drawn), frontier_table(answer.frontier)]
+    known = [*answer.advice, *_below(answer, top)]
+    parts += [Title(text="What to know"), Said(lines=known)]
+    parts += [] if lead is None else _well_known(lead)
+    return [*parts, *engines.on_page(answer.runs, answer.alternatives)]
+
+
+def _charts(answer: Recommendation, plans: Sequence[PlanEstimate]) -> Parts:
+    """Draw plans against each other."""
+    usable = usable_bytes(answer.scenario)
+    drawn = [cost_by_latency(answer.priced), scaling(answer.priced)]
+    if plans:
+        drawn += [timelines(plans[:1]), memory(plans, (usable, _USABLE))]
+    return [Drawing(svg=svg) for svg in drawn if svg]
+
+
+def _well_known(estimate: PlanEstimate) -> Parts:
+    """Say how well each part of the time is known."""
+    half = {name: estimate.half_width_of({name: s}) for name, s in estimate.breakdown_s.items()}
+    rows = [
+        [worded(name), format_interval(seconds, half[name]), estimate.known[name].name.lower()]
+        for name, seconds in estimate.breakdown_s.items()
+        if seconds and name in estimate.known
+    ]
+    head = ("part of the time", "takes", "known from")
+    return [Title(text=_KNOWN.format(estimate.name)), Table(head=head, rows=rows, align="<><")]
+
+
+def estimate_page(scenario: Scenario, estimate: PlanEstimate, launches: Sequence[Launch]) -> Parts:
+    """Say everything about one plan on a page, with its charts."""
+    took = format_interval(estimate.latency_s, estimate.half_width_s)
+    usable = usable_bytes(scenario)
+    return [
+        Title(text=headline(scenario), level=1),
+        Title(text=f"{estimate.name}: {took}, {format_bytes(estimate.memory_bytes)} a GPU"),
+        *misses(scenario.request, estimate.serving),
+        Drawing(svg=timelines([estimate])),
+        Drawing(svg=memory([estimate], (usable, _USABLE))),
+        estimate.table(),
+        Title(text="What to know"),
+        Said(lines=[*notes_on(scenario, estimate), *_throughput(scenario, estimate)]),
+        *_well_known(estimate),
+        Title(text="What to type"),
+        *(part for launch in launches for part in _typed(launch)),
+    ]
+
+
+def _typed(launch: Launch) -> Parts:
+    """Say how an engine runs a plan, or why it does not."""
+    if not launch.line:
+        return [f"{launch.engine}: no, {launch.reason}"]
+    return [f"{launch.engine}:", Typed(line=launch.line)]
 
 
 def estimate_markdown(
@@ -417,40 +464,3 @@ def _frontier_on_screen(points: Sequence[Point]) -> list[str | Line | Table]:
     if len(points) < 2:
         return []
     return [Line(text=FRONTIER, style="dim"), frontier_table(points), ""]
-
-
-def frontier_svg(points: Sequence[Point]) -> str:
-    """Draw the frontier, plans in colours."""
-    wide = max(point.tpot_s for point in points)
-    top = max(point.tokens_per_s_per_gpu for point in points)
-    plans = list(dict.fromkeys(str(point.plan) for point in points))
-    colours = {plan: _COLOURS[place % len(_COLOURS)] for place, plan in enumerate(plans)}
-
-    def place(point: Point) -> tuple[float, float]:
-        across = _LEFT + _WIDTH * point.tpot_s / wide
-        return across, _HEIGHT - (_HEIGHT - 20) * point.tokens_per_s_per_gpu / top
-
-    drawn = []
-    for plan, run in groupby(points, key=lambda point: str(point.plan)):
-        places = [place(point) for point in run]
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        drawn.append(
-            f'<polyline fill="none" stroke="{colours[plan]}" stroke-width="2" points="{line}"/>'
-        )
-        drawn += [
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colours[plan]}"/>' for x, y in places
-        ]
-    names = "".join(
-        f'<text x="{_LEFT + 8}" y="{16 + 15 * number}" fill="{colours[plan]}">{escape(plan)}</text>'
-        for number, plan in enumerate(plans)
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH + 2 * _LEFT} '
-        f'{_HEIGHT + 30}" width="{_WIDTH + 2 * _LEFT}" font-family="sans-serif" font-size="12">'
-        f'<path d="M{_LEFT} 10V{_HEIGHT}H{_LEFT + _WIDTH}" fill="none" stroke="#999"/>'
-        f'<text x="{_LEFT - 8}" y="20" text-anchor="end">{top:,.0f}</text>'
-        f'<text x="{_LEFT + _WIDTH}" y="{_HEIGHT + 18}" text-anchor="end">'
-        f"{escape(format_seconds(wide))} TPOT</text>"
-        f'<text x="{_LEFT}" y="{_HEIGHT + 18}">tokens/s a GPU</text>'
-        f"{''.join(drawn)}{names}</svg>"
-    )

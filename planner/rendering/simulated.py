@@ -4,14 +4,12 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from planner.rendering.gantt import COLOURS, key, legend, middle, rows, svg
+from planner.plan_charts import memory, timelines
 from planner.search.estimate import worded
 from planner.simulation.simulation import LEAST, Simulation
 from topology.base import counted, format_seconds
 from topology.base.table import Drawing, Part, Said, Title
 
-PICTURED: Final = 4
-TIMELINE: Final = 96
 MICROSECONDS: Final = 10**6
 
 
@@ -45,21 +43,10 @@ def parts(simulation: Simulation, headline: str, notes: Sequence[str] = ()) -> I
     yield from ("", simulation.stage_table())
     yield Title(text=f"a turn of {worded(simulation.stage)}, by rank")
     yield simulation.rank_table()
-    yield timeline(simulation)
+    yield simulation.timeline()
+    yield Drawing(svg=timelines([simulation.estimate]))
+    yield Drawing(svg=memory([simulation.estimate]))
     yield Said(lines=notes)
-
-
-def timeline(simulation: Simulation) -> Drawing:
-    """Draw one layer of the turn."""
-    window = middle(simulation)
-    drawn = list(rows(simulation, window, TIMELINE, PICTURED))
-    wide = max((len(name) for name, _ in drawn), default=0)
-    lines = [f"{name:<{wide}}  {line}".rstrip() for name, line in drawn]
-    return Drawing(
-        title=f"{window.words}, {format_seconds(window.seconds)}",
-        lines=[*lines, legend("".join(line for _, line in drawn))],
-        svg=f"{svg(simulation, window)}<p>{key(list(COLOURS))}</p>",
-    )
 
 
 def trace(simulation: Simulation) -> str:

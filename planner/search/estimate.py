@@ -1,7 +1,8 @@
 """What became of a plan: an estimate, or a reason why not."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
+from itertools import accumulate
 from math import sqrt
 from typing import Final
 
@@ -11,9 +12,12 @@ from planner.request.plan import Plan, TwoPools
 from planner.request.workload import Speculation
 from planner.search.clients import Point, Serving
 from topology.base import format_bytes, format_interval, format_number, format_seconds
-from topology.base.table import Table
+from topology.base.chart import Axis, ChartRow, ChartSpan, spans
+from topology.base.table import Drawing, Table
 from topology.base.values import dataclass
 
+TIME: Final = Axis(title="time of a request", write=format_seconds)
+MEMORY: Final = Axis(title="memory of the fullest GPU", write=format_bytes, unit=2.0**30)
 UNCERTAINTY: Final = {
     Basis.MEASURED: 0.03,
     Basis.CALIBRATED: 0.08,
@@ -200,7 +204,40 @@ class PlanEstimate:
         )
 
     def _repr_html_(self) -> str:
-        return self.table().html()
+        from topology.base.page import notebook  # noqa: PLC0415  # for notebooks alone
+
+        time = spans("One request, stage by stage", [self.stage_row()], TIME)
+        held = spans("Memory at its peak", [self.memory_row()], MEMORY)
+        return notebook([self.table(), Drawing(svg=time), Drawing(svg=held)])
+
+    def stage_row(self) -> ChartRow:
+        """Put the stages of a request one behind the other."""
+        return self._row(self.stages_s.items(), self.latency_s, format_seconds)
+
+    def part_row(self) -> ChartRow:
+        """Put the classes of work of a request one behind the other."""
+        return self._row(self.breakdown_s.items(), self.latency_s, format_seconds)
+
+    def memory_row(self) -> ChartRow:
+        """Put the parts of memory that are there at its peak one behind the other."""
+        parts = self.memory_parts_bytes.items()
+        held = [(name, size) for name, size in parts if name != self.memory_apart]
+        return self._row(held, self.memory_bytes, format_bytes)
+
+    def _row(
+        self, parts: Iterable[tuple[str, float]], total: float, write: Callable[[float], str]
+    ) -> ChartRow:
+        kept = [(worded(name), size) for name, size in parts if size > 0]
+        ends = accumulate(size for _, size in kept)
+        return ChartRow(
+            name=f"{self.name} on {self.gpus} x {self.hardware}: {write(total)}",
+            spans=[
+                ChartSpan(
+                    start=end - size, end=end, kind=kind, says=f"{write(size)} of {self.name}"
+                )
+                for (kind, size), end in zip(kept, ends, strict=True)
+            ],
+        )
 
     def table(self) -> Table:
         """Make a row of each number."""

@@ -17,9 +17,10 @@ from planner.request.plan import Plan
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.ranking import seated
-from planner.simulation.tasks import RankTasks, TaskLabel, paces_of, tasks_of
+from planner.simulation.gantt import chart, legend, middle, rows
+from planner.simulation.tasks import Event, RankTasks, paces_of, tasks_of
 from topology.base import InputError, counted, format_seconds, shown
-from topology.base.table import Table
+from topology.base.table import Drawing, Table
 from topology.base.values import dataclass
 
 MOST_RANKS: Final = 16
@@ -28,22 +29,13 @@ LEAST: Final = 1 / 10_000
 """Part of a turn that is worth a number."""
 HEAD: Final = ("rank", "pace", "compute", "communication", "hidden", "waiting", "idle")
 MOST_TASKS: Final = 3_000_000
+PICTURED: Final = 4
+"""Ranks of a timeline in characters, and its columns."""
+TIMELINE: Final = 96
 LARGEST_PACE: Final = 100.0
 DECODE: Final = "vae_decode"
 SHOWN_AS: Final = {"text_tower": "text_encode"}
 """Stages that an estimate counts as part of another."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """A task on one of its ranks. came_s : when it could have run there, had all others come."""
-
-    rank: int
-    stream: str
-    label: TaskLabel
-    came_s: float
-    start_s: float
-    end_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +91,22 @@ class Simulation:
         )
 
     def _repr_html_(self) -> str:
-        return self.stage_table().html() + self.rank_table().html()
+        from topology.base.page import notebook  # noqa: PLC0415  # for notebooks alone
+
+        return notebook([self.stage_table(), self.rank_table(), self.timeline()])
+
+    def timeline(self) -> Drawing:
+        """Draw one layer of the turn."""
+        window = middle(self.events, self.stage, self.turn_s)
+        drawn = list(rows(self.events, window, TIMELINE, PICTURED))
+        wide = max((len(name) for name, _ in drawn), default=0)
+        lines = [f"{name:<{wide}}  {line}".rstrip() for name, line in drawn]
+        title = f"{window.words}, {format_seconds(window.seconds)}"
+        return Drawing(
+            title=title,
+            lines=[*lines, legend("".join(line for _, line in drawn))],
+            svg=chart(title, self.events, window),
+        )
 
     def stage_table(self) -> Table:
         """Put stages as they ran beside the closed form."""

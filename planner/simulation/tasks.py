@@ -34,6 +34,18 @@ class TaskLabel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A task on one of its ranks. came_s : when it could have run there, had all others come."""
+
+    rank: int
+    stream: str
+    label: TaskLabel
+    came_s: float
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankTasks:
     """Tasks with their labels, in the order of every rank's streams."""
 

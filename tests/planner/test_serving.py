@@ -23,6 +23,7 @@ from planner.scenario.scenario import resolve
 from planner.serving.scheduler import Queue, Workers
 from planner.strategies import parse_plan
 from topology.base import InputError, ModelError, format_seconds
+from topology.base.page import web
 from topology.base.table import terminal
 from topology.base.values import dataclass
 from validate.reference import execute
@@ -466,7 +467,7 @@ def test_where_no_plan_meets_what_is_wanted_the_nearest_are_shown():
     texts = (
         terminal(report.recommendation(hopeless, top=8), 120),
         report.recommendation_markdown(hopeless, top=8),
-        report.recommendation_html(hopeless, top=8),
+        web("", report.recommendation_page(hopeless, top=8)),
     )
     for text in texts:
         assert "none of which meets what is wanted, the nearest first" in text
@@ -531,7 +532,7 @@ def test_sglang_takes_larger_steps_on_gpus_of_much_memory():
 def test_tables_of_language_models_have_their_words():
     scenario = resolve(request_of("llama-3.1-8b", 2, {"slo_tpot": "12ms"}))
     answer = recommend_plans(scenario)
-    page = report.recommendation_html(answer, top=8)
+    page = web("", report.recommendation_page(answer, top=8))
     texts = [terminal(report.recommendation(answer, top=8), 120), page]
     one = _asked(concurrency=4)
     texts += [one.table().text(), terminal(report.estimate(scenario, one, []), 120)]

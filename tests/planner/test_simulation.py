@@ -8,8 +8,8 @@ import pytest
 
 import planner
 from planner.command import cli
-from planner.rendering.gantt import middle
 from planner.simulation import simulation
+from planner.simulation.gantt import middle
 from topology.base import InputError
 
 PLANS = [
@@ -117,7 +117,7 @@ def test_replicas_do_not_meet():
 
 def test_the_window_is_a_layer_in_the_middle():
     found = planner.simulate("wan2.1-14b", 4, "ring4")
-    window = middle(found)
+    window = middle(found.events, found.stage, found.turn_s)
 
     assert re.fullmatch(r"layer 41 of 80 \(layers\)", window.words)
     assert 0 < window.start < window.end < found.turn_s
@@ -161,7 +161,7 @@ def test_markdown_and_a_page(capsys, tmp_path):
     written = page.read_text(encoding="utf-8")
     assert code == 0
     assert written.count("<rect") > 50
-    assert "<title>" in written
+    assert "waiting for a rank: before" in written
     assert "<script" not in written
 
 

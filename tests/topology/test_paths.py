@@ -9,8 +9,9 @@ import testpastes as pastes
 from growth import calls
 from machinetexts import matrix
 
+from topology.base.page import web
 from topology.catalogue import all_hardware, find_hardware, link_rates
-from topology.drawing import html
+from topology.drawing import parts
 from topology.machine import concerns, fabric, machine_of, survey_of
 from topology.machine.paths import (
     PathType,
@@ -208,7 +209,7 @@ def test_a_host_of_many_gpus_is_drawn_as_its_pairs_grow():
 
     def draw(gpus):
         text = matrix(gpus, lambda a, b: next(k for n, k in kinds.items() if a // n == b // n))
-        return html(read_topology(text, hardware=find_hardware("rtx-4090")))
+        return web("", parts(read_topology(text, hardware=find_hardware("rtx-4090"))))
 
     pages = []
     large = calls(lambda gpus: pages.append(draw(gpus)), 66)

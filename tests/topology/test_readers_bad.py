@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topology.base import InputError
-from topology.drawing import html, markdown
+from topology.base.page import web
+from topology.drawing import markdown, parts
 from topology.machine import Machine
 from topology.readers import read_topology
 
@@ -153,7 +154,7 @@ def reads_or_refuses(text):
         return "\n" not in str(error)
     if machine.hosts <= 64:
         json.dumps(machine.to_dict(), allow_nan=False)
-        return bool(markdown(machine) and html(machine))
+        return bool(markdown(machine) and web("", parts(machine)))
     return isinstance(machine, Machine)
 
 

@@ -6,10 +6,11 @@ import pytest
 import testpastes as pastes
 
 from topology.base import InputError
+from topology.base.page import web
 from topology.base.table import terminal as in_terminal
 from topology.catalogue import find_hardware
 from topology.drawing.picture import svg
-from topology.drawing.report import html, markdown, report, summary
+from topology.drawing.report import markdown, parts, report, summary
 from topology.machine import machine_of
 from topology.readers import read_topology
 from topology.readers.detect import detect, machine_from, snapshot
@@ -49,17 +50,18 @@ def test_the_drawing_is_xml_without_links_or_scripts(machine):
 
 @every_machine
 def test_the_page_and_the_markdown_say_the_same(machine):
-    page, text = html(machine), markdown(machine)
+    page, text = web("", parts(machine)), markdown(machine)
 
     assert summary(machine) in text
-    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "http:" not in page.replace("http://www.w3.org/2000/svg", "")
     assert all(line in text for line in machine.warnings)
 
 
 def test_names_from_a_text_cannot_break_the_page():
     text = pastes.RANGES.replace("mlx5_bond_0", "a/b-c")
     nasty = text.replace("GPU Affinity", "") + "GPU 0: NVIDIA <script>alert(1)</script>\n"
-    page = html(read_topology("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n" + nasty.partition("GPU 0")[2]))
+    pasted = "GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n" + nasty.partition("GPU 0")[2]
+    page = web("", parts(read_topology(pasted)))
 
     assert "<script>" not in page
 

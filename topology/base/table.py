@@ -1,7 +1,7 @@
-"""A table of text, and answers made of lines and tables: for a terminal, a document, a page.
+"""A table of text, and answers made of lines and tables: for a terminal and a document.
 
-Terminals get text that rich lays out, in colours where they have them; documents Markdown; and
-pages HTML that needs nothing else, no script, no font and no link, so that they can be mailed.
+Terminals get text that rich lays out, in colours where they have them; documents Markdown; pages
+are made of the same parts, in `page`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,13 +18,9 @@ Style = Literal["", "bold", "dim", "red", "yellow", "cyan"]
 Part: TypeAlias = "str | Line | Title | Said | Typed | Drawing | Table"
 """Of an answer; a text is a sentence of its own."""
 _GAP: Final = 2
+_LEFT: Final = ' class="l"'
 _KEPT: Final = 2  # columns that are never left out
 _ANY: Final = 10000  # columns where nothing is to be broken
-_PAGE: Final = (
-    "body{font:14px sans-serif;margin:2em;color:#222}table{border-collapse:collapse;margin:.5em 0}"
-    "td,th{border:1px solid #ccc;padding:2px 7px;text-align:right;font:12px monospace}"
-    "li{margin:.2em 0}.w{color:#a11}h2{font-size:16px;margin-top:1.5em}"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +41,14 @@ class Title:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """Sentences about one thing; indent : columns of a terminal to their left."""
+    """Sentences about one thing.
+
+    indent : columns of a terminal to their left. warns : a page sets them off.
+    """
 
     lines: Sequence[str]
     indent: int = 0
+    warns: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +63,12 @@ class Typed:
 class Drawing:
     """A picture, as lines of characters and as SVG for a page.
 
-    title : what it shows; empty where a `Title` says it.
+    title : what it shows; a page has it in the SVG. lines : none where only a page shows it.
     """
 
-    title: str
-    lines: Sequence[str]
-    svg: str
+    title: str = ""
+    lines: Sequence[str] = ()
+    svg: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,12 +175,15 @@ class Table:
 
     def html(self) -> str:
         """Write the table for a page."""
-        head = _cells("th", self.head) if self.head else ""
-        return f"<table>{head}{''.join(_cells('td', row) for row in self.rows)}</table>"
+        head = self._row("th", self.head, ' scope="col"') if self.head else ""
+        return f"<table>{head}{''.join(self._row('td', row) for row in self.rows)}</table>"
 
-
-def _cells(tag: str, row: Iterable[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in row)}</tr>"
+    def _row(self, tag: str, row: Iterable[str], scope: str = "") -> str:
+        cells = (
+            f"<{tag}{scope}{_LEFT if self._left(place) else ''}>{escape(cell)}</{tag}>"
+            for place, cell in enumerate(row)
+        )
+        return f"<tr>{''.join(cells)}</tr>"
 
 
 def terminal(parts: Iterable[Part], width: int | None = None, *, colour: bool = False) -> str:
@@ -211,6 +214,8 @@ def terminal(parts: Iterable[Part], width: int | None = None, *, colour: bool = 
                     console.print(grid.grid(console.width), end="\n" if part.lines else "")
                 case Typed():
                     console.print(Table(rows=[[part.line]], indent=part.indent).grid(console.width))
+                case Drawing() if not part.lines:
+                    continue
                 case Drawing():
                     console.print(Text(f"\n{part.title}"))
                     drawn = Text("\n".join(part.lines), no_wrap=True, overflow="ignore")
@@ -243,29 +248,8 @@ def _in_document(part: Part) -> str:
         case Typed():
             return f"```sh\n{part.line}\n```"
         case Drawing():
-            return "\n".join(["```text", part.title, *part.lines, "```"])
+            return "\n".join(["```text", part.title, *part.lines, "```"]) if part.lines else ""
     return part.text if isinstance(part, Line) else part
-
-
-def web(title: str, parts: Iterable[Part]) -> str:
-    """Write an answer as a page, which needs nothing else."""
-    return page(title, map(_on_page, parts))
-
-
-def _on_page(part: Part) -> str:
-    match part:
-        case Table():
-            return part.html()
-        case Title():
-            return heading(part.text, part.level)
-        case Said():
-            return items(part.lines) if part.lines else ""
-        case Typed():
-            return f"<pre>{escape(part.line)}</pre>"
-        case Drawing():
-            return f"{_paragraph(part.title) if part.title else ''}{part.svg}"
-    text = part.text if isinstance(part, Line) else part
-    return _paragraph(text) if text else ""
 
 
 def bullets(lines: Iterable[str]) -> list[str]:
@@ -276,32 +260,3 @@ def bullets(lines: Iterable[str]) -> list[str]:
 def csv(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """Write rows of values as they are, joined by commas."""
     return "\n".join(",".join(map(str, row)) for row in (head, *rows))
-
-
-def page(title: str, body: Iterable[str]) -> str:
-    """Make a page of parts that are HTML already."""
-    return (
-        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>'
-        f"{escape(title)}</title><style>{_PAGE}</style></head><body>"
-        f"{''.join(body)}</body></html>"
-    )
-
-
-def heading(text: str, level: int = 2) -> str:
-    """Write a heading of a page."""
-    return f"<h{level}>{escape(text)}</h{level}>"
-
-
-def paragraphs(lines: Iterable[str]) -> list[str]:
-    """Write lines as paragraphs of a page."""
-    return list(map(_paragraph, lines))
-
-
-def _paragraph(line: str) -> str:
-    return f"<p>{escape(line)}</p>"
-
-
-def items(lines: Iterable[str], mark: str = "") -> str:
-    """Write lines as a list of a page; `mark` is a class of its items."""
-    of = f' class="{mark}"' if mark else ""
-    return f"<ul>{''.join(f'<li{of}>{escape(line)}</li>' for line in lines)}</ul>"

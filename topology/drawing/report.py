@@ -4,16 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from topology.base import counted, format_bytes
-from topology.base.table import (
-    Line,
-    Style,
-    Table,
-    bullets,
-    heading,
-    items,
-    page,
-    paragraphs,
-)
+from topology.base.table import Drawing, Line, Part, Said, Style, Table, Title, bullets
 from topology.catalogue import Hardware, link_rates
 from topology.drawing.picture import svg
 from topology.machine import (
@@ -55,14 +46,17 @@ def report(machine: Machine) -> list[str | Line | Table]:
     return parts
 
 
-def html(machine: Machine) -> str:
-    """Write a page with the drawing, the tables and the warnings; it needs nothing else."""
-    body = [heading(machine.name, 1), *paragraphs([summary(machine)]), svg(machine)]
+def parts(machine: Machine) -> list[Part]:
+    """Say all there is to say about a machine on a page: its drawing, tables and warnings."""
+    said: list[Part] = [Title(text=machine.name, level=1), summary(machine)]
+    said.append(Drawing(svg=svg(machine)))
     for title, table in tables(machine):
-        body += [heading(title), table.html()]
+        said += [Title(text=title), table]
+        if len(table.rows) == SHOWN:
+            said.append(CUT)
     for title, lines in reversed(notes(machine)):
-        body += [heading(title), items(lines, "w" if title == "Warnings" else "")]
-    return page(machine.name, body)
+        said += [Title(text=title), Said(lines=lines, warns=title == "Warnings")]
+    return said
 
 
 def markdown(machine: Machine) -> str:

@@ -6,7 +6,7 @@
 
 from validate.nccl_tests.compare import LogOptions, compare_all
 from validate.nccl_tests.log import Log, read_log
-from validate.nccl_tests.report import LogComparison, as_csv, as_markdown, as_text
+from validate.nccl_tests.report import LogComparison, as_csv, as_markdown, as_text, parts_of
 
 __all__ = [
     "Log",
@@ -16,5 +16,6 @@ __all__ = [
     "as_markdown",
     "as_text",
     "compare_all",
+    "parts_of",
     "read_log",
 ]

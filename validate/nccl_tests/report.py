@@ -1,6 +1,6 @@
 """One table of nccl-tests beside the model, as text, Markdown and CSV."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Final
 
@@ -8,8 +8,9 @@ import numpy as np
 
 from costmodels.collectives import Op
 from planner.rendering.plot import plot
-from topology.base import format_bytes, format_seconds
-from topology.base.table import Table, bullets, csv, terminal
+from topology.base import format_bytes, format_number, format_seconds
+from topology.base.chart import Axis, Series, curves
+from topology.base.table import Drawing, Part, Said, Table, Title, bullets, csv, terminal
 from topology.base.values import dataclass
 from validate.nccl_tests.diagnosis import SMALL
 
@@ -142,6 +143,37 @@ def as_markdown(comparisons: Sequence[LogComparison]) -> str:
         parts += [f"**{comparison.headline()}**", comparison.table().markdown()]
         parts.append("\n".join(bullets(comparison.summary())))
     return "\n\n".join(parts)
+
+
+def parts_of(comparisons: Sequence[LogComparison]) -> Iterator[Part]:
+    """Say everything on a page."""
+    for comparison in comparisons:
+        yield from comparison.opening()
+        yield Title(text=comparison.headline(), level=1)
+        yield Drawing(svg=_chart(comparison.rows))
+        yield comparison.table()
+        yield Said(lines=comparison.summary())
+
+
+def _chart(rows: Sequence[ComparedRow]) -> str:
+    """Draw measured and predicted bus bandwidth by size."""
+    axes = (
+        Axis(title="size", write=format_bytes, base=2),
+        Axis(title="bus bandwidth, GB/s", write=format_number),
+    )
+    both = {
+        "measured": [row.bus_bandwidth_bytes_per_s for row in rows],
+        "predicted": [row.predicted_bus_bandwidth_bytes_per_s for row in rows],
+    }
+    series = [
+        Series(name=name, points=list(map(_point, rows, rates))) for name, rates in both.items()
+    ]
+    return curves("Bus bandwidth by size", series, axes, None)
+
+
+def _point(row: ComparedRow, rate: float) -> tuple[float, float, str]:
+    giga = rate / 10**9
+    return row.message_bytes, giga, f"{format_bytes(row.message_bytes)}, {format_number(giga)} GB/s"
 
 
 def as_csv(comparisons: Sequence[LogComparison]) -> str:

@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import Final
 
 from costmodels.price import Class
 from planner.search.estimate import worded
-from planner.simulation.simulation import Event, Simulation
+from planner.simulation.tasks import Event
 from topology.base import format_seconds
+from topology.base.chart import Axis, ChartRow, ChartSpan, spans
 from topology.base.values import dataclass
 
 LETTERS: Final[dict[Class, str]] = {
@@ -16,14 +16,9 @@ LETTERS: Final[dict[Class, str]] = {
     "communication": "c",
 }  # fmt: skip
 WAITING: Final = "."
-COLOURS: Final[dict[Class, str]] = {
-    "gemm": "#6aa84f", "attention": "#3d85c6", "pointwise": "#f1c232", "layout": "#b7b7b7",
-    "convolution": "#8e7cc3", "communication": "#cc4125",
-}  # fmt: skip
+HELD: Final = "waiting for a rank"
 MOST_RANKS: Final = 8
-_LEFT: Final = 120
-_WIDTH: Final = 1000
-_ROW: Final = 18
+TIME: Final = Axis(title="time since the layer began", write=format_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +34,14 @@ class Window:
         return self.end - self.start
 
 
-def middle(simulation: Simulation) -> Window:
+def middle(events: Sequence[Event], stage: str, turn_s: float) -> Window:
     """Choose one turn of the innermost loop that takes longest, in the middle, on rank 0."""
     spent: dict[str, float] = defaultdict(float)
-    own = [event for event in simulation.events if event.rank == 0]
+    own = [event for event in events if event.rank == 0]
     for event in own:
         spent[event.label.loop] += event.end_s - event.start_s
     if not own:
-        return Window(start=0.0, end=simulation.turn_s, words=simulation.stage)
+        return Window(start=0.0, end=turn_s, words=stage)
     loop = max(spent, key=lambda name: spent[name])
     turns = sorted({event.label.turn for event in own if event.label.loop == loop})
     turn = turns[len(turns) // 2]
@@ -59,17 +54,17 @@ def middle(simulation: Simulation) -> Window:
 
 
 def rows(
-    simulation: Simulation, window: Window, width: int, ranks: int
+    events: Sequence[Event], window: Window, width: int, ranks: int
 ) -> Iterator[tuple[str, str]]:
     """Draw the streams of the first ranks, a column for each part of the window."""
-    for rank, stream, events in _streams(simulation, ranks):
+    for rank, stream, own in _streams(events, ranks):
         columns = [" "] * width
         held = [0.0] * width
-        for event in events:
-            spans = [(LETTERS[event.label.kind], event.start_s, event.end_s)]
+        for event in own:
+            parts = [(LETTERS[event.label.kind], event.start_s, event.end_s)]
             if event.label.kind == "communication":
-                spans.append((WAITING, event.came_s, event.start_s))
-            for letter, start, end in spans:
+                parts.append((WAITING, event.came_s, event.start_s))
+            for letter, start, end in parts:
                 _fill(columns, held, letter, (start, end), window)
         if any(letter != " " for letter in columns):
             yield f"rank {rank} {stream}", "".join(columns)
@@ -88,9 +83,9 @@ def _fill(
             columns[column], held[column] = letter, part
 
 
-def _streams(simulation: Simulation, ranks: int) -> Iterator[tuple[int, str, list[Event]]]:
+def _streams(events: Sequence[Event], ranks: int) -> Iterator[tuple[int, str, list[Event]]]:
     by_stream: dict[tuple[int, str], list[Event]] = defaultdict(list)
-    for event in simulation.events:
+    for event in events:
         if event.rank < ranks:
             by_stream[event.rank, event.stream].append(event)
     for rank, stream in sorted(by_stream, key=lambda key: (key[0], key[1] != "compute")):
@@ -100,48 +95,34 @@ def _streams(simulation: Simulation, ranks: int) -> Iterator[tuple[int, str, lis
 def legend(letters: str) -> str:
     """Say what the letters of some rows mean."""
     words = {letter: worded(kind) for kind, letter in LETTERS.items()}
-    words[WAITING] = "waiting for a rank"
+    words[WAITING] = HELD
     return ", ".join(f"{letter} {word}" for letter, word in words.items() if letter in letters)
 
 
-def svg(simulation: Simulation, window: Window) -> str:
-    """Draw the window: a row a stream, a box a task that says its name when it is pointed at."""
-    boxes, names = [], []
-    streams = list(_streams(simulation, MOST_RANKS))
-    for row, (rank, stream, events) in enumerate(streams):
-        top = row * _ROW
-        names.append(f'<text x="0" y="{top + 12}">rank {rank} {stream}</text>')
-        boxes += [box for event in events for box in _box(event, window, top)]
-    height = len(streams) * _ROW + 20
-    ends = (
-        f'<text x="{_LEFT}" y="{height - 4}">{escape(format_seconds(window.start))}</text>'
-        f'<text x="{_LEFT + _WIDTH}" y="{height - 4}" text-anchor="end">'
-        f"{escape(format_seconds(window.end))}</text>"
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH} {height}" '
-        f'font-family="monospace" font-size="11">{"".join([*names, *boxes])}{ends}</svg>'
-    )
+def chart(title: str, events: Sequence[Event], window: Window) -> str:
+    """Draw the window: a row a stream, a span a task, and before it what it waited for."""
+    drawn = [
+        ChartRow(
+            name=f"rank {rank} {stream}",
+            spans=[span for event in own for span in _spans(event, window)],
+        )
+        for rank, stream, own in _streams(events, MOST_RANKS)
+    ]
+    return spans(title, [row for row in drawn if row.spans], TIME)
 
 
-def _box(event: Event, window: Window, top: int) -> Iterator[str]:
-    scale = _WIDTH / window.seconds if window.seconds else 0.0
-    start = max(event.start_s, window.start)
-    end = min(event.end_s, window.end)
-    if end <= start:
-        return
-    kind, seconds = event.label.kind, format_seconds(event.end_s - event.start_s)
-    yield (
-        f'<rect x="{_LEFT + (start - window.start) * scale:.2f}" y="{top}" '
-        f'width="{max(0.3, (end - start) * scale):.2f}" height="{_ROW - 3}" '
-        f'fill="{COLOURS[kind]}"><title>{escape(f"{event.label.name}: {kind}, {seconds}")}'
-        "</title></rect>"
-    )
-
-
-def key(kinds: Sequence[Class]) -> str:
-    """Say what the colours of a drawing mean."""
-    return " ".join(
-        f'<span style="background:{COLOURS[kind]};padding:1px 6px">{escape(worded(kind))}</span>'
-        for kind in kinds
-    )
+def _spans(event: Event, window: Window) -> Iterator[ChartSpan]:
+    name, kind = event.label.name, worded(event.label.kind)
+    parts = [(event.start_s, event.end_s, kind, name)]
+    if event.label.kind == "communication":
+        parts.insert(0, (event.came_s, event.start_s, HELD, f"before {name}"))
+    for start, end, what, whose in parts:
+        left, right = max(start, window.start), min(end, window.end)
+        if right > left:
+            yield ChartSpan(
+                start=left - window.start,
+                end=right - window.start,
+                kind=what,
+                says=f"{whose}, {format_seconds(end - start)}",
+                faint=what == HELD,
+            )

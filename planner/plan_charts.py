@@ -1,0 +1,131 @@
+"""Plans as charts: what they cost for their latency, over GPUs, in time and in memory."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Final
+
+from planner.plan_table import cost, rounded
+from planner.search.clients import Point
+from planner.search.estimate import MEMORY, TIME, PlanEstimate
+from topology.base import format_number, format_seconds
+from topology.base.chart import Axis, Mark, Series, curves, spans
+
+MOST_WAYS: Final = 6
+"""Ways to split that are drawn over numbers of GPUs."""
+MOST_OTHERS: Final = 60
+"""Plans that are drawn beside the frontier."""
+COST: Final = "GPU-s per result"
+MILLI: Final = 1000
+_GPUS: Final = Axis(title="GPUs", write=format_number, base=2)
+
+
+def timelines(plans: Sequence[PlanEstimate]) -> str:
+    """Draw how long each stage of a request takes, and below it each class of work."""
+    stages, parts = [plan.stage_row() for plan in plans], [plan.part_row() for plan in plans]
+    by_stage = spans("One request, stage by stage", stages, TIME)
+    return by_stage + spans("The same time by class of work", parts, TIME)
+
+
+def memory(plans: Sequence[PlanEstimate], limit: Mark | None = None) -> str:
+    """Draw the memory of the fullest GPU of each plan; limit : what a plan may use."""
+    return spans("Memory at its peak", [plan.memory_row() for plan in plans], MEMORY, limit)
+
+
+def scaling(plans: Iterable[PlanEstimate]) -> str:
+    """Draw the latency of each way to split over numbers of GPUs, its best plan of each."""
+    ways: dict[str, dict[int, PlanEstimate]] = {}
+    for plan in plans:
+        best = ways.setdefault(_way(plan), {})
+        if plan.gpus not in best or plan.latency_s < best[plan.gpus].latency_s:
+            best[plan.gpus] = plan
+    alone = ways.pop("", {})
+    order = sorted(ways, key=lambda way: (-len(ways[way]), _least(ways[way].values())))
+    series = [
+        Series(
+            name=way,
+            points=[
+                (gpus, plan.latency_s, f"{plan.name} on {gpus}, {format_seconds(plan.latency_s)}")
+                for gpus, plan in sorted({**alone, **ways[way]}.items())
+            ],
+        )
+        for way in order[:MOST_WAYS]
+    ]
+    return curves("Latency over GPUs, by way to split", series, (_GPUS, _latency(series, 1)), None)
+
+
+def _latency(series: Iterable[Series], way: int) -> Axis:
+    """Make a logarithmic axis of latencies, which stand at a place of each point."""
+    times = [point[way] for one in series for point in one.points]
+    unit = 1.0 if min(times, default=1.0) >= 1 else 1 / MILLI
+    return Axis(title="latency (logarithmic)", write=format_seconds, base=2, unit=unit)
+
+
+def _way(plan: PlanEstimate) -> str:
+    """Name the axes of a plan without their degrees."""
+    return ".".join(name for name, degree in plan.plan.axes if degree > 1)
+
+
+def _least(plans: Iterable[PlanEstimate]) -> float:
+    return min(plan.latency_s for plan in plans)
+
+
+def cost_by_latency(plans: Iterable[PlanEstimate]) -> str:
+    """Draw what a result costs for its latency: what no plan beats in both, and the others."""
+    front: list[PlanEstimate] = []
+    others: list[PlanEstimate] = []
+    cheapest = float("inf")
+    for plan in sorted(plans, key=lambda plan: (plan.latency_s, _cost(plan))):
+        (front if _cost(plan) < cheapest else others).append(plan)
+        cheapest = min(cheapest, _cost(plan))
+    series = [
+        Series(name="no plan beats these in both", points=_priced(front), shape="steps"),
+        Series(name="other plans", points=_priced(others[:MOST_OTHERS]), shape="none"),
+    ]
+    up = Axis(title=COST, write=rounded)
+    kept = [one for one in series if one.points]
+    axes = (_latency(kept, 0), up)
+    return curves("Cost of a result against its latency", kept, axes, None)
+
+
+def _cost(plan: PlanEstimate) -> float:
+    return plan.gpus / plan.throughput_per_s
+
+
+def _priced(plans: Iterable[PlanEstimate]) -> list[tuple[float, float, str]]:
+    return [
+        (
+            plan.latency_s,
+            _cost(plan),
+            f"{plan.name} on {plan.gpus}, {format_seconds(plan.latency_s)}, {cost(plan)} GPU-s",
+        )
+        for plan in plans
+    ]
+
+
+def frontier(title: str, points: Sequence[Point]) -> str:
+    """Draw TPOT against tokens/s a GPU, plans in colours."""
+    axes = (
+        Axis(title="TPOT", write=format_seconds),
+        Axis(title="tokens/s a GPU", write=format_number),
+    )
+    runs = [(plan, list(run)) for plan, run in groupby(points, key=lambda point: str(point.plan))]
+    counts = Counter(plan for plan, _ in runs)
+    merged: dict[str, list[Point]] = {}
+    for plan, run in runs:
+        merged.setdefault(plan, []).extend(run)
+    series = [
+        Series(
+            name=plan,
+            points=[(point.tpot_s, point.tokens_per_s_per_gpu, _served(point)) for point in run],
+            shape="straight" if counts[plan] == 1 else "none",
+        )
+        for plan, run in merged.items()
+    ]
+    return curves(title, series, axes, None)
+
+
+def _served(point: Point) -> str:
+    many = format_number(point.serving.concurrency)
+    rate = format_number(point.tokens_per_s_per_gpu)
+    return f"{many} at once, TPOT {format_seconds(point.tpot_s)}, {rate} tokens/s a GPU"

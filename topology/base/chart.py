@@ -1,0 +1,318 @@
+"""Charts of a page: curves and spans as SVG that needs no script.
+
+Places along an axis are percentages, so a chart is as wide as its page, and its text as large on a
+telephone as on paper. A point or span that is pointed at, or reached with the Tab key, says what it
+is above the chart; a box in the legend takes a series away. `STYLE` does both.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from html import escape
+from textwrap import wrap
+from typing import Final, TypeAlias
+
+from topology.base.values import dataclass
+
+COLOURS: Final = (
+    ("#1f6fb4", "#6cb2f0"), ("#c2410c", "#fb923c"), ("#2f7d32", "#7ccf7f"), ("#7b4fb5", "#c3a3f0"),
+    ("#a0670a", "#e3b341"), ("#0f7b83", "#5ccfd6"), ("#b0306a", "#f288b8"), ("#5f6b76", "#aab4be"),
+)  # fmt: skip
+"""Of series, on light and on dark paper; a ninth takes the first again."""
+HEIGHT: Final = 260
+_TICKS: Final = 5
+_MOST_TICKS: Final = 5
+_NEAR: Final = 1e-3
+"""Rounding of the ends of an axis."""
+_ROW: Final = 44
+_BAR: Final = 18
+_LETTERS: Final = 40
+"""Of a line of a tip, for the narrowest page."""
+_LINES: Final = 3
+_REACHED: Final = 80
+"""Points and spans of a chart that the Tab key stops at; where there are more it passes them."""
+
+Mark: TypeAlias = tuple[float, str]
+"""A place on an axis, and its name."""
+
+
+def _style() -> str:
+    """Write the rules that charts need: colours, tips, what the legend takes away."""
+    light, dark = (
+        "".join(f".s{n}{{--c:{pair[paper]}}}" for n, pair in enumerate(COLOURS)) for paper in (0, 1)
+    )
+    off = ",".join(
+        f".chart:has(.key.s{n} input:not(:checked)) svg .s{n}" for n in range(len(COLOURS))
+    )
+    return (
+        f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}{off}{{display:none}}"
+        ".chart{margin:1em 0;max-width:60em;break-inside:avoid}"
+        ".chart figcaption{font-weight:600;margin-bottom:.4em}"
+        ".chart .plot{padding:50px 28px 44px 62px}.chart .plot.rows{padding:46px 6px 40px}"
+        ".chart svg{overflow:visible;display:block;font:12px system-ui,sans-serif}"
+        ".chart text{fill:currentColor}.chart .grid{stroke:currentColor;opacity:.18}"
+        ".chart .axis{stroke:currentColor;opacity:.6}"
+        ".chart .mark{stroke:currentColor;stroke-width:1.5;stroke-dasharray:5 4;opacity:.75}"
+        ".chart .line{fill:none;stroke:var(--c);stroke-width:2;vector-effect:non-scaling-stroke}"
+        ".chart .dot circle{fill:var(--c)}.chart .dot .hit{opacity:0}"
+        ".chart .span rect{fill:var(--c)}.chart .faint rect{opacity:.3}"
+        ".chart .tip{display:none;font-size:11px}"
+        ".chart svg:has(:is(.dot,.span):is(:hover,:focus)) .usual{display:none}"
+        ".chart :is(.dot,.span):is(:hover,:focus) .tip{display:block}"
+        ".chart :is(.dot,.span):is(:hover,:focus) :is(.seen,rect){stroke:currentColor;"
+        "stroke-width:2}.chart :is(.dot,.span):focus{outline:none}"
+        ".chart .key{display:inline-block;margin-right:1.2em;font-size:13px}"
+        ".chart .key i{display:inline-block;width:.8em;height:.8em;margin-right:.35em;"
+        "background:var(--c)}.chart .key input{margin:0 .35em 0 0;vertical-align:middle}"
+        "@media print{.chart .tip,.chart .key input{display:none}"
+        ".chart .span rect,.chart .key i{print-color-adjust:exact}}"
+    )
+
+
+STYLE: Final = _style()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One way of a chart.
+
+    title : what it shows, with its unit where `write` does not write it. base : of its logarithm;
+    0 for an axis from nothing on, in even steps. unit : in which its ticks are round numbers.
+    """
+
+    title: str
+    write: Callable[[float], str]
+    base: int = 0
+    unit: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Points of one kind: each across, up, and what it says.
+
+    shape : of the line through them: straight, in steps that rise at each point, or none.
+    """
+
+    name: str
+    points: Sequence[tuple[float, float, str]]
+    shape: str = "straight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartSpan:
+    """A part of a row, from where to where; kind : its series. faint : it is not work."""
+
+    start: float
+    end: float
+    kind: str
+    says: str
+    faint: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartRow:
+    """Spans that stand beside each other under a name."""
+
+    name: str
+    spans: Sequence[ChartSpan]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """Where on an axis a value is, as a percentage, and which values are written."""
+
+    axis: Axis
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+
+    def place(self, value: float) -> float:
+        if not self.axis.base:
+            return 100 * (value - self.low) / (self.high - self.low)
+        return 100 * math.log(value / self.low) / math.log(self.high / self.low)
+
+
+def curves(title: str, series: Sequence[Series], axes: tuple[Axis, Axis], mark: Mark | None) -> str:
+    """Draw series of points over an axis across and one up.
+
+    Parameters
+    ----------
+    mark : a value of the axis across that is set off, such as the rate asked for.
+    """
+    places = [point for one in series for point in one.points]
+    if not places:
+        return ""
+    marked = [] if mark is None else [mark[0]]
+    across = _scale(axes[0], [*(x for x, _, _ in places), *marked])
+    up = _scale(axes[1], (y for _, y, _ in places))
+    reached = len(places) <= _REACHED
+    drawn = [*_grid(across, up)]
+    if mark:
+        drawn.append(_marked(across.place(mark[0]), mark[1]))
+    for number, one in enumerate(series):
+        drawn += _series(one, _colour(number), (across, up), reached=reached)
+    names = [(_colour(number), one.name) for number, one in enumerate(series)]
+    return _figure(title, _plot(title, drawn, HEIGHT), names, "plot")
+
+
+def spans(title: str, rows: Sequence[ChartRow], axis: Axis, mark: Mark | None = None) -> str:
+    """Draw rows of spans over an axis across: parts of a sum, or what happens when."""
+    ends = [span.end for row in rows for span in row.spans] + ([mark[0]] if mark else [])
+    if not ends:
+        return ""
+    scale = _scale(axis, ends)
+    kinds = list(dict.fromkeys(span.kind for row in rows for span in row.spans))
+    colours = {kind: _colour(number) for number, kind in enumerate(kinds)}
+    reached = sum(len(row.spans) for row in rows) <= _REACHED
+    height = len(rows) * _ROW
+    drawn = [*_ticks(scale, height)]
+    for number, row in enumerate(rows):
+        top = number * _ROW
+        drawn.append(f'<text x="0" y="{top + 15}">{escape(row.name)}</text>')
+        for span in row.spans:
+            box = (scale.place(span.start), top + 21, scale.place(span.end))
+            drawn.append(_span(span, colours[span.kind], box, reached=reached))
+    if mark:
+        drawn.append(_marked(scale.place(mark[0]), mark[1], height))
+    names = [(colours[kind], kind) for kind in kinds]
+    return _figure(title, _plot(title, drawn, height), names, "plot rows")
+
+
+def _colour(number: int) -> str:
+    return f"s{number % len(COLOURS)}"
+
+
+def _scale(axis: Axis, values: Iterable[float]) -> _Scale:
+    """Choose the ends of an axis, and what is written at it."""
+    unit, base = axis.unit, float(axis.base)
+    known = [value / unit for value in values if value > 0 or not base]
+    low, high = min(known, default=1.0), max(known, default=1.0)
+    if not base:
+        step = _step(high / _TICKS if high > 0 else 1.0)
+        count = max(1, math.ceil(high / step - _NEAR))
+        return _Scale(
+            axis, 0.0, count * step * unit, tuple(step * n * unit for n in range(count + 1))
+        )
+    first, last = (math.log(value, base) for value in (low, high))
+    first, last = math.floor(first + _NEAR), math.ceil(last - _NEAR)
+    last = max(last, first + 1)
+    stride = -(-(last - first) // (_MOST_TICKS - 1))
+    ticks = [base**power * unit for power in range(first, last + 1, stride)]
+    return _Scale(axis, base**first * unit, base**last * unit, tuple(ticks))
+
+
+def _step(about: float) -> float:
+    """Round a step up to 1, 2 or 5 of some size.
+
+    >>> _step(0.3), _step(7.0), _step(20.0)
+    (0.5, 10.0, 20.0)
+    """
+    size = 10.0 ** math.floor(math.log10(about) + _NEAR)
+    return next(size * many for many in (1, 2, 5, 10) if about <= size * many * (1 + 2 * _NEAR))
+
+
+def _ticks(scale: _Scale, height: int) -> Iterator[str]:
+    """Draw the axis across, below a chart so high."""
+    for value in scale.ticks:
+        x = f"{scale.place(value):.2f}%"
+        yield f'<line class="grid" x1="{x}" y1="0" x2="{x}" y2="{height}"/>'
+        end = (
+            "end" if x == "100.00%" else "start" if x == "0.00%" and height != HEIGHT else "middle"
+        )
+        yield (
+            f'<text x="{x}" y="{height + 17}" text-anchor="{end}">'
+            f"{_written(scale.axis, value)}</text>"
+        )
+    yield f'<line class="axis" x1="0" y1="{height}" x2="100%" y2="{height}"/>'
+    yield (
+        f'<text x="50%" y="{height + 36}" text-anchor="middle">{escape(scale.axis.title)}</text>'
+    )
+
+
+def _written(axis: Axis, value: float) -> str:
+    return escape(axis.write(value)) if value else "0"
+
+
+def _grid(across: _Scale, up: _Scale) -> Iterator[str]:
+    yield from _ticks(across, HEIGHT)
+    for value in up.ticks:
+        y = HEIGHT * (1 - up.place(value) / 100)
+        yield f'<line class="grid" x1="0" y1="{y:.1f}" x2="100%" y2="{y:.1f}"/>'
+        yield (
+            f'<text x="0" dx="-6" y="{y + 4:.1f}" text-anchor="end">'
+            f"{_written(up.axis, value)}</text>"
+        )
+    yield f'<line class="axis" x1="0" y1="0" x2="0" y2="{HEIGHT}"/>'
+    yield f'<text class="usual" x="0" dx="-56" y="-12">{escape(up.axis.title)}</text>'
+
+
+def _marked(x: float, name: str, height: int = HEIGHT) -> str:
+    side, off = ("end", -5) if x > 50 else ("start", 5)
+    return (
+        f'<line class="mark" x1="{x:.2f}%" y1="0" x2="{x:.2f}%" y2="{height}"/>'
+        f'<text x="{x:.2f}%" dx="{off}" y="{-2 if height != HEIGHT else 12}" '
+        f'text-anchor="{side}">{escape(name)}</text>'
+    )
+
+
+def _series(
+    one: Series, colour: str, scales: tuple[_Scale, _Scale], *, reached: bool
+) -> Iterator[str]:
+    """Draw the line of a series, and its points."""
+    across, up = scales
+    places = [(across.place(x), 100 - up.place(y), says) for x, y, says in one.points]
+    if one.shape != "none" and len(places) > 1:
+        way = f"M{places[0][0]:.2f} {places[0][1]:.2f}"
+        for x, y, _ in places[1:]:
+            way += f"{f'H{x:.2f}V{y:.2f}' if one.shape == 'steps' else f'L{x:.2f} {y:.2f}'}"
+        yield (
+            f'<svg class="{colour}" width="100%" height="{HEIGHT}" viewBox="0 0 100 100" '
+            f'preserveAspectRatio="none"><path class="line" d="{way}"/></svg>'
+        )
+    for x, y, says in places:
+        at = f'cx="{x:.2f}%" cy="{y * HEIGHT / 100:.1f}"'
+        dot = f'<circle class="hit" {at} r="11"/><circle class="seen" {at} r="4"/>'
+        yield _spoken(f"dot {colour}", dot, f"{one.name}: {says}", reached=reached)
+
+
+def _span(span: ChartSpan, colour: str, box: tuple[float, int, float], *, reached: bool) -> str:
+    left, top, right = box
+    drawn = (
+        f'<rect x="{left:.3f}%" y="{top}" width="{max(0.05, right - left):.3f}%" height="{_BAR}"/>'
+    )
+    faint = " faint" if span.faint else ""
+    return _spoken(f"span {colour}{faint}", drawn, f"{span.kind}: {span.says}", reached=reached)
+
+
+def _spoken(kind: str, drawn: str, says: str, *, reached: bool) -> str:
+    """Draw something that says what it is where it is pointed at, and to who cannot see it."""
+    stop = ' tabindex="0"' if reached else ""
+    return f'<g class="{kind}" role="img" aria-label="{escape(says)}"{stop}>{drawn}{_tip(says)}</g>'
+
+
+def _tip(says: str) -> str:
+    lines = wrap(says, _LETTERS, max_lines=_LINES, placeholder=" ...")
+    top = -38 + 13 * (_LINES - len(lines)) // 2
+    written = "".join(
+        f'<tspan x="0" y="{top + 13 * number}">{escape(line)}</tspan>'
+        for number, line in enumerate(lines)
+    )
+    return f'<text class="tip">{written}</text>'
+
+
+def _plot(title: str, drawn: Iterable[str], height: int) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" height="{height}" role="group" '
+        f'aria-label="{escape(title)}">{"".join(drawn)}</svg>'
+    )
+
+
+def _figure(title: str, svg: str, names: Sequence[tuple[str, str]], kind: str) -> str:
+    keys = "".join(
+        f'<label class="key {colour}"><input type="checkbox" checked="checked"/><i></i>'
+        f"{escape(name)}</label>"
+        for colour, name in names
+    )
+    return (
+        f'<figure class="chart"><figcaption>{escape(title)}</figcaption>{keys}'
+        f'<div class="{kind}">{svg}</div></figure>'
+    )
