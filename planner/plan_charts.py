@@ -41,6 +41,7 @@ def scaling(plans: Iterable[PlanEstimate]) -> str:
             best[plan.gpus] = plan
     alone = ways.pop("", {})
     order = sorted(ways, key=lambda way: (-len(ways[way]), _least(ways[way].values())))
+    drawn = [plan for way in order[:MOST_WAYS] for plan in ways[way].values()]
     series = [
         Series(
             name=way,
@@ -51,13 +52,12 @@ def scaling(plans: Iterable[PlanEstimate]) -> str:
         )
         for way in order[:MOST_WAYS]
     ]
-    return curves("Latency over GPUs, by way to split", series, (_GPUS, _latency(series, 1)), None)
+    return curves("Latency over GPUs, by way to split", series, (_GPUS, _latency(drawn)), None)
 
 
-def _latency(series: Iterable[Series], way: int) -> Axis:
-    """Make a logarithmic axis of latencies, which stand at a place of each point."""
-    times = [point[way] for one in series for point in one.points]
-    unit = 1.0 if min(times, default=1.0) >= 1 else 1 / MILLI
+def _latency(plans: Iterable[PlanEstimate]) -> Axis:
+    """Make a logarithmic axis for the latencies of plans."""
+    unit = 1.0 if _least(plans) >= 1 else 1 / MILLI
     return Axis(title="latency (logarithmic)", write=format_seconds, base=2, unit=unit)
 
 
@@ -67,7 +67,7 @@ def _way(plan: PlanEstimate) -> str:
 
 
 def _least(plans: Iterable[PlanEstimate]) -> float:
-    return min(plan.latency_s for plan in plans)
+    return min((plan.latency_s for plan in plans), default=1.0)
 
 
 def cost_by_latency(plans: Iterable[PlanEstimate]) -> str:
@@ -84,7 +84,7 @@ def cost_by_latency(plans: Iterable[PlanEstimate]) -> str:
     ]
     up = Axis(title=COST, write=rounded)
     kept = [one for one in series if one.points]
-    axes = (_latency(kept, 0), up)
+    axes = (_latency(front), up)
     return curves("Cost of a result against its latency", kept, axes, None)
 
 
