@@ -89,9 +89,14 @@ def stored(stages: Sequence[Loop], bodies: Bodies | None = None) -> Iterator[tup
             if isinstance(op, Rearrange):
                 kept: Real = 1.0
                 for loop in loops:
-                    kept = kept * loop.count if loop.layers or loop.name == "text_tower" else kept
+                    kept = kept * loop.count if loop.layers or _forwards(loop, loops) else kept
                 found[op.outputs[0].name, _first(loops)] = op.outputs[0], kept
     yield from found.values()
+
+
+def _forwards(loop: Loop, loops: Sequence[Loop]) -> bool:
+    """Whether the turns of a loop are forwards of a step, each of which keeps its own."""
+    return loop.name == "text_tower" or (loop.name == "forward" and loops[0].name == "denoise")
 
 
 def _first(loops: Sequence[Loop]) -> int:

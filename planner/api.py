@@ -106,6 +106,7 @@ class Options(TypedDict, total=False):
     decode_plan: str | Plan
     decode_workers: int | None
     disaggregate: bool
+    cache: str
 
 
 def _public(function: Callable[P, R]) -> Callable[P, R]:

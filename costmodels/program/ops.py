@@ -370,6 +370,7 @@ Function = Literal[
     "relu2",
     "silu_gated",  # silu(first half) * second half
     "residual",  # x + y
+    "difference",  # x - y
     "gated_residual",  # x + gate * y
     "gated",  # x * sigmoid(gate)
     "gated_norm",  # rms norm of every `size` features of x, times silu(gate)

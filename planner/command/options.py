@@ -85,6 +85,11 @@ _DISTRIBUTION: Final = (
     "how tokens choose experts: balanced, uniform (by chance), power_law, power_law_1.01, or a "
     "file of the tokens that each expert took, in order (default: power_law, of exponent 1.2)"
 )
+_CACHE: Final = (
+    "skip steps by a cache of features: teacache, fbcache or cache-dit, with a threshold behind = "
+    "(teacache=0.2), or skip=0.4, the share of steps that yours skips; the result is another one "
+    "than the model's (default: none)"
+)
 _SHARES: Final[Mapping[str, tuple[float | None, str]]] = {
     "--prefix-hit": (0.0, "share of each prompt that is cached already (default: 0)"),
     "--spread": (
@@ -377,6 +382,7 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
         help="run the tower of a model that does not look at the step, as in Cosmos 3: once or "
         "every_step (default: the engine's habit, or once)",
     )
+    add_named(parser, {"--cache NAME": _CACHE})
     add_flags(parser, {"--offload": "text encoders leave the GPU before denoising"})
     parser.add_argument(
         "--kv-repeat",

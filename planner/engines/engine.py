@@ -37,7 +37,8 @@ class LaunchLine:
     sizes : flag by size, empty where the command has it; ``length`` is prompt and answer together.
     whole : sizes that it is told of all ranks of attention data parallelism together.
     request : by size, its name in each request. video : both, where a video asks otherwise.
-    precision : flag by precision. cache : the same of keys and values. attention : flag by kernel.
+    precision : flag by precision. cache : the same of keys and values. features :
+    flag by cache of features, in which `{n}` is its threshold. attention : flag by kernel.
     published : ways to store quantised weights that it reads, as a checkpoint names them.
     offload : flag. resident : flags that keep all weights on the GPU, where the default does not.
     speculation : flags by who drafts, ``mtp`` or ``draft``; in them `{n}` is how many tokens,
@@ -63,6 +64,7 @@ class LaunchLine:
     video: Words = field(default_factory=dict)
     precision: Words = field(default_factory=dict)
     cache: Words = field(default_factory=dict)
+    features: Words = field(default_factory=dict)
     speculation: Words = field(default_factory=dict)
     copies: str = ""
     published: tuple[str, ...] = ()

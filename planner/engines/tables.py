@@ -1,11 +1,12 @@
 """Tables that ship with the planner. Nothing else in this folder touches a packaged file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from operator import ne
 
+from planner.engines.caches import FeatureCache, load_caches
 from planner.engines.engine import Engine, Engines, load_engines
 from planner.engines.reading import read_version
 from planner.engines.tensorrt import Allowed, load_allowed
@@ -106,6 +107,12 @@ def acceptances() -> dict[str, Sourced]:
     """Read what share of drafted tokens is accepted if nothing is said, by who drafts."""
     rows = shipped_table(DATA.joinpath("speculation.toml"))
     return {name: read_sourced(f"speculation.{name}", row, "", {}) for name, row in rows.items()}
+
+
+@cache
+def feature_caches() -> Mapping[str, FeatureCache]:
+    """Read the caches of features by name, once."""
+    return load_caches(shipped_table(DATA.joinpath("caches.toml")))
 
 
 @cache

@@ -34,7 +34,9 @@ STARTS: Final[Mapping[str, str]] = {
 }
 """How each folder is started. vLLM-Omni serves, and TensorRT Model Connect builds first."""
 
-CONFIGURATIONS: Final = ("ContextParallelConfig", "TensorParallelConfig")
+CONFIGURATIONS: Final = (
+    "ContextParallelConfig", "FirstBlockCacheConfig", "TensorParallelConfig",
+)  # fmt: skip
 """Classes of diffusers that calls of a script may need."""
 
 _SCRIPT: Final = """\

@@ -12,6 +12,7 @@ from costmodels.program import (
     Pointwise,
     Rearrange,
     SendReceive,
+    Size,
     Span,
     Tensor,
     Weight,
@@ -25,7 +26,7 @@ from costmodels.program.emit import (
     split_rows,
 )
 from planner.lowering.blocks import State, layer_body, live_towers, repack, state_name
-from planner.lowering.work import RankWork, context_name, context_widths
+from planner.lowering.work import Layers, RankWork, context_name, context_widths
 from planner.models import Block, Encoder, Model, Stream, Tower
 from planner.strategies import pp
 
@@ -75,13 +76,23 @@ def latents(work: RankWork) -> Tensor:
     return Tensor(f"input.{main.name}", shape)
 
 
-def denoise(work: RankWork) -> Loop:
-    """Run all steps: forwards, guidance, and the update of the latents."""
+def denoise(work: RankWork) -> tuple[Loop, ...]:
+    """Run all steps: forwards, guidance, and the update of the latents.
+
+    Those that reuse features stand behind the others.
+    """
     together = _in_a_batch(work)
     turns = together.share.passes + together.share.stages - 1
-    forward = Loop(name="forward", count=turns, body=tuple(_forward(together)))
-    body = (forward, *_combine(work))
-    return Loop(name="denoise", count=work.workload.steps, body=body)
+    steps, skipped = work.workload.steps, work.workload.skipped
+
+    def loop(count: Size, forward: Emits[None]) -> Loop:
+        body = (Loop(name="forward", count=turns, body=tuple(forward)), *_combine(work))
+        return Loop(name="denoise", count=count, body=body)
+
+    every = loop(steps - skipped, _forward(together))
+    if work.workload.reuse is None:
+        return (every,)
+    return every, loop(skipped, _forward(together, reusing=True))
 
 
 def _in_a_batch(work: RankWork) -> RankWork:
@@ -115,8 +126,11 @@ def _text_layers(work: RankWork) -> Emits[None]:
             )
 
 
-def _forward(work: RankWork) -> Emits[None]:
-    """Emit one forward through this rank's layers."""
+def _forward(work: RankWork, *, reusing: bool = False) -> Emits[None]:
+    """Emit one forward through this rank's layers.
+
+    reusing : of layers that a cache of features skips the change is that of a step before.
+    """
     habits = work.workload.habits
     own = habits.repository and work.model.own.token_modulation
     if own or work.model.named_in(habits.token_modulation):
@@ -125,14 +139,76 @@ def _forward(work: RankWork) -> Emits[None]:
         state = yield from _embed(work)
     else:
         state = _received(work)
-    for layer, first in work.layers:
-        state = yield from repack(work, state, live_towers(work, layer))
-        body = layer_body(work, layer, state)
-        yield Loop(name=layer.name, count=layer.count, body=body, layers=True, first=first)
+    reuse = work.workload.reuse
+    always, others = _parted(work.layers, 0 if reuse is None else reuse.layers)
+    state = yield from _through(work, state, always)
+    if reusing:
+        state = yield from _changed(work, state)
+    else:
+        before = (yield from _entering(work, state)) if reuse is not None else None
+        state = yield from _through(work, state, others)
+        if before is not None:
+            yield from _keep_change(work, before, state)
     if work.is_last:
         yield from _predict(work, state)
     if work.share.stages > 1:
         yield from _hand_on(work, state)
+
+
+def _parted(layers: Layers, count: int) -> tuple[Layers, Layers]:
+    """Part the first `count` layers from those behind them."""
+    first: list[tuple[Block, int]] = []
+    rest: list[tuple[Block, int]] = []
+    for layer, start in layers:
+        here = min(layer.count, count)
+        count -= here
+        if here:
+            first.append((replace(layer, count=here), start))
+        if layer.count > here:
+            rest.append((replace(layer, count=layer.count - here), start + here))
+    return first, rest
+
+
+def _through(work: RankWork, state: State, layers: Layers) -> Emits[State]:
+    for layer, first in layers:
+        state = yield from repack(work, state, live_towers(work, layer))
+        body = layer_body(work, layer, state)
+        yield Loop(name=layer.name, count=layer.count, body=body, layers=True, first=first)
+    return state
+
+
+def _entering(work: RankWork, state: State) -> Emits[Tensor]:
+    """Copy the latent rows as they come into layers that are skipped in other steps."""
+    x = yield from _latent_rows(work, state)
+    return (yield from pointwise("cast", (x,), f"entering.{x.name}"))
+
+
+def _keep_change(work: RankWork, before: Tensor, state: State) -> Emits[None]:
+    """Keep what the layers changed of the latent rows."""
+    x = yield from _latent_rows(work, state)
+    change = yield from pointwise("difference", (x, before), f"change.{x.name}")
+    yield Rearrange(move="keep", inputs=(change,), outputs=(_kept_change(x),), view=True)
+
+
+def _changed(work: RankWork, state: State) -> Emits[State]:
+    """Add what was kept to the latent rows."""
+    x = yield from _latent_rows(work, state)
+    kept = _kept_change(x)
+    change = replace(kept, name=f"change.{x.name}")
+    yield Rearrange(move="recall", inputs=(kept,), outputs=(change,), view=True)
+    after = yield from pointwise("residual", (x, change), x.name)
+    return {(latent_stream(work.model).name,): after}
+
+
+def _kept_change(x: Tensor) -> Tensor:
+    return replace(x, name=f"cache.{x.name}")
+
+
+def _latent_rows(work: RankWork, state: State) -> Emits[Tensor]:
+    """Emit the rows of the latents on their own."""
+    singles = yield from _single(work, state)
+    name = state_name((latent_stream(work.model).name,))
+    return next(x for x in singles if x.name == name)
 
 
 def _modulate_tokens(work: RankWork) -> Emits[None]:
@@ -221,8 +297,7 @@ def _shard(x: Tensor, span: Span) -> Emits[Tensor]:
 def _predict(work: RankWork, state: State) -> Emits[None]:
     """Norm and project the latent rows, and gather those of the other ranks."""
     model, main = work.model, latent_stream(work.model).name
-    singles = yield from _single(work, state)
-    x = next(t for t in singles if t.name == state_name((main,)))
+    x = yield from _latent_rows(work, state)
     h = yield from pointwise("norm", (x,), "final")
     weight = Weight(
         name="head",

@@ -195,7 +195,7 @@ def _diffusion(work: RankWork, vae: int) -> tuple[Loop, ...]:
     return (
         text_encode(work),
         *([text_tower(work)] if ahead else []),
-        denoise(work),
+        *denoise(work),
         vae_decode(work, vae),
     )
 

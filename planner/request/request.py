@@ -109,6 +109,8 @@ class Request:
     prefill_plan, decode_plan : of workers that run prompts and of those that decode, where these
     are not the same; prefill_workers, decode_workers : how many there are, one where left out.
     disaggregate : such deployments are searched too.
+
+    Of a diffusion model: cache : of features, such as ``teacache=0.2``, which skips steps.
     """
 
     model: "str | Model"
@@ -163,6 +165,7 @@ class Request:
     decode_plan: str = ""
     decode_workers: int | None = None
     disaggregate: bool = False
+    cache: str = ""
 
     @property
     def two_pools(self) -> bool:

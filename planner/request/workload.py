@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
+import numpy as np
+
 from costmodels.collectives.dispatch import Taken, obstacle
 from costmodels.program import Size
 from costmodels.runtime import Fusion, Runtime
@@ -226,6 +228,19 @@ class Speculation:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """A cache of features: some steps take the change that layers make from a step before.
+
+    name : of the method, with its threshold. share : of the steps. layers : the first of the model,
+    which these steps run nevertheless.
+    """
+
+    name: str
+    share: float
+    layers: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """Lengths and counts of one request; numbers, or arrays for a sweep.
@@ -234,7 +249,7 @@ class Workload:
     output_tokens : tokens to generate (decoders). pixels : height x width x frames to decode.
     line : tokens side by side across the image, for models that convolve over them.
     kv_precision : of keys and values that are kept. habits : of whoever runs it. speculation : of
-    decoding; a token a step where there is none.
+    decoding; a token a step where there is none. reuse : of features, in some of the steps.
     """
 
     tokens: tuple[tuple[str, Size], ...]
@@ -249,7 +264,20 @@ class Workload:
     kv_precision: str = "bf16"
     habits: Habits = USUAL
     speculation: Speculation | None = None
+    reuse: Reuse | None = None
 
     def length(self, stream: str) -> Size:
         """Tokens of a stream."""
         return dict(self.tokens)[stream]
+
+    @property
+    def skipped(self) -> Size:
+        """Steps that reuse features; the first one never does.
+
+        >>> Workload(tokens=(), steps=28, reuse=Reuse("teacache=0.4", 0.444)).skipped
+        12
+        """
+        if self.reuse is None:
+            return 0
+        steps = np.minimum(np.asarray(self.steps) - 1, np.rint(self.steps * self.reuse.share))
+        return int(steps) if steps.ndim == 0 else steps.astype(int)

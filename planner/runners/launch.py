@@ -258,6 +258,7 @@ def _flags(
         yield line.ep.format(n=plan.ep)
     yield line.precision.get(settings.precision, "")
     yield line.cache.get(settings.cache, "")
+    yield line.features.get(settings.features, "").replace("{n}", settings.threshold)
     yield line.runtimes.get(settings.runtime, "")
     yield _speculation(line.speculation.get(settings.drafter, ""), settings)
     if settings.copies:

@@ -28,6 +28,13 @@ class _Drafts(TypedDict, total=False):
     draft: str
 
 
+class _Features(TypedDict, total=False):
+    """Settings of a cache of features."""
+
+    features: str
+    threshold: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What engines are told beside the plan.
@@ -36,7 +43,8 @@ class Settings:
     by name: height, width, frames, steps, batch, length, the tokens of prompt and answer, and
     chunk, those of a step.
     precision, cache : empty where they are the checkpoint's own. runtime, attention : empty for
-    each engine's own. drafter : ``mtp`` or ``draft``, empty where nothing is drafted; drafted :
+    each engine's own. features, threshold : name of a cache of features, empty for none, and what
+    it is told. drafter : ``mtp`` or ``draft``, empty where nothing is drafted; drafted :
     tokens a step; draft : repository or folder of the model that drafts. hosts : that the GPUs are
     spread over evenly.
     host, rank : how the first host, and the number of the one at hand, are written.
@@ -52,6 +60,8 @@ class Settings:
     runtime: str = ""
     attention: str = ""
     offload: bool = False
+    features: str = ""
+    threshold: str = ""
     drafter: str = ""
     drafted: int = 0
     draft: str = ""
@@ -83,6 +93,7 @@ def settings_of(scenario: Scenario, plan: Plan, told: Mapping[str, int] | None =
         attention="" if request.attention in USUAL_ATTENTION else request.attention,
         offload=request.offload,
         **_drafts(scenario),
+        **_features(workload),
         copies=request.redundant_experts or 0,
         hosts=deployment.hosts,
         spread=None if links is None else (links, deployment.hardware.device),
@@ -119,6 +130,14 @@ def _drafts(scenario: Scenario) -> _Drafts:
     draft = speculation.draft
     where = draft.repository if known_as(named) else folder_of(named, pipeline=False)
     return {"drafter": "draft", "drafted": speculation.tokens, "draft": where or draft.name}
+
+
+def _features(workload: Workload) -> _Features:
+    """Say which features are reused."""
+    if workload.reuse is None:
+        return {}
+    name, _, threshold = workload.reuse.name.partition("=")
+    return {"features": name, "threshold": threshold}
 
 
 def _cache(scenario: Scenario) -> str:

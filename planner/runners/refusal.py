@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from planner.engines.caches import SKIP
 from planner.engines.engine import Engine, LaunchLine, Limits
 from planner.engines.tables import allowed
 from planner.engines.tensorrt import layers
@@ -61,6 +62,8 @@ def tensorrt_refusal(scenario: Scenario, plan: Plan) -> str:
     """Say why TensorRT cannot run a plan; empty where it can."""
     if scenario.workload.speculation is not None:
         return "its networks verify no drafted tokens"
+    if scenario.workload.reuse is not None:
+        return "its networks keep no features of another step"
     hardware, precision = scenario.deployment.hardware, scenario.workload.precision
     version = scenario.request.tensorrt_version
     stands = allowed().obstacles(plan, hardware, version, precision=precision)
@@ -167,6 +170,14 @@ def _speculation(case: _Case) -> str:
     if not drafter or drafter in {**line.speculation, **line.untold}:
         return ""
     return "has no speculative decoding"
+
+
+def _features(case: _Case) -> str:
+    """Say that an engine has no such cache of features."""
+    name = case.settings.features
+    if not name or name in case.line.features:
+        return ""
+    return "reuses no features of another step" if name == SKIP else f"has no {name} here"
 
 
 def _parallel_decode(case: _Case) -> str:
@@ -281,7 +292,7 @@ def _spread(case: _Case) -> str:
 
 RULES: Final = (
     _stranger, _axes, _together, _parallel_decode, _experts, _division, _precision, _attention,
-    _speculation, _size, _padded, _spread,
+    _features, _speculation, _size, _padded, _spread,
 )  # fmt: skip
 """What may stand against a plan, in the order in which it is said."""
 

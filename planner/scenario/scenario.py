@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from planner.engines.tables import allowed, engine_names, engines, find_engine
+from planner.engines.caches import reuse_of
+from planner.engines.tables import allowed, engine_names, engines, feature_caches, find_engine
 from planner.models import Kind, Model, lengths, line_of, read_model
 from planner.request.lengths import Lengths, Trace, read_requests
 from planner.request.request import EXECUTOR, RUNTIME, Request
@@ -18,7 +19,9 @@ from topology.base.values import dataclass
 INPUT_TOKENS: Final = 2048
 OUTPUT_TOKENS: Final = 128
 FOREIGN: Final[Mapping[Kind, tuple[str, ...]]] = {
-    "decoder": ("height", "width", "frames", "steps", "text_tokens", "text_tower", "offload"),
+    "decoder": (
+        "height", "width", "frames", "steps", "text_tokens", "text_tower", "offload", "cache",
+    ),
     "diffusion": (
         "kv_precision", "input_tokens", "output_tokens", "concurrency", "rate", "arrivals",
         "lengths", "slo_ttft", "slo_tpot", "ttft_percentile", "tpot_percentile", "chunk",
@@ -212,6 +215,7 @@ def workload_of(
         line=line_of(model.latent, width) if model.latent else 0,
         precision=request.precision or "bf16",
         habits=habits,
+        reuse=reuse_of(feature_caches(), model.name, request.cache),
     )
 
 

@@ -136,7 +136,7 @@ def _evaluate(
         peak_stage=stage,
         throughput_per_s=throughput(workload, plan, latency),
         known=_bases(total, costs),
-        notes=tuple(notes(model, plan)),
+        notes=tuple(notes(model, workload, plan)),
         written=float(np.max(workload.output_tokens)),
         speculation=workload.speculation,
     )
@@ -168,9 +168,7 @@ def costs_of(
     if places[0].stages[-1].name == "decode":
         rows = zip(*(program.stages for program in places), strict=True)
         return {row[0].name: cost(_in_turn(row), target, prices) for row in rows}
-    costs = [
-        {stage.name: cost(stage, target, prices) for stage in program.stages} for program in places
-    ]
+    costs = [_by_stage(program, target, prices) for program in places]
     if len(places) == 1:
         return costs[0]
     steps = [stages["denoise"] for stages in costs]
@@ -179,6 +177,14 @@ def costs_of(
     slowest = max(steps, key=lambda step: float(np.sum(step.time)))
     once, again = reduce(add, steps).times(1 / turns), slowest.times((passes - 1) / turns)
     return {**costs[0], "denoise": once + again}
+
+
+def _by_stage(program: Program, target: Target, prices: Prices | None) -> dict[str, Cost]:
+    """Price every stage, which may have several loops."""
+    costs: dict[str, Cost] = {}
+    for loop in program.stages:
+        costs[loop.name] = costs.get(loop.name, Cost()) + cost(loop, target, prices)
+    return costs
 
 
 def _in_turn(places: Sequence[Loop]) -> Loop:

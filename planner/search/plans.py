@@ -40,6 +40,8 @@ def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Itera
     if plan.vae > 1 and model.vae is None:
         yield f"vae{plan.vae}: {model.name} has no VAE to decode with"
     yield from unsupported(model)
+    if workload.reuse is not None and plan.degree("pp") > 1:
+        yield f"a cache of features ({workload.reuse.name}) over pipeline stages is not modelled"
     proposal = Proposal(model=model, workload=workload, share=share_of(workload, plan))
     for name, degree in plan.axes:
         yield from strategies()[name].objections(proposal, degree)
@@ -80,8 +82,11 @@ def _spread(proposal: Proposal, ffn: Ffn, plan: Plan) -> Iterator[str]:
     yield from tp.parted_scales(proposal, tp.ffn_cuts(ffn.width, "experts"), cut, ranks)
 
 
-def notes(model: Model, plan: Plan) -> Iterator[str]:
-    """Yield what is done to make a plan legal, and who else does so, a sentence each."""
+def notes(model: Model, workload: Workload, plan: Plan) -> Iterator[str]:
+    """Yield what is done beside the model's own work, and who else does so, a sentence each."""
+    if workload.reuse is not None:
+        steps, skipped = workload.steps, workload.skipped
+        yield f"{workload.reuse.name}: {skipped} of {steps} steps reuse features of another step"
     for width, (padded, over) in tp.padded_widths(model, plan).items():
         who = _DECODERS if model.kind == "decoder" else _OTHERS
         ranks = f"tp{over}" if over == plan.degree(tp.AXIS) else f"the {over} ranks of an expert"

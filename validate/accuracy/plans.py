@@ -19,7 +19,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 OPTIONS: Final = (
     "hardware", "runtime", "attention", "height", "width", "frames", "steps", "engine", "batch",
-    "input_tokens", "output_tokens", "precision",
+    "input_tokens", "output_tokens", "precision", "cache",
 )  # fmt: skip
 """What is asked of the planner beside the model and the number of GPUs."""
 
@@ -55,6 +55,7 @@ class PlanFigure:
     input_tokens: int = 0
     output_tokens: int = 0
     precision: str = "bf16"
+    cache: str = ""
 
     @property
     def predicted(self) -> float:

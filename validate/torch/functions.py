@@ -37,6 +37,8 @@ def _kernel(  # noqa: C901, PLR0911, PLR0912  # one case a function
             ]
         case "residual":
             return lambda inputs: [inputs[0] + inputs[1]]
+        case "difference":
+            return lambda inputs: [inputs[0] - inputs[1]]
         case "gated_residual":
             place = 3 * op.place + 2
             return lambda inputs: [

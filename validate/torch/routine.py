@@ -123,8 +123,8 @@ def _op(one: Lived) -> Work:
 
 
 SINGLE_KERNELS: Final = (
-    "norm", "residual", "gated_residual", "cast", "concat_rows", "concat_features", "stack",
-    "unpack_heads", "unpack_rows", "pack_rows", "shard", "last", "latest",
+    "norm", "residual", "difference", "gated_residual", "cast", "concat_rows", "concat_features",
+    "stack", "unpack_heads", "unpack_rows", "pack_rows", "shard", "last", "latest",
 )  # fmt: skip
 
 
