@@ -186,10 +186,8 @@ def pointwise(  # noqa: C901, PLR0911, PLR0912  # one case a function
         case "modulated_norm":
             shift, scale, _ = _vectors(inputs[0], inputs[1], op.place)
             return [_norm(inputs[0]) * (1 + scale) + shift]
-        case "residual":
-            return [inputs[0] + inputs[1]]
-        case "difference":
-            return [inputs[0] - inputs[1]]
+        case "residual" | "difference":
+            return [inputs[0] + (1 if op.function == "residual" else -1) * inputs[1]]
         case "gated_residual":
             _, _, gate = _vectors(inputs[0], inputs[2], op.place)
             return [inputs[0] + gate * inputs[1]]
