@@ -1,6 +1,6 @@
 """A table of collectives as nccl-tests prints one: size, time, algorithm and bus bandwidth."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,6 +76,27 @@ class SideBySide:
             runs = [*runs[:-1], (best, runs[-1][1], size)] if same else [*runs, (best, size, size)]
         return runs
 
+    def gain(self, own: "CollectiveTable", place: int) -> float:
+        """How many times as fast one is as the first, at the size of a place."""
+        return self.tables[0].rows[place].time_s / own.rows[place].time_s
+
+    def fastest(self) -> str:
+        """Say which is fastest up to which size.
+
+        >>> side_by_side("all_reduce", "1KiB:1GiB", ["ring", "multishot"], gpus=8).fastest()
+        'multishot to 256 MiB, then ring'
+        """
+        *before, (last, _, _) = self.winners()
+        return ", then ".join(
+            [*(f"{name} to {format_bytes(top)}" for name, _, top in before), last]
+        )
+
+    def known(self) -> str:
+        """How well all times are known, or from the best known to the worst."""
+        found = {row.basis for table in self.tables for row in table.rows}
+        ends = sorted(found, key=BASES.index)
+        return " to ".join(dict.fromkeys([ends[0], ends[-1]]))
+
     def notes(self) -> list[str]:
         """Say how many steps each takes, and which is fastest at which sizes."""
         both = zip(self.algorithms, self.tables, strict=True)
@@ -122,6 +143,81 @@ class SideBySide:
         """Write the comparison for a terminal."""
         notes = [f"- {note}" for note in self.notes()]
         return terminal([self.tables[0].title(), self.table(), "", *notes])
+
+
+@dataclass(frozen=True, slots=True)
+class OverGpus:
+    """Algorithms side by side for several numbers of GPUs, with the same sizes.
+
+    left_out : numbers that one of them cannot serve, with the reason.
+    """
+
+    each: tuple[SideBySide, ...]
+    left_out: Mapping[int, str]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        shown = [one.to_dict() for one in self.each]
+        common = {key: shown[0][key] for key in ("op", "hardware")}
+        return {
+            **common,
+            "numbers": [{key: x for key, x in one.items() if key not in common} for one in shown],
+            "left_out": [{"gpus": gpus, "reason": why} for gpus, why in self.left_out.items()],
+        }
+
+    def notes(self) -> list[str]:
+        """Say which numbers of GPUs are left out, each reason once."""
+        reasons = dict.fromkeys(self.left_out.values())
+        of = {
+            why: [str(gpus) for gpus, other in self.left_out.items() if other == why]
+            for why in reasons
+        }
+        return [f"left out: {', '.join(gpus)} GPUs: {why}" for why, gpus in of.items()]
+
+    def title(self) -> str:
+        """Say what is compared on what."""
+        first = self.each[0].tables[0]
+        return f"{first.op} on {first.hardware}: {' and '.join(self.each[0].algorithms)}"
+
+    def table(self) -> Table:
+        """Make a row of each number of GPUs: steps, how much faster, and which wins where."""
+        first, *others = self.each[0].algorithms
+        all_sizes = self.each[0].tables[0].rows
+        places = (0, -1) if len(all_sizes) > 1 else (0,)
+        ends = [format_bytes(all_sizes[at].message_bytes) for at in places]
+        gains = [f"gain of {name} at {size}" for name in others for size in ends]
+        head = ["GPUs", *(f"steps of {name}" for name in (first, *others)), *gains]
+        rows = [
+            [
+                str(one.tables[0].gpus),
+                *(str(own.steps or "") for own in one.tables),
+                *(f"{one.gain(own, at):.2f}x" for own in one.tables[1:] for at in places),
+                one.fastest(),
+                one.known(),
+            ]
+            for one in self.each
+        ]
+        return Table(head=[*head, "fastest", "basis"], rows=rows, align=">", least=(5,))
+
+    def csv(self) -> str:
+        """Write a row of each number of GPUs, size and algorithm as CSV: bytes, seconds."""
+        rows = [
+            [own.gpus, own.steps, *asdict(row).values()]
+            for one in self.each
+            for own in one.tables
+            for row in own.rows
+        ]
+        return csv(["gpus", "steps", *MessageRow.__dataclass_fields__], rows)
+
+    def markdown(self) -> str:
+        """Write the comparison for a document."""
+        said = "".join(f"\n- {note}" for note in self.notes())
+        return f"**{self.title()}**\n\n{self.table().markdown()}\n{said}".rstrip()
+
+    def text(self) -> str:
+        """Write the comparison for a terminal."""
+        notes = [f"- {note}" for note in self.notes()]
+        return terminal([self.title(), self.table(), *([""] if notes else []), *notes])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,6 +451,36 @@ def side_by_side(op: str, sizes: str, algorithms: Sequence[str], **how: Any) -> 
         raise InputError(f"algorithm: got {','.join(algorithms)}, wanted each once")
     tables = tuple(table(op, sizes, algorithm=name, **how) for name in algorithms)
     return SideBySide(tables=tables, algorithms=tuple(algorithms))
+
+
+def over_gpus(
+    op: str,
+    sizes: str,
+    algorithms: Sequence[str],
+    gpus: Sequence[int],
+    **how: Any,  # noqa: ANN401  # as `table`
+) -> OverGpus:
+    """Price a collective by several algorithms on several numbers of GPUs.
+
+    Numbers that one of them cannot serve are left out with the reason.
+
+    Raises `InputError` as `side_by_side` does, where that is so of all numbers, or if only one
+    algorithm is named.
+    """
+    if len(algorithms) < 2:
+        raise InputError(
+            f"algorithm: got {algorithms[0]} beside several numbers of GPUs, wanted several, such "
+            "as ring,multishot"
+        )
+    each, left_out = [], dict[int, str]()
+    for count in gpus:
+        try:
+            each.append(side_by_side(op, sizes, algorithms, **{**how, "gpus": count}))
+        except InputError as error:
+            left_out[count] = str(error)
+    if not each:
+        raise InputError(left_out[gpus[0]])
+    return OverGpus(tuple(each), left_out)
 
 
 def _row(

@@ -348,10 +348,12 @@ def compare(options: argparse.Namespace) -> Answer:
         raise InputError(
             f"launch: got {options.launch}, as PyTorch calls, wanted graph beside a log"
         )
+    if options.gpus and len(options.gpus) > 1:
+        raise InputError("gpus: got several numbers beside a log, wanted one")
     within = {} if options.bytes is None else {"sizes": ranges_of(options.bytes)}
     log_options = LogOptions(
         hardware=options.hardware or "",
-        gpus=options.gpus,
+        gpus=options.gpus[0] if options.gpus else None,
         nodes=options.nodes,
         subset=subset,
         op=options.op or "",

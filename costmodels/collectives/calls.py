@@ -155,9 +155,9 @@ def basis(
     """How well the time is known.
 
     MEASURED where a curve was fitted on this very machine, for this operation, number of ranks and
-    size; CALIBRATED where it was for this generation and link; EXTRAPOLATED up to four times the
-    largest size of either; DATASHEET where it is carried over by its mechanism; ASSUMED for sizes
-    or curves that nobody measured.
+    size; CALIBRATED where it was for this generation and link; EXTRAPOLATED below the smallest size
+    of either and up to four times the largest; DATASHEET where it is carried over by its mechanism;
+    ASSUMED for sizes or curves that nobody measured.
 
     >>> from topology.catalogue import find_hardware
     >>> basis("all_gather", 1e6, find_hardware("h100-sxm").fabric(4)).name
@@ -172,20 +172,16 @@ def basis(
     fitted = pricing.at(size).fitted
     if fitted.kind == "assumed" or size > fitted.largest * NEAR:
         return Basis.ASSUMED
-    reach = fitted.largest if fitted.own else fitted.largest * _OCTAVE
-    if size > reach:
-        inside = basis(
-            op, fitted.largest, fabric, algorithm=algorithm, settings=settings,
-            calibration=calibration,
-        )  # fmt: skip
-        return max(Basis.EXTRAPOLATED, inside)
+    beyond = 1.0 if fitted.own else _OCTAVE
+    inside = fitted.smallest / beyond <= size <= fitted.largest * beyond
+    known = Basis.CALIBRATED if inside else Basis.EXTRAPOLATED
     if fitted.own:
         if fitted.covers(op, fabric):
-            return Basis.MEASURED
+            return Basis.MEASURED if inside else known
         shipped = basis(op, size, fabric, algorithm=algorithm, settings=settings)
-        return max(Basis.CALIBRATED, shipped)
+        return max(known, shipped)
     measured = fitted.kind == "measured" and not fitted.carried
-    return Basis.CALIBRATED if measured and fitted.covers(op, fabric) else Basis.DATASHEET
+    return known if measured and fitted.covers(op, fabric) else Basis.DATASHEET
 
 
 def _checked(message_bytes: float) -> float:

@@ -8,6 +8,7 @@ from planner.command.files import on_page, render
 from topology.base import InputError
 
 if TYPE_CHECKING:
+    from planner.collective_table import CollectiveTable, OverGpus, SideBySide
     from planner.request.subset import Subset
 
 
@@ -28,8 +29,9 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_machine(parser)
     parser.add_argument(
         "--gpus",
-        type=common.whole,
-        help="in all (default: 8, all of a machine's, or those of a log)",
+        type=_numbers,
+        help="in all, or numbers such as 2,4,8 or 2:72 that algorithms are compared on (default: "
+        "8, all of a machine's, or those of a log)",
     )
     common.add_named(parser, _OF_A_LOG, default=None)
     parser.add_argument(
@@ -42,6 +44,18 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_profile(parser)
     common.add_named(parser, {"--compare LOG": _COMPARE}, default=None)
     common.add_output(parser, (*common.FORMATS, "csv", "html"))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Read one number of GPUs, or several as a sweep takes them."""
+    if not {*text} & {",", ":"}:
+        return (common.whole(text),)
+    from planner.sweeping.questions import read_numbers  # noqa: PLC0415  # takes a while to import
+
+    try:
+        return read_numbers("gpus", text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def machine_of(options: argparse.Namespace) -> "Subset | None":
@@ -73,8 +87,9 @@ def _run(options: argparse.Namespace) -> common.Answer:
 
     subset = machine_of(options)
     usual_gpus = 8 if subset is None else subset.gpus
+    gpus = options.gpus or (usual_gpus,)
     how = {
-        "gpus": usual_gpus if options.gpus is None else options.gpus,
+        "gpus": gpus[0],
         "hardware": options.hardware or "h100-sxm",
         "nodes": options.nodes,
         "launch": options.launch or "graph",
@@ -84,11 +99,13 @@ def _run(options: argparse.Namespace) -> common.Answer:
     }
     op, sizes = options.op or "all_reduce", options.bytes or collective_table.USUAL
     algorithms = options.algorithm.split(",")
-    table = (
-        collective_table.table(op, sizes, algorithm=options.algorithm, **how)
-        if len(algorithms) == 1
-        else collective_table.side_by_side(op, sizes, algorithms, **how)
-    )
+    table: CollectiveTable | SideBySide | OverGpus
+    if len(gpus) > 1:
+        table = collective_table.over_gpus(op, sizes, algorithms, **{**how, "gpus": gpus})
+    elif len(algorithms) > 1:
+        table = collective_table.side_by_side(op, sizes, algorithms, **how)
+    else:
+        table = collective_table.table(op, sizes, algorithm=options.algorithm, **how)
     text = render(
         options.format,
         table.to_dict,
@@ -112,6 +129,10 @@ COMMAND: Final = common.Command(
         (
             "planner collectives --gpus 8 --algorithm ring,multishot",
             "how much faster two steps are than a ring's 2N - 2, and up to which size",
+        ),
+        (
+            "planner collectives --hardware gb200 --gpus 2,8,36,72 --algorithm ring,multishot",
+            "the same on several numbers of GPUs, a row each",
         ),
         (
             "planner collectives --compare all_reduce.log --hardware h100-sxm",

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.collectives import OPS, collective_time
-from planner.collective_table import HEADERS, bus_factor, side_by_side, sizes_of, table
+from planner.collective_table import (
+    HEADERS,
+    bus_factor,
+    over_gpus,
+    side_by_side,
+    sizes_of,
+    table,
+)
+from planner.command.cli import main
 from topology.base import InputError
 from topology.catalogue import find_hardware
 
@@ -192,6 +200,45 @@ def test_the_fastest_of_each_size_is_named_once_a_run_of_sizes():
             assert min(times, key=times.get) == name
     assert [f"{name} is the fastest" in note for (name, *_), note in
             zip(winners, found.notes()[1:], strict=True)] == [True] * len(winners)  # fmt: skip
+
+
+def test_two_steps_gain_more_with_every_gpu_of_a_rack():
+    found = over_gpus("all_reduce", "4KiB:1GiB", ("ring", "multishot"), (2, 8, 36, 72),
+                      hardware="gb200")  # fmt: skip
+
+    assert [[own.steps for own in one.tables] for one in found.each] == [
+        [2 * gpus - 2, 2] for gpus in (8, 36, 72)
+    ]
+    gains = [one.gain(one.tables[1], 0) for one in found.each]
+    assert 1 < gains[0] < gains[1] < gains[2]
+    assert found.each[0].fastest() == "multishot to 128 MiB, then ring"  # a crossover
+    assert found.each[2].fastest() == "multishot"
+    assert "more than two GPUs" in found.left_out[2]
+    assert len(found.csv().splitlines()) == 1 + 3 * 2 * 19
+
+
+def test_times_below_what_a_curve_was_fitted_to_are_extrapolated():
+    """MultiShot's was seen from 512 KiB on, and tables have one size an octave."""
+    found = table("all_reduce", "64KiB:1MiB", gpus=8, algorithm="multishot")
+
+    assert [row.basis for row in found.rows] == ["extrapolated"] * 2 + ["calibrated"] * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--gpus 4:2", "got '4:2', wanted numbers such as"),
+        ("--gpus 4,8", "algorithm: got auto beside several numbers of GPUs"),
+        ("--gpus 2,4 --algorithm ring,multishot --hardware l40s", "all_reduce by multishot"),
+        ("--gpus 2,4 --compare log", "gpus: got several numbers beside a log, wanted one"),
+    ],
+)
+def test_numbers_of_gpus_that_say_nothing_are_refused(capsys, words, said):
+    assert main(["collectives", *words.split()]) == 2
+
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert said in err
 
 
 def test_what_cannot_stand_side_by_side_is_refused():
