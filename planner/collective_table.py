@@ -209,6 +209,11 @@ class OverGpus:
         ]
         return csv(["gpus", "steps", *MessageRow.__dataclass_fields__], rows)
 
+    def parts(self) -> list[Part]:
+        """Say everything on a page."""
+        said = [Said(lines=self.notes())] if self.left_out else []
+        return [Title(text=self.title(), level=1), self.table(), *said]
+
     def markdown(self) -> str:
         """Write the comparison for a document."""
         said = "".join(f"\n- {note}" for note in self.notes())

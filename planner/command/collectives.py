@@ -112,7 +112,9 @@ def _run(options: argparse.Namespace) -> common.Answer:
         table=table.text,
         markdown=table.markdown,
         csv=table.csv,
-        html=lambda: on_page(f"{op} by size", table.parts(), options.typed),
+        html=lambda: on_page(
+            f"{op} by {'GPUs' if len(gpus) > 1 else 'size'}", table.parts(), options.typed
+        ),
     )
     return text, common.DONE
 
