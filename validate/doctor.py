@@ -41,7 +41,7 @@ class Diagnosis:
         return {"ok": self.ok, "checks": [asdict(check) for check in self.checks]}
 
     def text(self) -> str:
-        """Lines as a terminal shows them."""
+        """Write the diagnosis for a terminal."""
         lines = []
         for check in self.checks:
             lines.append(f"{SHOWN[check.state]:<9}{check.name:<24}{check.found}")

@@ -13,7 +13,7 @@ _KEYS = {"kind", "source", "kernels", "limit", "extra", "host", "nccl_host"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKernels:
-    """One engine.
+    """The communication kernels of one serving engine.
 
     kernels : which of ``oneshot``, ``twoshot``, ``multishot`` it has.
     limit : B, the largest message of its own kernels, by generation and link, and of the

@@ -61,7 +61,7 @@ class Candidate:
 
 
 def load_tuning(tables: Mapping[str, Any]) -> Tuning:
-    """Read NCCL's constants."""
+    """Read the constants by which NCCL chooses algorithm and protocol."""
     changes = sorted(tables["before"], key=lambda change: _release(change["until"]))
     return Tuning(
         newest=_numbers(tables),

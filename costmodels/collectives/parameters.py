@@ -110,7 +110,7 @@ def link_class(fabric: Fabric) -> LinkClass:
 
 
 def load_library(*tables: Mapping[str, Any]) -> Library:
-    """Read tables of curves.
+    """Read curves of collectives from tables.
 
     A table ``[hopper.nvlink.ring_ll]`` holds the fields of a curve, as text with units, and its
     provenance; ``[like]`` maps ``"volta.nvlink"`` to the place that stands in for it.

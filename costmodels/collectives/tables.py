@@ -32,7 +32,7 @@ def transports() -> Transports:
 
 
 def engines() -> dict[str, EngineKernels]:
-    """Give the serving engines."""
+    """Give the communication kernels of serving engines, by engine."""
     return _engines()[0]
 
 

@@ -23,7 +23,7 @@ _UNITS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transport:
-    """One kind of network.
+    """What messages between nodes take over one kind of network.
 
     step_ll, step_ll128, step_simple : s, one dependent step to another node, by protocol.
     tree : a step between levels of a tree over a step of a ring.
@@ -167,7 +167,7 @@ def usable_bandwidth(fabric: Fabric, network: Network) -> BytesPerSecond:
 
 
 def load_transports(tables: Mapping[str, Any]) -> dict[str, Transport]:
-    """Read kinds of network."""
+    """Read what each kind of network takes for messages between nodes."""
     transports: dict[str, Transport] = {}
     wanted = {field.name for field in fields(Transport)}
     for name, row in tables.items():

@@ -63,7 +63,7 @@ def chain_time(
 
 
 def stream_time(fitted: PointwiseParameters, moved: Real, device: Device) -> Real:
-    """Evaluate the formula."""
+    """Evaluate the formula of kernels that stream memory."""
     stream = moved / (fitted.memory_efficiency * device.memory_bandwidth.value)
     return fitted.floor + stream + fitted.ramp * stream / (stream + fitted.ramp)
 

@@ -156,7 +156,7 @@ class Unmodelled(argparse.Action):
         values: object,  # noqa: ARG002
         option_string: str | None = None,
     ) -> None:
-        """Refuse it."""
+        """Refuse the option."""
         from planner.request.request import UNMODELLED  # noqa: PLC0415  # slow to load
 
         parser.error(f"argument {option_string}: {UNMODELLED[self.dest]}")

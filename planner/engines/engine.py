@@ -226,7 +226,7 @@ class Disaggregation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One engine.
+    """One engine at one version: what it runs, its habits and its launch lines.
 
     name : of its file. version : that all of it was read at; empty where that is not known.
     kind : of the models that it runs. namesake : the engine of the other kind of models that people

@@ -24,7 +24,7 @@ from planner.tensorrt.runner.library import Document
 
 
 def cpp_schedule(document: Document, networks: Sequence[EngineNetwork]) -> str:
-    """Return the lines."""
+    """Write a schedule as the lines that the C++ runner reads."""
     buffers = document["buffers"]
     return "\n".join([
         f"world {document['gpus']}",

@@ -30,7 +30,7 @@ EXPECTED: Final = ("runtime", "latency_s", "step_s", "memory_bytes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedFolder:
-    """A folder on disk.
+    """An exported folder on disk.
 
     sizes : bytes of each file by its path within the folder. document : its ``plan.json``.
     """

@@ -142,7 +142,7 @@ def _attend_chunk(
 def _append(
     work: RankWork, begun: Latents, part: str = ""
 ) -> Emits[tuple[Tensor, tuple[Span, ...]]]:
-    """Put new rows behind those kept."""
+    """Emit the move that puts new rows behind those that a cache keeps."""
     (span,) = begun.spans
     before, seen = work.behind(span)
     kept = work.kept(begun.tower, begun.layer, before)

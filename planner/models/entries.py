@@ -67,7 +67,7 @@ class Repository:
 
 
 def load_entry(name: str, table: Mapping[str, object]) -> CatalogueEntry:
-    """Read one model's file.
+    """Read the catalogue file of one model.
 
     Raises `CatalogueError` if a key is unknown, a table is missing or something has no source.
     """

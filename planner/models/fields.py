@@ -67,7 +67,7 @@ class Fields:
         return float(cast(float, value))
 
     def boolean(self, *names: str, default: bool) -> bool:
-        """Read true or false."""
+        """Read a field of JSON that is true or false."""
         name, value = self._find(names)
         if value is None:
             return default
@@ -76,7 +76,7 @@ class Fields:
         return value
 
     def text(self, *names: str, default: str | None = None) -> str:
-        """Read a text."""
+        """Read a field of JSON that is a text."""
         name, value = self._find(names)
         if value is None and default is not None:
             return default

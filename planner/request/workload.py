@@ -267,7 +267,7 @@ class Workload:
     reuse: Reuse | None = None
 
     def length(self, stream: str) -> Size:
-        """Tokens of a stream."""
+        """Tokens of one stream of the model."""
         return dict(self.tokens)[stream]
 
     @property

@@ -81,7 +81,7 @@ class Served:
 
     @property
     def workers(self) -> Workers:
-        """Its engines."""
+        """The engines that serve a plan's requests."""
         places = len(self.steps.kinds)
         return Workers(ways=self.ways, capacity=self.pool.tokens, steps=self.steps, places=places)
 

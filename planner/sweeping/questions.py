@@ -178,7 +178,7 @@ def _check_plans(plans: Sequence[str], gpus: Sequence[int]) -> None:
 
 
 def _listed(name: str, given: object) -> list[object]:
-    """Take one number, or several."""
+    """Read a size of a sweep: one number, or several."""
     try:
         numbers = list(islice(iter(given), MOST + 1))  # type: ignore[call-overload]  # if it can be
     except Exception:  # noqa: BLE001  # it is one, or fails in its own way

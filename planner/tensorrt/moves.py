@@ -154,7 +154,7 @@ def _borders(draft: Draft, op: Rearrange, x: Value) -> Value:
 
 
 def _surround(draft: Draft, op: Rearrange, x: Value, edges: Value) -> Value:
-    """Lay the neighbours' rows around those here; zeros where there is no neighbour."""
+    """Add the layers that lay neighbours' rows around those here, zeros at the ends."""
     name, (ranks, batch, both, features) = op.outputs[0].name, edges.shape
     halo, shape = both // 2, (batch, ranks * both, features)
     flat = draft.shuffle(edges, shape, f"{name}.edges", first=(1, 0, 2, 3))

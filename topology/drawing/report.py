@@ -60,7 +60,7 @@ def parts(machine: Machine) -> list[Part]:
 
 
 def markdown(machine: Machine) -> str:
-    """Write the same as Markdown."""
+    """Write a machine as Markdown."""
     lines = [f"# {machine.name}", "", summary(machine), ""]
     for title, table in tables(machine):
         lines += [f"## {title}", "", table.markdown(), ""]
@@ -76,7 +76,7 @@ def notes(machine: Machine) -> list[tuple[str, Sequence[str]]]:
 
 
 def hardware_table(hardware: Iterable[Hardware]) -> Table:
-    """List hardware."""
+    """Make a table of hardware, a row each."""
     return _table([_HARDWARE, *map(_hardware_row, hardware)])
 
 

@@ -198,12 +198,12 @@ class Machine:
 
     @property
     def hosts(self) -> int:
-        """Count all hosts."""
+        """Count the hosts of all copies of a machine."""
         return self.copies * self.described_hosts
 
     @property
     def gpu_count(self) -> int:
-        """Count all GPUs."""
+        """Count the GPUs of all copies of a machine."""
         return self.copies * len(self.gpus)
 
     @property

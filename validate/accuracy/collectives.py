@@ -44,7 +44,7 @@ class CollectiveFigure:
     source: str = ""
 
     def predicted(self, calibration: Calibration = None) -> float:
-        """Price it, in seconds."""
+        """Price the collective, in seconds."""
         return collective_time(
             self.op,
             self.message_bytes,

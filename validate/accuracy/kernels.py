@@ -55,7 +55,7 @@ class KernelFigure:
     source: str = ""
 
     def predicted(self, calibration: KernelCalibration | None = None) -> Seconds:
-        """Price it."""
+        """Price the kernel, in seconds."""
         if self.operation == "pointwise":
             return Seconds(pointwise_time(self.bytes, self.device, calibration))
         names = ("batch", "precision", "sustained", "engine")

@@ -48,7 +48,7 @@ class LayerFigure:
     source: str
 
     def predicted(self) -> Seconds:
-        """Price it."""
+        """Price the layer, in seconds."""
         size = {name: float(value) for name, value in map(_halves, self.sizes.split())}
         return Seconds(_PRICES[self.operation](self, size))
 

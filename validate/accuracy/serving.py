@@ -47,7 +47,7 @@ class ServingFigure:
         return self.concurrency * self.output_tokens / whole
 
     def predicted(self) -> Serving:
-        """Serve the same.
+        """Serve the measured load as the planner prices it.
 
         Raises
         ------

@@ -62,7 +62,7 @@ class Measurement:
         return self.family in TOGETHER
 
     def number(self, name: str) -> int:
-        """Return a size."""
+        """Return a size of the case by its name."""
         return int(dict(self.sizes)[name])
 
     def text(self, name: str) -> str:

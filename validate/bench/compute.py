@@ -105,7 +105,7 @@ def attender(kernel: str, *, causal: bool, few: bool) -> Call:
 
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> object:
-    """Attention with its log-sum-exp, as a ring needs it."""
+    """Call cuDNN's attention with its log-sum-exp, as a ring needs it, to be timed."""
     wanted = True
     return _aten._scaled_dot_product_cudnn_attention(  # noqa: SLF001
         q, k, v, None, wanted, 0.0, causal

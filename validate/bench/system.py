@@ -56,7 +56,7 @@ class RankTask:
 
 
 def task() -> RankTask:
-    """Read what this worker is to do."""
+    """Read what this worker is to measure."""
     document = json.loads(os.environ["BENCH_TASK"])
     rank = int(os.environ.get("RANK", "0"))
     return RankTask(

@@ -59,7 +59,7 @@ def run(argv: Sequence[str], log: Path) -> tuple[int, str]:
 
 
 def tell(line: str) -> None:
-    """Say something to who runs this."""
+    """Print a line on stderr, for who runs the benchmark."""
     print(line, file=sys.stderr)
 
 
@@ -70,7 +70,7 @@ def clear(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file."""
+    """Remove a file of a benchmark."""
     path.unlink()
 
 

@@ -50,7 +50,7 @@ Rows = Sequence[Mapping[str, str]]
 
 
 def read_rows(text: str) -> list[dict[str, str]]:
-    """Read a table."""
+    """Read the rows of a table of engines' kernels."""
     return list(csv.DictReader(text.splitlines()))
 
 

@@ -50,7 +50,7 @@ class Minimum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What is fitted.
+    """A fit: what varies, from where, and what it is held against.
 
     first : where each parameter starts, and what it is held to.
     ratio : predicted over measured of every row, for some values.

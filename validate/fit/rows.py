@@ -53,7 +53,7 @@ def failure(key: str, rank: int, reason: str) -> Row:
 
 
 def line(row: Row) -> str:
-    """Write one row as one line.
+    """Write one measured row as one line of JSON.
 
     >>> print(line(Row(key="k", family="memory", sizes={}, mode="used", values={"bytes": 2.0})))
     {"key":"k","family":"memory","sizes":{},"mode":"used","values":{"bytes":2.0},"rank":0,"error":""}

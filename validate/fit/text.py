@@ -66,7 +66,7 @@ _WRITTEN: Final = {
 
 
 def to_toml(profile: Profile) -> str:
-    """Write a profile."""
+    """Write a profile as TOML."""
     curves, fits = profile.curves, dict(profile.fits)
     sections = [_HEAD + _lines(_head(profile))]
     sections += _section("machine", dict(profile.machine))

@@ -59,7 +59,7 @@ class Progress:
 
     @property
     def beat(self) -> Beat:
-        """What was said last."""
+        """What a rank's heartbeat said last."""
         return read(self.memory)
 
 

@@ -69,7 +69,7 @@ class MeasuredCollective:
         )
 
     def kept(self, which: NDArray[np.bool_]) -> "MeasuredCollective":
-        """Keep some rows."""
+        """Keep some rows of a comparison."""
         return replace(self, sizes=self.sizes[which], seconds=self.seconds[which])
 
 

@@ -110,7 +110,7 @@ class LogComparison:
         return [self.mismatch] if self.mismatch else []
 
     def headline(self) -> str:
-        """Say what was compared."""
+        """Say in a line what log was compared with what."""
         nodes = f" on {self.nodes} nodes" if self.nodes > 1 else ""
         title = f"{self.title}: " if self.title else ""
         return f"{title}{self.op} on {self.gpus} x {self.hardware}{nodes}"

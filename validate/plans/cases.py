@@ -126,7 +126,7 @@ class Case:
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Return the fields that are not left out."""
+        """Return the fields of a case that are not left out."""
         return {name: value for name, value in asdict(self).items() if value not in (None, "")}
 
 

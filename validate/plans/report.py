@@ -77,13 +77,13 @@ def percent(share: float) -> str:
 
 
 def text(comparisons: Sequence[Comparison], gate: float) -> str:
-    """Everything for a terminal."""
+    """Write the whole report for a terminal."""
     table = Table(head=HEADERS, rows=[_cells(each, gate) for each in comparisons], align="<")
     return terminal([table, "", *_below(comparisons, gate)])
 
 
 def markdown(comparisons: Sequence[Comparison], gate: float) -> str:
-    """Everything for a document."""
+    """Write the whole report for a document."""
     rows = [[cell.replace("|", "/") for cell in _cells(each, gate)] for each in comparisons]
     table = Table(head=HEADERS, rows=rows).markdown()
     return "\n".join([table, "", *bullets(_below(comparisons, gate))])

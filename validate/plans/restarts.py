@@ -30,7 +30,7 @@ _BEFORE: Final = ("", "start", "rendezvous", "reading the job")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How cases are run.
+    """How the cases of a job are run.
 
     gpus : ranks on this host. device : ``cuda``, or ``cpu`` with gloo. compiler : backend of
     torch.compile. processes : that are started, 0 for one a GPU.

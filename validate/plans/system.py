@@ -116,7 +116,7 @@ def shared_memory() -> float:
 
 
 def environment() -> Mapping[str, str]:
-    """Variables of this process."""
+    """Return the environment variables of this process."""
     return dict(os.environ)
 
 

@@ -140,7 +140,7 @@ def take_turns(
 
 
 def _complete(waiting: Mapping[int, Message], axes: Sequence[tuple[str, int]]) -> tuple[int, ...]:
-    """Return a group of ranks that all wait for the same message."""
+    """Return a group of simulated ranks that all wait for the same message."""
     for rank, message in waiting.items():
         group = Plan(tuple(axes)).ranks_along(message.op.axis, rank)
         kinds = {

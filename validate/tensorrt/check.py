@@ -111,7 +111,7 @@ class Report:
         return self.passed and apart <= gate
 
     def rows(self) -> list[list[str]]:
-        """Rows of a table: what, and what was found."""
+        """Make a row of each check of a plan's engines: what, and how it ended."""
         collectives = [f"{count} x {name}" for name, count in self.collectives.items()]
         lines = [
             ["layers on numbers, all ranks", f"largest error {self.number_error:.1e}"],
@@ -127,7 +127,7 @@ class Report:
         return [*lines, *[["left out", reason] for reason in self.left_out]]
 
     def text(self) -> str:
-        """Lines as a terminal shows them."""
+        """Write the report for a terminal."""
         return "\n".join([self.case.key, *[f"  {name}: {lines}" for name, lines in self.rows()]])
 
 

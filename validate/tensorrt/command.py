@@ -84,7 +84,7 @@ def place_among(gpus: int | None, plans: Sequence[str]) -> Place | None:
 def answer(
     reports: Sequence[Report], gate: float, style: str, *, numbers_only: bool = False
 ) -> Answer:
-    """Write reports, and judge them.
+    """Write the reports of plans' engines, and say whether all passed.
 
     Where nothing was built the answer is no, unless numbers alone were asked for.
     """

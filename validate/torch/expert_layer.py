@@ -22,7 +22,7 @@ class ExpertLayer:
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
-        """The sum over experts."""
+        """The tensor that the sum over experts writes."""
         return self.combine.outputs
 
 

@@ -85,7 +85,7 @@ def _matrices(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _activation(op: Pointwise, state: RankState) -> Function:
-    """Make an activation ready."""
+    """Look up the activation of experts, ready to be called."""
     bound = functions.bind(op, replace(state.setting, traced=state.fuser is not None))
     return _compiled(op, lambda x: bound.run([x]), state)
 

@@ -27,17 +27,17 @@ def peers(fabric: Fabric) -> str:
 
 
 def one_node(fabric: Fabric) -> str:
-    """Need one node."""
+    """Need a fabric of one node."""
     return "" if fabric.nodes == 1 else f"it stays inside one node, got {fabric.nodes}"
 
 
 def several_nodes(fabric: Fabric) -> str:
-    """Need a network."""
+    """Need a fabric of several nodes."""
     return "" if fabric.nodes > 1 else "it needs several nodes, got 1"
 
 
 def nvlink(fabric: Fabric) -> str:
-    """Need NVLink."""
+    """Need NVLink between all GPUs of a fabric."""
     return "it needs NVLink between all GPUs" if fabric.link == "pcie" else ""
 
 

@@ -105,7 +105,7 @@ def switch_speed(view: NcclView) -> float:
 
 
 def reducing(fabric: Fabric) -> str:
-    """Need switches that reduce."""
+    """Need network switches that reduce."""
     network = fabric.network
     reduces = network is not None and transport_of(network, transports()).offload > 0
     return "" if reduces else "it needs InfiniBand switches that reduce"

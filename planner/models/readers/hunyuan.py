@@ -16,7 +16,7 @@ _SOURCES = 3
 
 
 def read(fields: Fields) -> Model:
-    """Read either class."""
+    """Read a model of HunyuanVideo, of either class."""
     first = fields.text("_class_name") == CLASSES[0]
     heads = parts.heads_of(fields, query=24 if first else 16, size=128)
     width = parts.widened(fields, heads.query_width, default=4.0)

@@ -16,7 +16,7 @@ _TIME_HIDDEN = 1024
 
 
 def read(fields: Fields) -> Model:
-    """Read either class."""
+    """Read a model of one stream, Z-Image or Lumina 2."""
     return _lumina(fields) if fields.text("_class_name") == CLASSES[0] else _z_image(fields)
 
 

@@ -87,7 +87,7 @@ def beside(path: Path) -> Path:
 
 
 def read(name: str, raw: NDArray[np.uint8]) -> Outside:
-    """Read the table of a file; raises `InputError` if it is damaged, or cut short."""
+    """Read the table of a file of weights; raises `InputError` if it is damaged, or cut short."""
     head, behind, _ = raw[:LARGEST_TABLE].tobytes().partition(b"\n\n")
     try:
         table = [_entry(line) for line in head.decode().splitlines()]

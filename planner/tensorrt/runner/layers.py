@@ -59,7 +59,7 @@ class Assembly:
     made: dict[tuple[str, int], dict[str, Bits]] = field(default_factory=dict)
 
     def inputs(self, layer: Layer) -> list[Foreign]:
-        """Tensors that a layer reads."""
+        """Give TensorRT's tensors that a layer of a document reads."""
         return [self.tensors[name] for name in layer["inputs"]]
 
     def type(self, layer: Layer, place: int = 0) -> Foreign:

@@ -25,7 +25,7 @@ Reaches = Callable[[Layer], float | None]
 
 
 def sizes(layer: Layer) -> tuple[int, int, int]:
-    """Experts, rows and columns of the whole weight."""
+    """Give experts, rows and columns of a weight before ranks cut it."""
     rows, columns = (sum(units * size for units, size in layer[key]) for key in ("rows", "columns"))
     return layer["experts"], rows, columns
 
