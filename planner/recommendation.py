@@ -18,8 +18,9 @@ from planner.scenario.scenario import Scenario
 from planner.search.clients import Point
 from planner.search.estimate import PlanEstimate, Rejected, Splits
 from planner.search.evaluate import Shared
+from planner.search.judging import MANY, estimates, judge, many, outcomes_on
 from planner.search.plans import LONGEST
-from planner.search.ranking import MANY, Ranking, estimates, goal, judge, many, outcomes_on, search
+from planner.search.ranking import Ranking, goal, search
 from planner.strategies import parse_plan
 from topology.base import (
     IllegalPlanError,

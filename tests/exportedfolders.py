@@ -34,8 +34,8 @@ from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.runners.refusal import tensorrt_refusal
 from planner.scenario.scenario import Scenario, resolve
+from planner.search.evaluate import price
 from planner.search.plans import objections, plans
-from planner.search.ranking import price
 from planner.tensorrt import Recipe, networks_of
 from planner.tensorrt.runner import build as builder
 from planner.tensorrt.runner import harness

@@ -12,7 +12,8 @@ from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
 from planner.search.estimate import PlanEstimate
-from planner.search.ranking import price, search
+from planner.search.evaluate import price
+from planner.search.ranking import search
 from planner.strategies import parse_plan, strategies
 from topology.base import InputError
 

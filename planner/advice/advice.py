@@ -18,7 +18,8 @@ from planner.runners.runners import closest, missed
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving, wanted_of
 from planner.search.estimate import APART, PlanEstimate, Splits, worded
-from planner.search.ranking import TIE, Ranking, hosts_in_words, price
+from planner.search.evaluate import price
+from planner.search.ranking import TIE, Ranking, hosts_in_words
 from topology.base import counted, format_bytes, format_number, format_seconds
 
 REPLICAS: Final = 1.3

@@ -18,7 +18,8 @@ from planner.runners.refusal import refusal
 from planner.runners.runners import Contender, compare, runners
 from planner.scenario.scenario import Scenario, workload_of
 from planner.search.estimate import PlanEstimate
-from planner.search.evaluate import Shared
+from planner.search.evaluate import Shared, price
+from planner.search.judging import estimates, judge
 from planner.search.plan_memory import (
     decode_bytes,
     encoder_bytes,
@@ -29,7 +30,7 @@ from planner.search.plan_memory import (
     usable_bytes,
 )
 from planner.search.plans import objections, plans
-from planner.search.ranking import TIE, Ranking, estimates, hosts_in_words, judge, price, rank
+from planner.search.ranking import TIE, Ranking, hosts_in_words, rank
 from topology.base import TopologyError, counted, format_bytes
 from topology.base.values import dataclass
 from topology.catalogue import Precision

@@ -16,7 +16,7 @@ from planner.runners.runners import runners
 from planner.scenario.scenario import Scenario, resolve
 from planner.search.clients import Serving, wanted_of
 from planner.search.estimate import PlanEstimate, Rejected
-from planner.search.ranking import judge_all
+from planner.search.judging import judge_all
 from planner.serving.serving import Served
 from topology.base import ModelError, PrecisionError, counted, format_seconds
 from topology.base.values import dataclass

@@ -16,8 +16,8 @@ from planner.runners.launch_settings import Settings, settings_of
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
 from planner.search.evaluate import Shared
+from planner.search.judging import judge
 from planner.search.plans import objections, plans
-from planner.search.ranking import judge
 from planner.strategies.tp import padded_widths
 from topology.base import IllegalPlanError, format_seconds
 from topology.base.values import dataclass

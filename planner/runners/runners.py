@@ -22,19 +22,9 @@ from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
 from planner.search.evaluate import Shared
+from planner.search.judging import estimates, judge, outcomes_on
 from planner.search.plans import legal_plans
-from planner.search.ranking import (
-    TIE,
-    Ranking,
-    apart,
-    estimates,
-    goal,
-    gpu_counts,
-    judge,
-    near,
-    outcomes_on,
-    rank,
-)
+from planner.search.ranking import TIE, Ranking, apart, goal, gpu_counts, near, rank
 from topology.base import InputError, counted
 from topology.base.values import dataclass
 

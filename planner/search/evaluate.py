@@ -13,9 +13,10 @@ from costmodels.price import Prices, Target
 from costmodels.program import Loop, Program, Real
 from costmodels.timeline import Cost, cost
 from planner.engines.tables import allowed
-from planner.lowering import decode_steps, lower_places
+from planner.lowering import decode_steps, lower, lower_places
 from planner.request.plan import Plan
 from planner.request.workload import Workload
+from planner.scenario.deployment import Deployment
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
 from planner.search.plan_memory import at_peak, parts_of
@@ -243,3 +244,32 @@ def throughput(workload: Workload, plan: Plan, latency: float) -> float:
     batch = float(np.max(workload.batch))
     results = batch if batch > 1 else float(plan.replicas)
     return results / latency if latency else 0.0
+
+
+def price(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> PlanEstimate:
+    """Estimate a legal plan, whether or not it fits, on the best seats of a machine.
+
+    Parameters
+    ----------
+    plan : legal (see `planner.search.plans.objections`), of no more GPUs than the deployment's.
+    shared : with other estimates of the same request; it is used, and added to.
+
+    Raises
+    ------
+    TopologyError
+        If the deployment has fewer GPUs, or its nodes would hold unequal shares.
+    UncalibratedError
+        If there are no kernel parameters for the device.
+    """
+    return evaluate(replace(scenario, deployment=seated(scenario, plan)), plan, shared)
+
+
+def seated(scenario: Scenario, plan: Plan) -> Deployment:
+    """Find the best seats for a plan on the machine that the request brings, if it brings one."""
+    deployment = scenario.deployment.on(plan.gpus)
+    if deployment.subset is None:
+        return deployment
+    from planner.placement.seating import seat, traffic_of  # noqa: PLC0415  # only machines need it
+
+    sent = traffic_of(lower(scenario.model, scenario.workload, plan))
+    return replace(deployment, placed=seat(plan, deployment.subset, sent))

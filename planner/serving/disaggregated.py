@@ -10,7 +10,7 @@ from planner.request.plan import Plan, TwoPools
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving
 from planner.search.estimate import Disaggregated, PlanEstimate, Rejected, WorkerPool
-from planner.search.ranking import judge
+from planner.search.judging import judge
 from planner.serving.cache import Transfer, transfer_of
 from planner.serving.pools import DecodeQueue, Pools, PrefillQueue
 from planner.serving.scheduler import Trail

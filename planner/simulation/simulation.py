@@ -16,7 +16,7 @@ from planner.recommendation import estimate_plan
 from planner.request.plan import Plan
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate, worded
-from planner.search.ranking import seated
+from planner.search.evaluate import seated
 from planner.simulation.gantt import chart, legend, middle, rows
 from planner.simulation.tasks import Event, RankTasks, paces_of, tasks_of
 from topology.base import InputError, counted, format_seconds, shown

@@ -8,6 +8,7 @@ from planner.request.plan import Plan
 from planner.runners.refusal import refusal
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.evaluate import Shared
+from planner.search.judging import MANY, judge
 from planner.search.plans import (
     illegal_axes,
     objections,
@@ -18,7 +19,7 @@ from planner.search.plans import (
     turned,
     unpiped,
 )
-from planner.search.ranking import MANY, TIE, Ranking, goal, judge, rank
+from planner.search.ranking import TIE, Ranking, goal, rank
 from planner.serving.serving import served_ranking
 from planner.strategies import parse_plan
 

@@ -25,8 +25,7 @@ from planner.runners.launch import launch_of
 from planner.runners.refusal import footnotes, refusal
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
-from planner.search.evaluate import Shared
-from planner.search.ranking import price
+from planner.search.evaluate import Shared, price
 from planner.strategies import parse_plan
 from topology.base import CatalogueError, InputError
 from topology.base.table import terminal

@@ -21,9 +21,10 @@ from planner.lowering import lower
 from planner.models import names, read_model
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
+from planner.search.evaluate import price
+from planner.search.judging import judge
 from planner.search.plan_memory import memory_of, outer_parameters, usable_bytes
 from planner.search.plans import objections, plans
-from planner.search.ranking import judge, price
 from planner.strategies import parse_plan
 from topology.base import InputError
 from topology.catalogue import all_devices

@@ -28,7 +28,9 @@ from planner.request.request import Request
 from planner.request.workload import Workload
 from planner.scenario.scenario import resolve
 from planner.search.estimate import APART, UNCERTAINTY, PlanEstimate
-from planner.search.ranking import Ranking, judge, price
+from planner.search.evaluate import price
+from planner.search.judging import judge
+from planner.search.ranking import Ranking
 from planner.strategies import parse_plan
 from topology.base import counted, format_seconds
 from topology.base.table import terminal

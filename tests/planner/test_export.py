@@ -23,7 +23,7 @@ from planner.export.tensorrt import tensorrt_folder
 from planner.lowering import lower
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
-from planner.search.ranking import price
+from planner.search.evaluate import price
 from planner.strategies import parse_plan
 from planner.tensorrt import Recipe, enqueue, networks_of
 from topology.base import IllegalPlanError, InputError, format_bytes

@@ -15,7 +15,7 @@ from planner.export.tables import cpp
 from planner.export.tensorrt import tensorrt_folder
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
-from planner.search.ranking import price
+from planner.search.evaluate import price
 from planner.strategies import parse_plan
 from planner.tensorrt.runner.external_weights import writer
 from validate.reference import shrink

@@ -23,7 +23,7 @@ from planner.runners.launch import launches
 from planner.runners.refusal import DIVISIONS, refusal
 from planner.scenario import scenario as scenarios
 from planner.scenario.scenario import resolve
-from planner.search.ranking import price
+from planner.search.evaluate import price
 from planner.strategies import axes, parse_plan, strategies
 from topology.base import CatalogueError
 from topology.catalogue import Precision

@@ -18,7 +18,7 @@ from planner.api import estimate
 from planner.request.request import Request
 from planner.runners.refusal import refusal
 from planner.scenario.scenario import resolve
-from planner.search.ranking import price
+from planner.search.evaluate import price
 from planner.strategies import parse_plan
 from topology.base import InputError
 

@@ -13,8 +13,8 @@ from planner.request.plan import Plan, nearest
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
 from planner.search.estimate import PlanEstimate
+from planner.search.judging import judge, judge_all
 from planner.search.plan_memory import peak_of
-from planner.search.ranking import judge, judge_all
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, counted
 

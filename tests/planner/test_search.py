@@ -14,9 +14,10 @@ from planner.recommendation import estimate_plan, recommend_plans, shortened
 from planner.request.plan import Plan, nearest
 from planner.request.request import Request
 from planner.search.estimate import PlanEstimate, Rejected
+from planner.search.judging import judge, judge_all
 from planner.search.plan_memory import usable_bytes
 from planner.search.plans import objections, plans
-from planner.search.ranking import TIE, counts_up_to, judge, judge_all, rank
+from planner.search.ranking import TIE, counts_up_to, rank
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError, format_bytes
 

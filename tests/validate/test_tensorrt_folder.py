@@ -18,7 +18,7 @@ from planner.export.files import write_folder
 from planner.export.tensorrt import tensorrt_folder
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
-from planner.search.ranking import price
+from planner.search.evaluate import price
 from planner.strategies import parse_plan
 from planner.tensorrt import Recipe, document_of
 from planner.tensorrt.runner import harness

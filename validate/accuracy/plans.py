@@ -8,7 +8,7 @@ from typing import Final, Literal
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
 from planner.search.estimate import PlanEstimate
-from planner.search.ranking import price
+from planner.search.evaluate import price
 from planner.strategies import parse_plan
 from topology.base.values import dataclass
 from validate.accuracy.figures import fields_of, read_table

@@ -21,7 +21,7 @@ from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.runners.refusal import check_tensorrt
 from planner.scenario.scenario import Scenario
-from planner.search.ranking import price
+from planner.search.evaluate import price
 from planner.tensorrt import EngineNetwork, Recipe
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.build import Options, build

@@ -1,0 +1,170 @@
+"""What becomes of each plan: an estimate, or the reason why not; which plans are left out."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from planner.models import Model
+from planner.request.plan import SEQUENCE, Plan
+from planner.scenario.scenario import Scenario
+from planner.search.estimate import Outcome, PlanEstimate, Rejected, worded
+from planner.search.evaluate import Shared, price
+from planner.search.plan_memory import encoder_bytes, usable_bytes
+from planner.search.plans import (
+    LONGEST,
+    illegal_axes,
+    legal_plans,
+    objections,
+    plans,
+    replacements,
+    replica,
+    replicated,
+    turned,
+)
+from topology.base import format_bytes
+
+Runs = Callable[[Plan], bool]
+"""Whether a plan can be run by what a request names."""
+MANY: Final = 64
+"""Above so many GPUs plans are left out of which others are known to be as good."""
+LONG: Final = 32768
+"""Tokens from which plans that cut a prompt are judged though what was asked for runs none."""
+MANY_OF_EXPERTS: Final = 16
+"""The same of models with experts, which have more plans."""
+
+
+def anything(plan: Plan) -> bool:  # noqa: ARG001  # whatever the plan
+    """Take every plan for one that can be run."""
+    return True
+
+
+def many(model: Model) -> int:
+    """Count the GPUs above which not every plan of a model is judged."""
+    return MANY_OF_EXPERTS if model.has_experts else MANY
+
+
+def estimates(outcomes: Iterable[Outcome]) -> list[PlanEstimate]:
+    """Keep what runs."""
+    return [outcome for outcome in outcomes if isinstance(outcome, PlanEstimate)]
+
+
+def outcomes_on(
+    scenario: Scenario,
+    seen: dict[Plan, Outcome],
+    shared: Shared,
+    runs: Runs = anything,
+    *,
+    others: bool = False,
+) -> Iterator[Outcome]:
+    """Judge the plans of a scenario's GPUs.
+
+    Where they are many, a degree that no plan can have is rejected once, for all of them, and the
+    shallowest pipelines come first.
+
+    Parameters
+    ----------
+    seen : what became of plans of fewer GPUs. shared : with them. Both are used and added to.
+    runs : plans that can be run. others : whether the rest is judged too.
+    """
+    model, workload, gpus = scenario.model, scenario.workload, scenario.deployment.gpus
+    short = _short_prompt(scenario)
+    if scenario.request.gpus <= many(model):
+        for plan in plans(model, gpus) if others else filter(runs, plans(model, gpus)):
+            if short and plan.sequence_ranks > 1 and not runs(plan):
+                yield Rejected(plan=plan, reason=short)
+                continue
+            yield _outcome(scenario, plan, seen, shared)
+        return
+    barred = illegal_axes(model, workload, gpus)
+    if short:
+        degrees = (n for n in range(2, gpus + 1) if gpus % n == 0)
+        ways = [(axis, degree) for degree in degrees for axis in SEQUENCE]
+        barred |= {way: short for way in ways if way not in barred and not runs(Plan((way,)))}
+    for axis, reason in barred.items():
+        yield Rejected(plan=Plan((axis,)), reason=f"{reason}; so for every plan that has it")
+    legal = frozenset(legal_plans(model, workload, gpus))
+    for plan in sorted(plans(model, gpus, barred), key=lambda plan: plan.degree("pp")):
+        can = runs(plan)
+        illegal = plan not in legal
+        left_out = _left_out(scenario, plan, seen, runs if can else anything)
+        if (can or others) and (illegal or not left_out):
+            yield _outcome(scenario, plan, seen, shared)
+
+
+def _short_prompt(scenario: Scenario) -> str:
+    """Say that a language model's prompt is not worth cutting where nothing runs it; or nothing."""
+    model = scenario.model
+    if model.kind != "decoder":
+        return ""
+    tokens = int(np.max(scenario.workload.length(model.streams[0].name)))
+    if tokens >= LONG:
+        return ""
+    return f"cuts a prompt of {tokens:,} tokens, and is not run: judged from {LONG:,} on"
+
+
+def _left_out(scenario: Scenario, plan: Plan, seen: Mapping[Plan, Outcome], runs: Runs) -> bool:
+    """Whether other plans that run are known to be as good, where GPUs are many."""
+    if plan.degree("ring") > LONGEST:
+        return True
+    frugal = scenario.request.objective == "memory"
+    return not frugal and any(map(runs, replacements(plan, scenario.workload.passes, seen)))
+
+
+def _outcome(scenario: Scenario, plan: Plan, seen: dict[Plan, Outcome], shared: Shared) -> Outcome:
+    """Judge a plan, or reuse what became of one of its replicas."""
+    alone = replica(scenario.deployment, plan) if scenario.request.batch == 1 else None
+    if alone is not None and alone in seen:
+        seen[plan] = replicated(plan.degree("dp"), seen[alone])
+        return seen[plan]
+    outcome = judge(scenario, plan, shared)
+    other = turned(scenario.deployment, plan)
+    if other is not None:
+        outcome = min(outcome, judge(scenario, other, shared), key=_latency)
+    seen[plan] = outcome
+    return outcome
+
+
+def _latency(outcome: Outcome) -> float:
+    return outcome.latency_s if isinstance(outcome, PlanEstimate) else float("inf")
+
+
+def judge(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Outcome:
+    """Estimate a plan of all GPUs, or say why it cannot run."""
+    deployment = scenario.deployment
+    reasons = list(objections(scenario.model, scenario.workload, plan, deployment.gpus))
+    if not reasons and deployment.subset is not None:
+        reasons = [reason for reason in [deployment.subset.obstacle()] if reason]
+    if reasons:
+        return Rejected(plan=plan, reason="; ".join(reasons))
+    estimate = price(scenario, plan, shared)
+    missing = estimate.memory_bytes - usable_bytes(scenario)
+    if missing > 0:
+        return Rejected(
+            plan=plan,
+            reason=_too_large(estimate, missing),
+            short=estimate,
+            remedy=_remedy(scenario, missing),
+        )
+    return estimate
+
+
+def judge_all(scenario: Scenario) -> Iterator[Outcome]:
+    """Judge every plan of all GPUs by itself."""
+    shared = Shared()
+    for plan in plans(scenario.model, scenario.deployment.gpus):
+        yield judge(scenario, plan, shared)
+
+
+def _too_large(estimate: PlanEstimate, missing: float) -> str:
+    usable = estimate.memory_bytes - missing
+    return (
+        f"needs {format_bytes(estimate.memory_bytes)} of {format_bytes(usable)} a GPU, "
+        f"{format_bytes(missing)} short, at {worded(estimate.peak_stage)}"
+    )
+
+
+def _remedy(scenario: Scenario, missing: float) -> str:
+    """Say that a plan would fit if the text encoders left the GPU, where it would."""
+    can = not scenario.request.offload and missing <= encoder_bytes(scenario.model)
+    return "would fit with --offload" if can else ""
