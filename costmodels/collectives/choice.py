@@ -26,14 +26,18 @@ def build(
     op: Op,
     fabric: Fabric,
     calibration: Calibration = None,
+    channels: int = 1,
 ) -> Choice:
-    """Make `algorithm` in `protocol` for `op` on `fabric`."""
+    """Make `algorithm` in `protocol` for `op` on `fabric`.
+
+    channels : that NCCL gives a pair of ranks on two nodes.
+    """
     fitted = library_of(calibration).get(fabric, algorithm.curve_name(protocol, fabric))
     model = algorithm(
         op=op,
         fabric=fabric,
         curve=fitted.curve,
-        hop=hop(fabric, transports(), protocol),
+        hop=hop(fabric, transports(), protocol, channels),
         protocol=protocol,
     )
     return Choice(model=model, fitted=fitted)
@@ -116,7 +120,8 @@ def _on_one_link(
 
     Pairs send small parts with flags in the data, up to a fixed size a peer.
     """
-    made = partial(build, op=op, fabric=fabric, calibration=calibration)
+    channels = NcclView(fabric=fabric, numbers=numbers).pair_channels
+    made = partial(build, op=op, fabric=fabric, calibration=calibration, channels=channels)
     if algorithm is Pairwise or (algorithm is None and op in PAIRWISE_OPS):
         large = made(Pairwise, "Simple")
         if "LL" not in protocols:

@@ -105,6 +105,10 @@ class Curve:
         left *= self.cross if fabric.crosses_sockets else 1.0
         return BytesPerSecond(min(link, left * (self.tree or link)))
 
+    def per_byte_sent(self, fabric: Fabric) -> float:
+        """Seconds a byte from one GPU of a node of `fabric` to the next, while all send."""
+        return self.per_byte(fabric.direct) if fabric.direct else self.per_byte_on(fabric)
+
     def per_byte_exchanged(self, fabric: Fabric) -> float:
         """Seconds a byte of one GPU when all GPUs of a node of `fabric` send to all others.
 

@@ -6,6 +6,7 @@ them as times; but the *choice* follows from them, and measured times jump exact
 choice changes.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ Numbers = Mapping[str, tuple[float, ...]]
 
 _UNITS: Final = {"latency": "s", "bandwidth": "B/s", "size": "B", "ratio": "1"}
 _GENERATION: Final = {"turing": "volta", "ada": "ampere"}
+_FEW: Final = 4  # rings that are doubled whatever their rate
+_MOST_CHANNELS: Final = 64
 _SMALLEST_CORRECTED: Final = 64  # B; the table of corrections has one value an octave from here
 
 
@@ -140,6 +143,32 @@ class NcclView:
     def channels(self) -> float:
         return max(1.0, self.bus / self.first(f"{self.generation}_channel"))
 
+    @property
+    def pair_channels(self) -> int:
+        """Channels that a pair of ranks on two nodes gets, fewer where there are many ranks.
+
+        NCCL takes as many as one NIC needs, a power of two, and halves them until all ranks fit
+        on the channels of its rings, several to one (src/graph/paths.cc).
+        """
+        network, fabric = self.fabric.network, self.fabric
+        if network is None:
+            return 1
+        nic = network.bandwidth / network.nics
+        rate = self.first("pair_channel")
+        needed = math.ceil(nic / rate) if rate else 1
+        channels = _power_of_two(max(needed, int(self.first("pair_channels"))))
+        most = self._ring_channels(nic, usable_bandwidth(fabric, network))
+        while channels > 1 and channels * math.ceil(fabric.ranks / self.first("pair_peers")) > most:
+            channels //= 2
+        return channels
+
+    def _ring_channels(self, nic: float, usable: float) -> int:
+        """Channels of rings between nodes: one a NIC, more where few are fast, twice as many."""
+        rings = max(1, round(usable / nic))
+        young = self.generation in ("hopper", "blackwell")
+        doubled = nic >= self.first("pair_doubled") and not (young and rings > _FEW)
+        return min(_MOST_CHANNELS, _power_of_two(2 * rings * (2 if doubled else 1)))
+
     def protocols(self) -> Iterator[tuple[int, WireProtocol]]:
         """Yield the protocols of these links, with their places in tables."""
         for index, protocol in enumerate(PROTOCOLS):
@@ -161,3 +190,8 @@ class NcclView:
         if self.hosts > 1 and algorithm == "ring":
             inside = max(inside, self.numbers["network_overhead"][protocol])
         return inside, outside
+
+
+def _power_of_two(count: int) -> int:
+    """Round up to a power of two."""
+    return 1 << (count - 1).bit_length()

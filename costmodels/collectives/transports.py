@@ -16,8 +16,8 @@ from topology.catalogue import Fabric, Network, pcie_bandwidth
 PAYLOAD: Final[Mapping[WireProtocol, float]] = {"LL": 0.5, "LL128": 0.9375, "Simple": 1.0}
 _FAST: Final = 48 * 10**9  # B/s; what is sold as 400 Gbit/s, less what shares may round off
 _UNITS: Final = {
-    "step_ll": "s", "step_ll128": "s", "step_simple": "s", "message": "s",
-    "port": "B/s", "ll": "B/s",
+    "step_ll": "s", "step_ll128": "s", "step_simple": "s", "pair": "s", "message": "s",
+    "channel": "B/s", "port": "B/s", "ll": "B/s",
 }  # fmt: skip
 
 
@@ -27,10 +27,13 @@ class Transport:
 
     step_ll, step_ll128, step_simple : s, one dependent step to another node, by protocol.
     tree : a step between levels of a tree over a step of a ring.
-    message : s, one message to one of many remote peers, sent in turn.
+    pair : s, before the data of a pair of ranks streams: word that the receiver is ready, and that
+        all has come. message : s, one message to one of many remote peers with flags in the data;
+        without them the host looks twice at each.
     efficiency : share of the NICs' nominal bandwidth that large messages reach.
     exchange : the same where every rank sends to every other.
-    flow : share of one NIC that a single pair of ranks reaches.
+    flow : share of one NIC that a single pair of ranks reaches. channel : B/s that one channel of
+        NCCL carries between them; 0 where only the NIC limits it.
     copy : chunks that are copied between user memory and the NICs' buffers, a pass of a ring, as
         a length on the network.
     port : B/s of one NIC whatever its nominal bandwidth; 0 where nothing else limits it.
@@ -45,10 +48,12 @@ class Transport:
     step_ll128: Seconds
     step_simple: Seconds
     tree: float
+    pair: Seconds
     message: Seconds
     efficiency: float
     exchange: float
     flow: float
+    channel: BytesPerSecond
     copy: float
     port: BytesPerSecond
     ll: BytesPerSecond
@@ -70,13 +75,15 @@ class Transport:
 class Hop:
     """The way from one node to another in one protocol; see `Transport`.
 
-    step, tree_step : s a dependent step of a ring, of a tree. message : s a remote peer.
+    step, tree_step : s a dependent step of a ring, of a tree. pair : s before data streams between
+    a pair of ranks. message : s a remote peer.
     per_byte, exchange : s a byte of a whole node. flow : s a byte between one pair of ranks.
     sharpness : 0 where there is no network.
     """
 
     step: Seconds = Seconds(0.0)
     tree_step: Seconds = Seconds(0.0)
+    pair: Seconds = Seconds(0.0)
     message: Seconds = Seconds(0.0)
     per_byte: float = 0.0
     exchange: float = 0.0
@@ -124,8 +131,11 @@ def transport_of(network: Network, transports: Transports) -> Transport:
     return transports.get(name) or transports[network.kind]
 
 
-def hop(fabric: Fabric, transports: Transports, protocol: WireProtocol) -> Hop:
-    """Cost of leaving a node of `fabric`; nothing where there is one node."""
+def hop(fabric: Fabric, transports: Transports, protocol: WireProtocol, channels: int = 1) -> Hop:
+    """Cost of leaving a node of `fabric`; nothing where there is one node.
+
+    channels : that NCCL gives a pair of ranks on two nodes.
+    """
     network = fabric.network
     if fabric.nodes == 1:
         return Hop()
@@ -137,14 +147,18 @@ def hop(fabric: Fabric, transports: Transports, protocol: WireProtocol) -> Hop:
     stream = bandwidth * payload
     if protocol == "LL" and transport.ll:
         stream = min(stream, transport.ll)
-    step = transport.step(protocol)
+    step, looks = transport.step(protocol), 1 if protocol == "LL" else 2
+    flow = driven / network.nics * transport.flow
+    if transport.channel:
+        flow = min(flow, channels * transport.channel)
     return Hop(
         step=step,
         tree_step=Seconds(step * transport.tree),
-        message=transport.message,
+        pair=step if protocol == "LL" else transport.pair,
+        message=Seconds(transport.message * looks),
         per_byte=1 / (stream * transport.efficiency),
         exchange=1 / (bandwidth * payload * transport.exchange),
-        flow=network.nics / (driven * payload * transport.flow),
+        flow=1 / (flow * payload),
         copy=transport.copy,
         offload=transport.offload,
         sharpness=transport.sharpness,

@@ -1,15 +1,18 @@
 """What NCCL takes at which size, what cannot be forced, and what the tables must have."""
 
+from dataclasses import replace
+
 import pytest
 
 from costmodels.basis import Basis
 from costmodels.collectives import NcclSettings, basis, choose, collective_time
 from costmodels.collectives.engines import load_engines
+from costmodels.collectives.nccl_tuning import NcclView
 from costmodels.collectives.parameters import load_library
 from costmodels.collectives.tables import engines, library, transports, tuning
 from costmodels.collectives.transports import load_transports
-from topology.base import CatalogueError, InputError
-from topology.catalogue import Fabric, find_hardware
+from topology.base import BytesPerSecond, CatalogueError, InputError
+from topology.catalogue import Fabric, Network, find_hardware
 
 KIB, MIB = 2.0**10, 2.0**20
 
@@ -203,3 +206,64 @@ def test_constants_of_old_releases_add_up():
     assert newest["nvlink_tree"][2] == pytest.approx(4e-6)
     assert older["nvlink_tree"][2] == oldest["nvlink_tree"][2] == pytest.approx(28e-6)
     assert older["hopper_ll"] == newest["hopper_ll"] != oldest["hopper_ll"]
+
+
+# Pairs of ranks on two nodes.
+
+
+def hosts(name, ranks, nodes, nics, rate, kind="infiniband"):
+    node = find_hardware(name).fabric(ranks // nodes, 1)
+    network = Network(kind=kind, bandwidth=BytesPerSecond(nics * rate), nics=nics)
+    return replace(node, ranks=ranks, nodes=nodes, network=network)
+
+
+@pytest.mark.parametrize(
+    ("fabric", "release", "channels"),
+    [
+        (hosts("gh200", 16, 4, 4, 25e9, "slingshot"), (2, 20), 2),
+        (hosts("gh200", 32, 8, 4, 25e9, "slingshot"), (2, 20), 1),
+        (hosts("h100-sxm", 10, 10, 1, 50e9), (2, 29), 2),
+        (hosts("h100-sxm", 16, 2, 8, 50e9), (2, 29), 4),
+        (hosts("h100-sxm", 80, 10, 8, 50e9), (2, 29), 1),
+        (hosts("h100-sxm", 16, 2, 8, 50e9), (2, 28), 2),
+    ],
+)
+def test_pairs_of_ranks_share_channels_where_there_are_many(fabric, release, channels):
+    """NCCL's src/graph/paths.cc; NVIDIA/nccl#1272 saw it halve from 16 to 32 ranks."""
+    assert NcclView(fabric=fabric, numbers=tuning().at(release)).pair_channels == channels
+
+
+@pytest.mark.parametrize(("nodes", "bus"), [(4, 24.2e9), (8, 18.3e9)])
+def test_a_ring_of_sends_is_as_fast_as_its_channels(nodes, bus):
+    """NVIDIA/nccl#1272: 512 MiB by sendrecv on nodes of four GH200, NCCL 2.20."""
+    fabric = hosts("gh200", 4 * nodes, nodes, 4, 25e9, "slingshot")
+    seconds = collective_time("send_recv", 2.0**29, fabric, settings=NcclSettings(nccl=(2, 20)))
+
+    assert 2.0**29 / seconds == pytest.approx(bus, rel=0.05)
+
+
+@pytest.mark.parametrize(("ranks", "us"), [(16, 110), (32, 96), (64, 102), (128, 132)])
+def test_small_exchanges_between_nodes_wait_for_one_round_not_for_each_peer(ranks, us):
+    """pplx-kernels' README: torch's all-to-all of 256 x 7,392 B over InfiniBand, H100."""
+    fabric = find_hardware("h100-sxm").fabric(ranks, ranks // 8)
+    seconds = collective_time("all_to_all", 256 * 7392.0, fabric, launch="stream")
+
+    assert seconds * 1e6 == pytest.approx(us, rel=0.3)
+
+
+def test_flags_travel_with_small_parts_alone_between_nodes():
+    """Polaris, 128 nodes (table 49): times jump beyond 16 KiB a peer, at 8 MiB on 512 GPUs."""
+    fabric = hosts("a100-sxm-40gb", 512, 128, 2, 25e9, "ethernet")
+
+    assert choose("all_to_all", 2.0**23, fabric)[1] == "LL"
+    assert choose("all_to_all", 2.0**23 + 1, fabric)[1] == "Simple"
+
+
+def test_sends_in_a_mesh_take_the_links_of_one_pair():
+    """NVIDIA/nccl-tests#331: sendrecv at 72 GB/s over four links, all-reduce at 206 over twelve."""
+    mesh = find_hardware("a100-sxm-80gb").fabric(4).over_nvlink()
+    sent = 2.0**27 / collective_time("send_recv", 2.0**27, mesh)
+    reduced = 1.5 * 2.0**27 / collective_time("all_reduce", 2.0**27, mesh)
+
+    assert sent == pytest.approx(72.5e9, rel=0.05)
+    assert reduced == pytest.approx(206.5e9, rel=0.05)

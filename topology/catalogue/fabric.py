@@ -55,6 +55,8 @@ class Fabric:
     crosses_sockets : some traffic between ranks passes the link between CPU sockets.
     exchange : bytes per second that one GPU can send while every rank of its node sends to every
         other, where shared links leave less than `bandwidth`; 0 where nothing is known of them.
+    direct : bytes per second between two GPUs that are joined directly, where each has more links
+        than those to the other; 0 for as much as `bandwidth`.
     chain : bytes per second that each GPU of a node can pass on while data goes down an open
         chain, where links are shared and one hop less leaves more than `bandwidth`; 0 for as much.
     """
@@ -71,6 +73,7 @@ class Fabric:
     network: Network | None = None
     hosts: int = 1
     exchange: BytesPerSecond = BytesPerSecond(0.0)
+    direct: BytesPerSecond = BytesPerSecond(0.0)
     chain: BytesPerSecond = BytesPerSecond(0.0)
 
     @property
@@ -85,16 +88,26 @@ class Fabric:
             link="pcie",
             multicast=False,
             bandwidth=bandwidth,
+            direct=BytesPerSecond(0.0),
             pcie_generation=generation or self.pcie_generation,
         )
 
     def over_nvlink(self, bandwidth: BytesPerSecond | None = None) -> "Fabric":
-        """Join the GPUs of a node by direct NVLinks, of `bandwidth` if that is given."""
+        """Join every two GPUs of a node by direct NVLinks, of `bandwidth` a GPU if that is given.
+
+        >>> node = Fabric(
+        ...     architecture="ampere", ranks=4, link="nvswitch", bandwidth=BytesPerSecond(300e9)
+        ... )
+        >>> node.over_nvlink().direct
+        100000000000.0
+        """
+        whole = self.bandwidth if bandwidth is None else bandwidth
         return replace(
             self,
             link="nvlink",
             multicast=False,
-            bandwidth=self.bandwidth if bandwidth is None else bandwidth,
+            bandwidth=whole,
+            direct=BytesPerSecond(whole / (self.local - 1) if self.local > 2 else 0.0),
             peer_to_peer=True,
         )
 
@@ -112,7 +125,8 @@ class Fabric:
 
     def narrowed(self, factor: float) -> "Fabric":
         """Leave each GPU 1/`factor` of its links."""
-        return replace(self, bandwidth=BytesPerSecond(self.bandwidth / factor))
+        share, direct = self.bandwidth / factor, self.direct / factor
+        return replace(self, bandwidth=BytesPerSecond(share), direct=BytesPerSecond(direct))
 
     def over_network(self, network: Network) -> "Fabric":
         """Join the nodes by another network."""

@@ -36,6 +36,7 @@ _RANGES: Final = {  # what can be meant: a slip of a unit shows
     "peaks": (10**10, 10**18),
 }
 _MOST: Final = 1024  # GPUs or NICs of a node, GPUs of an NVLink domain
+_CUBE: Final = 8  # GPUs of a hybrid cube mesh
 NO_PEERS: Final = "taken as off on such cards"
 NEWEST_PCIE: Final = 6
 CROWD: Final = 4  # GPUs of a group from which a host's PCIe tree holds an exchange back
@@ -139,14 +140,14 @@ class Hardware:
         bridged = span <= self.domain
         across = span > max(1, self.gpus // self.sockets)
         no_bound = BytesPerSecond(0.0)
+        joined, direct = self._joined(local)
         return Fabric(
             architecture=self.device.architecture,
             ranks=ranks,
             nodes=islands,
             link=self.link if bridged else "pcie",
-            bandwidth=BytesPerSecond(
-                self.link_bandwidth.value if bridged else pcie_bandwidth(self.pcie_generation)
-            ),
+            bandwidth=joined if bridged else BytesPerSecond(pcie_bandwidth(self.pcie_generation)),
+            direct=direct if bridged else no_bound,
             multicast=self.multicast and local > 2,
             peer_to_peer=self.peer_to_peer,
             crosses_sockets=across,
@@ -155,6 +156,25 @@ class Hardware:
             hosts=-(-span // self.gpus) if bridged else 1,
             exchange=self.exchange_rate(local, across=across) if self.peer_to_peer else no_bound,
         )
+
+    def _joined(self, local: int) -> tuple[BytesPerSecond, BytesPerSecond]:
+        """Give what one GPU sends to `local` - 1 others it is joined to, and to one of them.
+
+        The second is 0 where it is as much. In a mesh each pair has an equal part of the links; in
+        a cube of eight, of six links a GPU, two lead to a neighbour and four stay in its half.
+
+        >>> from topology.catalogue.tables import find_hardware
+        >>> [find_hardware("gh200").fabric(ranks).bandwidth / 1e9 for ranks in (2, 3, 4)]
+        [150.0, 300.0, 450.0]
+        """
+        whole, none = BytesPerSecond(self.link_bandwidth.value), BytesPerSecond(0.0)
+        if self.link != "nvlink" or self.domain == 2 or local == 1:
+            return whole, none
+        cube = self.domain == _CUBE
+        pair = whole / (3 if cube else self.domain - 1)
+        most = min(local, 4) / 6 if cube else (local - 1) / (self.domain - 1)
+        joined = whole if local >= self.domain else BytesPerSecond(whole * most)
+        return joined, BytesPerSecond(pair) if local > 2 else none
 
     def exchange_rate(self, local: int, *, across: bool = False) -> BytesPerSecond:
         r"""Nominal bytes per second of one of `local` GPUs that all send to each other; 0 unknown.

@@ -8,7 +8,14 @@ from typing import Final
 from topology.base import BytesPerSecond, TopologyError
 from topology.catalogue import Architecture, Fabric, LinkKind, Network, find_hardware
 from topology.machine.graph import Cluster, Machine, Nic, is_nvlink
-from topology.machine.rings import best_ring, chain_rate, exchange_rate, has_nvlink_ring, load_of
+from topology.machine.rings import (
+    best_ring,
+    chain_rate,
+    direct_rate,
+    exchange_rate,
+    has_nvlink_ring,
+    load_of,
+)
 from topology.machine.survey import Survey, nominal_bandwidth, survey_of
 
 _ORDER: Final[tuple[Architecture, ...]] = (
@@ -82,6 +89,7 @@ def _fabric(
         network=network,
         hosts=hosts,
         exchange=min(part.exchange for part in parts),
+        direct=min(part.direct for part in parts),
         chain=min(part.chain for part in parts),
     )
 
@@ -142,6 +150,7 @@ def _local(survey: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]
     members = [gpu for gpu in machine.gpus if gpu.name in inside]
     ports = [e for e in machine.edges if e.kind == "pcie" and (e.a in inside or e.b in inside)]
     link, bandwidth, chain = _link(survey, names, beside)
+    direct = direct_rate(survey, names) if link == "nvlink" and len(names) > 2 else 0.0
     alone = len(names) == 1 and not all(gpu.peer_to_peer for gpu in members)
     shared = link == "pcie" and len(names) > 2
     return Fabric(
@@ -153,6 +162,7 @@ def _local(survey: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]
         crosses_sockets=len({survey.cpus[name] for name in names}) > 1,
         pcie_generation=min((port.generation for port in ports), default=0),
         exchange=BytesPerSecond(_exchange(survey, names, beside) if shared else 0.0),
+        direct=BytesPerSecond(direct),
         chain=BytesPerSecond(chain if chain > bandwidth else 0.0),
     )
 

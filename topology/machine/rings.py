@@ -10,7 +10,7 @@ from topology.base import BytesPerSecond
 from topology.base.values import dataclass
 from topology.machine.graph import Pair, is_nvlink
 from topology.machine.routes import Hop, components
-from topology.machine.survey import Survey
+from topology.machine.survey import Survey, nominal_bandwidth
 
 _EXACT: Final = 8  # GPUs up to which every ring is tried
 _SEARCHED: Final = 10  # GPUs up to which a ring over NVLink is looked for
@@ -179,6 +179,28 @@ def has_nvlink_ring(neighbours: Mapping[str, set[str]], names: Sequence[str]) ->
         return any(extend([*path, to]) for to in sorted(neighbours[path[-1]] - set(path)))
 
     return all(neighbours.values()) and extend([names[0]])
+
+
+def direct_rate(survey: Survey, names: Sequence[str]) -> BytesPerSecond:
+    """Bytes per second that each can send to the next in a ring of direct NVLinks, the best one.
+
+    >>> from topology.catalogue import find_hardware
+    >>> from topology.machine.build import machine_of
+    >>> from topology.machine.survey import survey_of
+    >>> cube = survey_of(machine_of(find_hardware("v100-sxm")))
+    >>> direct_rate(cube, [f"GPU{i}" for i in range(8)]) / 1e9  # two links of four rings
+    50.0
+    """
+    rates = {
+        ends: nominal_bandwidth(pair)
+        for ends in permutations(names, 2)
+        if is_nvlink(pair := survey.pairs.get(ends)) and pair is not None
+    }
+    for rate in sorted(set(rates.values()), reverse=True):
+        fast = {a: {b for b in names if rates.get((a, b), 0.0) >= rate} for a in names}
+        if has_nvlink_ring(fast, names):
+            return BytesPerSecond(rate)
+    return BytesPerSecond(0.0)
 
 
 def nvlink_islands(

@@ -10,7 +10,6 @@ from topology.base.values import dataclass
 from topology.catalogue import (
     Fabric,
     Hardware,
-    LinkKind,
     Network,
     NetworkKind,
     pcie_bandwidth,
@@ -114,7 +113,8 @@ def _fabric(row: Mapping[str, str], node: Hardware) -> Fabric:
 
 def _inside(row: Mapping[str, str], fabric: Fabric) -> Fabric:
     if row["link"]:
-        fabric = replace(fabric, link=cast(LinkKind, row["link"]), multicast=False)
+        mesh = row["link"] == "nvlink"
+        fabric = fabric.over_nvlink() if mesh else fabric.over_pcie(fabric.bandwidth)
     if row["pcie_generation"]:
         generation = int(row["pcie_generation"])
         slot = BytesPerSecond(pcie_bandwidth(generation))

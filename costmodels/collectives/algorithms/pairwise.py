@@ -10,14 +10,15 @@ class Pairwise(Algorithm):
     r"""Every rank sends to every other one at once, its share of its buffer.
 
     .. math::
-        start = launch + (g - 1)\,step + r\,message, \quad
-        stream = \frac{m}{n} \max((g - 1 + copies)\,\beta_{link},
-                                    g\,r\,\beta_{network})
+        start = launch + (g - 1)\,step + pair, \quad
+        stream = \max(\frac{m}{n} (g - 1 + copies)\,\beta_{link},
+            \sqrt{(r\,message)^2 + (\frac{m}{n} g\,r\,\beta_{network})^2})
 
     with m what one rank holds, of which 1 / n stays at home, n the ranks, g those of a node and
-    r = n - g the remote ones; all g GPUs of a node share its network. Gather and scatter are
-    the same at their root, whose NIC is one of its node's: the others do not help it. Send and
-    receive pass the whole of m to the next rank.
+    r = n - g the remote ones; all g GPUs of a node share its network, on which data is under way
+    while the host posts the next message. Gather and scatter are the same at their root, whose NIC
+    is one of its node's: the others do not help it. Send and receive pass the whole of m to the
+    next rank, over the channels that a pair of ranks has.
     """
 
     name = "pairwise"
@@ -28,19 +29,20 @@ class Pairwise(Algorithm):
         ranks = self.fabric.ranks
         local = ranks // self.fabric.nodes
         if self.op == "send_recv":
-            near, far = self.curve.per_byte_on(self.fabric), self.hop.flow
+            near, far = self.curve.per_byte_sent(self.fabric), self.hop.flow
             return self.hop.join(
                 self.curve,
                 self.curve.start(1, message_bytes, 1),
-                self.hop.step if local < ranks else 0.0,
+                self.hop.pair,
                 (message_bytes * near, message_bytes * far),
             )
         chunk = message_bytes / ranks
         start = self.curve.start(local - 1, message_bytes, 1)
         inside = (local - 1 + self.curve.copy_gather) * self._inside()
         outside = max(local * (ranks - local) * self.hop.exchange, self.hop.flow)
-        travel = (ranks - local) * self.hop.message
-        return self.hop.join(self.curve, start, travel, (chunk * inside, chunk * outside))
+        posted = (ranks - local) * self.hop.message
+        sent: Amount = (posted**2 + (chunk * outside) ** 2) ** 0.5
+        return self.hop.join(self.curve, start, self.hop.pair, (chunk * inside, sent))
 
     def _inside(self) -> float:
         if self.op == "all_to_all":
@@ -51,5 +53,6 @@ class Pairwise(Algorithm):
     def flagged_bytes(cls, op: Op, fabric: Fabric, numbers: Numbers) -> float:
         """Bytes of the largest message whose parts NCCL sends with flags in the data."""
         link = "pcie" if fabric.link == "pcie" else "nvlink"
+        link = "network" if fabric.nodes > 1 else link
         parts = 1 if op == "send_recv" else fabric.ranks
         return numbers[f"{link}_pairwise_ll"][0] * parts
