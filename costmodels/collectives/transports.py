@@ -28,7 +28,7 @@ class Transport:
     step_ll, step_ll128, step_simple : s, one dependent step to another node, by protocol.
     tree : a step between levels of a tree over a step of a ring.
     pair : s, before the data of a pair of ranks streams: word that the receiver is ready, and that
-        all has come. message : s, one message to one of many remote peers with flags in the data;
+        all has come; with flags in the data half a step of a ring stands for it. message : s, one message to one of many remote peers with flags in the data;
         without them the host looks twice at each.
     efficiency : share of the NICs' nominal bandwidth that large messages reach.
     exchange : the same where every rank sends to every other.
@@ -154,7 +154,7 @@ def hop(fabric: Fabric, transports: Transports, protocol: WireProtocol, channels
     return Hop(
         step=step,
         tree_step=Seconds(step * transport.tree),
-        pair=step if protocol == "LL" else transport.pair,
+        pair=Seconds(step / 2) if protocol == "LL" else transport.pair,  # one way
         message=Seconds(transport.message * looks),
         per_byte=1 / (stream * transport.efficiency),
         exchange=1 / (bandwidth * payload * transport.exchange),
