@@ -18,7 +18,7 @@ from topology.base import InputError, ModelError, unknown
 BAD_INPUT, INTERRUPTED = 2, 130
 HERE: Final = (
     "recommend", "estimate", "simulate", "capacity", "sweep", "collectives", "models",
-    "topology", "export",
+    "topology", "export", "serve",
 )  # fmt: skip
 """Commands of this layer, each a file of this folder, loaded when it is asked for."""
 ABOVE: Final = ("validate", "calibrate", "profile", "doctor")
@@ -28,10 +28,8 @@ ABOVE: Final = ("validate", "calibrate", "profile", "doctor")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     try:
-        words = sys.argv[1:] if argv is None else list(argv)
-        options = parser_of(words[0] if words else "").parse_args(words)
-        options.typed = shlex.join(["planner", *words])
-        text, code = _answer(options)
+        options = parsed(sys.argv[1:] if argv is None else list(argv))
+        text, code = answer(options)
         write(text, options.output)
     except InputError as error:
         print(f"planner: {error}", file=sys.stderr)
@@ -46,6 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     return code
+
+
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """Read the words of a command line, which pages show below."""
+    options = parser_of(words[0] if words else "").parse_args(words)
+    options.typed = shlex.join(["planner", *words])
+    return options
 
 
 def command_of(name: str) -> Command:
@@ -79,7 +84,8 @@ def parser_of(command: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _answer(options: argparse.Namespace) -> Answer:
+def answer(options: argparse.Namespace) -> Answer:
+    """Run the command that options are of."""
     if getattr(options, "compare", None) is not None:
         from validate.cli import compare  # noqa: PLC0415
 

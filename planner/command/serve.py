@@ -1,0 +1,113 @@
+"""``planner serve``: the pages of recommend, estimate and capacity on this machine."""
+
+import argparse
+import os
+import socket
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from planner.command import cli
+from planner.command import options as common
+from planner.command.files import tell
+from topology.base import InputError, ModelError
+
+if TYPE_CHECKING:
+    from planner.web.app import Told
+
+PORT: Final = 8421
+MOST_PORT: Final = 2**16 - 1
+LIMIT_S: Final = 20.0
+"""Of an answer."""
+CONNECTIONS: Final = 64
+_LOADED: Final = (
+    "planner.command.serve", "planner.command.recommend", "planner.command.estimate",
+    "planner.command.capacity", "planner.recommendation", "planner.rendering.report",
+    "planner.rendering.capacity", "planner.serving.serving", "planner.web.app",
+)  # fmt: skip
+"""What every answer needs, loaded once."""
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--port", type=common.whole, default=PORT, metavar="N",
+        help=f"0 for any that is free (default: {PORT})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address to listen on; whoever reaches it can ask (default: 127.0.0.1, this machine "
+        "alone)",
+    )
+
+
+def told(words: list[str]) -> "Told":
+    """Run a command, and say what it would print."""
+    from planner.web.app import Told  # noqa: PLC0415  # an optional package
+
+    try:
+        options = cli.parsed(words)
+        text, _ = cli.answer(options)
+    except InputError as error:
+        return Told(text=str(error), wrong="input")
+    except ModelError as error:
+        return Told(text=str(error), wrong="model")
+    return Told(text=text)
+
+
+def _run(options: argparse.Namespace) -> common.Answer:
+    try:
+        import uvicorn  # noqa: PLC0415  # an optional package
+
+        from planner.web.apart import apart, load  # noqa: PLC0415
+        from planner.web.app import app  # noqa: PLC0415
+    except ImportError as error:
+        wanted = "pip install 'multi-gpu-planner[serve]'"
+        raise InputError(f"serve: {error.name} is not installed: {wanted}") from None
+    listening = _listening(options.host, options.port)
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    names = ["127.0.0.1", "localhost", "[::1]", shown] if _loops(host) else ["*"]
+    load(_LOADED)
+    ask = partial(apart, told, limit_s=LIMIT_S)
+    config = uvicorn.Config(
+        app(ask, names, os.cpu_count() or 1), log_level="error", access_log=False,
+        limit_concurrency=CONNECTIONS, timeout_keep_alive=5, timeout_graceful_shutdown=1,
+        server_header=False, lifespan="off",
+    )  # fmt: skip
+    tell("serve", f"http://{shown}:{port}/ (Ctrl-C stops it)")
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listening])
+    raise SystemExit(cli.INTERRUPTED)  # who stops it wants no word about it
+
+
+def _loops(host: str) -> bool:
+    """Whether an address is of this machine alone."""
+    return host.startswith("127.") or host == "::1"
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Take the port."""
+    if not 0 <= port <= MOST_PORT:
+        raise InputError(f"port: got {port}, wanted a whole number from 0 to {MOST_PORT}")
+    try:
+        (family, _, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return socket.create_server(address[:2], family=family)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "no address"
+        raise InputError(f"serve: {host[:60]} port {port}: {why}") from None
+
+
+COMMAND: Final = common.Command(
+    help="recommend, estimate and capacity as pages on this machine",
+    text="Serve pages that ask for a model, hardware or a pasted topology, sizes, a plan or a\n"
+    "demand, and answer with the charts of --format html; with format=json beside the fields\n"
+    "the answer is that of --format json. On the loopback address; nothing is kept.",
+    examples=(
+        ("planner serve", "pages at http://127.0.0.1:8421/, until Ctrl-C"),
+        ("planner serve --port 0", "the same at a port that is free"),
+    ),
+    add=_add,
+    run=_run,
+)

@@ -1,0 +1,208 @@
+"""The pages as an ASGI application: what is asked, within bounds, and what is answered."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from html import escape
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from planner.web.apart import EndedError
+from planner.web.fields import LONGEST_TEXT, MOST_FIELDS, PAGES, words_of
+from planner.web.form import STYLE, form
+from topology.base import InputError
+from topology.base.page import MAIN, allowed, fragment, page
+from topology.base.page import STYLE as LOOK
+from topology.base.table import Said
+from topology.base.values import dataclass
+
+MOST_BYTES: Final = 4 * LONGEST_TEXT
+"""Of a question, each letter of which may take three."""
+READ_S: Final = 10.0
+WAITING: Final = 8
+"""Questions that wait for one of those that are being answered."""
+FORM: Final = "application/x-www-form-urlencoded"
+_POLICY: Final = f"{allowed(STYLE)}; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+_HEADERS: Final = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+_STATUS: Final = {"input": 400, "model": 422}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a command answered: its text, or the line that says what was wrong with what.
+
+    wrong : ``input``, ``model`` where the question is right and has no answer, or nothing.
+    """
+
+    text: str
+    wrong: str = ""
+
+
+Ask = Callable[[list[str]], Awaitable[Told]]
+"""Words of the command line to an answer; raises `TimeoutError` or `EndedError`."""
+
+
+class Refused(Exception):  # noqa: N818  # it is an answer
+    """A question that gets no answer; holds the status and a line."""
+
+    def __init__(self, status: int, line: str) -> None:
+        super().__init__(line)
+        self.status = status
+
+
+def app(ask: Ask, hosts: Sequence[str], at_once: int) -> Starlette:
+    """Make the application.
+
+    Parameters
+    ----------
+    hosts : names that it is reached by; a page of another name cannot ask through a reader.
+    at_once : questions that are answered at the same time.
+    """
+    room = asyncio.Semaphore(at_once)
+    waiting: set[object] = set()
+
+    async def answered(words: list[str]) -> Told:
+        if len(waiting) >= WAITING + at_once:
+            raise Refused(503, "busy: too many questions at once, ask again in a moment")
+        waiting.add(place := object())
+        try:
+            async with room:
+                return await ask(words)
+        except TimeoutError:
+            raise Refused(504, "the answer took too long: ask for fewer GPUs") from None
+        except EndedError:
+            raise Refused(500, "the process that answered died, as where memory is short") from None
+        finally:
+            waiting.discard(place)
+
+    async def answer(request: Request) -> Response:
+        return await _answer(request, answered)
+
+    routes = [Route("/", _first)]
+    routes += [Route(f"/{name}", answer, methods=["GET", "POST"], name=name) for name in PAGES]
+    hosted = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    return Starlette(
+        routes=routes, middleware=[hosted], exception_handlers={HTTPException: _refused}
+    )
+
+
+async def _first(_: Request) -> Response:
+    return RedirectResponse("/recommend", headers=_HEADERS)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    line = f"{request.method} {request.url.path[:60]}: {error.detail}; pages: {', '.join(PAGES)}"
+    return _said(line, error.status_code, error.headers or {})
+
+
+def _said(line: str, status: int, headers: object = None) -> Response:
+    more = dict(headers) if isinstance(headers, dict) else {}
+    document = json.dumps({"error": line})
+    return Response(document, status, {**_HEADERS, **more}, "application/json")
+
+
+async def _answer(request: Request, ask: Ask) -> Response:
+    """Answer a page: as JSON where ``format=json`` stands beside its fields, else as HTML."""
+    name = request.url.path[1:]
+    filled: dict[str, str] = {}
+    style = "html"
+    try:
+        pairs = await _pairs(request)
+        style = _style([text for key, text in pairs if key == "format"])
+        pairs = [pair for pair in pairs if pair[0] != "format"]
+        filled = dict(pairs)
+        words = words_of(name, pairs)
+        if style == "html" and len(words) == 1:
+            return _page(name, _FRONT[name], filled)
+        told = await ask([*words, f"--format={style}"])
+    except InputError as error:
+        return _wrong(name, style, filled, Refused(400, str(error)))
+    except Refused as refused:
+        return _wrong(name, style, filled, refused)
+    if told.wrong:
+        return _wrong(name, style, filled, Refused(_STATUS[told.wrong], told.text))
+    if style == "json":
+        return Response(told.text + "\n", headers=_HEADERS, media_type="application/json")
+    return _framed(name, told.text, filled, 200)
+
+
+_FRONT: Final = {
+    "recommend": "How to split a model over GPUs",
+    "estimate": "What one plan takes",
+    "capacity": "How many GPUs a demand needs",
+}
+
+
+def _style(given: Sequence[str]) -> str:
+    if len(given) > 1 or not set(given) <= {"html", "json"}:
+        raise InputError(f"format: got {', '.join(given)[:60]!r}, wanted html or json")
+    return given[0] if given else "html"
+
+
+async def _pairs(request: Request) -> list[tuple[str, str]]:
+    """Read the fields of a question: those of its address, and those of its body."""
+    text = request.scope["query_string"].decode("latin-1")
+    if request.method == "POST":
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != FORM:
+            raise Refused(415, f"content-type: got {kind[:60]!r}, wanted {FORM}")
+        body = await _body(request)
+        text = "&".join(filter(None, (text, body)))
+    try:
+        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
+    except ValueError:
+        raise InputError(f"fields: wanted at most {MOST_FIELDS}, in UTF-8") from None
+
+
+async def _body(request: Request) -> str:
+    """Read a body within its bounds."""
+    data = bytearray()
+    try:
+        async with asyncio.timeout(READ_S):
+            async for chunk in request.stream():
+                data += chunk
+                if len(data) > MOST_BYTES:
+                    raise Refused(413, f"body: got more than {MOST_BYTES:,} bytes")
+    except TimeoutError:
+        raise Refused(408, f"body: not there within {READ_S:g} s") from None
+    except ClientDisconnect:
+        raise Refused(400, "body: cut off") from None
+    return data.decode("latin-1")
+
+
+def _wrong(name: str, style: str, filled: dict[str, str], refused: Refused) -> Response:
+    line = str(refused)
+    if style == "json":
+        return _said(line, refused.status)
+    return _page(name, _FRONT[name], filled, refused.status, line)
+
+
+def _page(
+    name: str, title: str, filled: dict[str, str], status: int = 200, line: str = ""
+) -> Response:
+    """Write the form alone, with what was wrong with it."""
+    said = Said(lines=[line], warns=True)
+    body = [f"<h1>{title}</h1>", f'<div role="alert">{fragment(said)}</div>' if line else ""]
+    return _framed(name, page(title, body, {}), filled, status)
+
+
+def _framed(name: str, text: str, filled: dict[str, str], status: int) -> Response:
+    """Put the form above a page, and its look in the place of the page's own."""
+    for old, new in ((LOOK, STYLE), (escape(allowed()), escape(allowed(STYLE)))):
+        text = text.replace(old, new, 1)
+    text = text.replace(MAIN, f"{form(name, filled)}{MAIN}", 1)
+    return Response(text, status, _HEADERS, "text/html")

@@ -1,0 +1,188 @@
+"""What each page asks for: the options of its command that read no file and write none."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from planner.models import names
+from planner.models.catalogue import ALIASES
+from topology.base import InputError, one_line, unknown
+from topology.base.values import dataclass
+from topology.catalogue import all_hardware
+
+MOST_FIELDS: Final = 64
+LONGEST: Final = 200
+"""Characters of a field, but of a text."""
+LONGEST_TEXT: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """An option of a command as something to fill in.
+
+    name : of the option, without its dashes. label : what stands beside it. kind : ``text``,
+    ``number``, ``model``, ``hardware`` or ``kinds`` of it, ``choice``, ``flag``, or ``paste`` for a
+    text of many lines. hint : an example. choices : of a choice.
+    """
+
+    name: str
+    label: str
+    kind: str = "text"
+    hint: str = ""
+    choices: Sequence[str] = ()
+
+
+Groups = tuple[tuple[str, tuple[Field, ...]], ...]
+"""Fields under the titles that they stand below."""
+
+_SIZES: Final = (
+    Field(name="height", label="height, pixels", kind="number"),
+    Field(name="width", label="width, pixels", kind="number"),
+    Field(name="frames", label="frames", kind="number"),
+    Field(name="steps", label="steps of denoising", kind="number"),
+    Field(name="input-tokens", label="input tokens", kind="number"),
+    Field(name="output-tokens", label="output tokens", kind="number"),
+    Field(name="batch", label="results at once", kind="number"),
+)
+_HOW: Final = (
+    Field(name="precision", label="precision", hint="bf16, fp8 ..."),
+    Field(name="kv-precision", label="precision of the cache", hint="bf16, fp8"),
+    Field(name="runtime", label="runtime", hint="tensorrt, torch-compile ..."),
+    Field(name="engine", label="engine", hint="sglang, vllm, xdit ..."),
+)
+_SLO: Final = (
+    Field(name="slo-ttft", label="time to the first token", hint="500ms"),
+    Field(name="slo-tpot", label="time of each later token", hint="30ms"),
+)
+_LOAD: Final = (
+    Field(name="concurrency", label="requests at once", kind="number"),
+    Field(name="rate", label="or requests that come", hint="5/s"),
+    *_SLO,
+)
+_MODEL: Final = Field(name="model", label="model", kind="model")
+_MACHINE: Final = (
+    Field(name="gpus", label="GPUs", kind="number"),
+    Field(name="nodes", label="hosts", kind="number"),
+)
+_TOPOLOGY: Final = Field(
+    name="topology", label="topology, in place of a kind of node", kind="paste",
+    hint="paste nvidia-smi topo -m, its XML, NCCL's XML or a cluster in TOML",
+)  # fmt: skip
+_ONE: Final = Field(name="hardware", label="hardware", kind="hardware")
+_SEVERAL: Final = Field(
+    name="hardware", label="hardware, one or several", kind="kinds", hint="h100-sxm,b200"
+)
+_GOALS: Final = ("latency", "throughput", "memory", "cost")
+_PLANS: Final = (
+    ("Request", (*_SIZES, *_HOW)), ("Language models under load", _LOAD), ("Machine", (_TOPOLOGY,)),
+)  # fmt: skip
+PAGES: Final[dict[str, Groups]] = {
+    "recommend": (
+        (
+            "What on what",
+            (
+                _MODEL,
+                _ONE,
+                *_MACHINE,
+                Field(name="objective", label="objective", kind="choice", choices=_GOALS),
+                Field(name="at-most-gpus", label="fewer GPUs may do", kind="flag"),
+            ),
+        ),
+        *_PLANS,
+    ),
+    "estimate": (
+        (
+            "What on what",
+            (_MODEL, _ONE, *_MACHINE, Field(name="plan", label="plan", hint="cfg2.ulysses4")),
+        ),
+        *_PLANS,
+    ),
+    "capacity": (
+        (
+            "Demand",
+            (
+                _MODEL,
+                Field(name="rate", label="requests that come", hint="30/min"),
+                Field(name="slo", label="time a request may take", hint="60s"),
+                Field(name="percentile", label="of so many per cent", kind="number", hint="95"),
+                _SEVERAL,
+                Field(name="price", label="cost of a GPU-hour", kind="number", hint="2.5"),
+            ),
+        ),
+        ("Request", (*_SIZES, *_HOW)),
+        ("Language models", _SLO),
+    ),
+}
+"""Commands that have a page, each with its fields."""
+
+
+def fields_of(page: str) -> dict[str, Field]:
+    """List the fields of a page by name."""
+    return {field.name: field for _, group in PAGES[page] for field in group}
+
+
+def words_of(page: str, filled: Iterable[tuple[str, str]]) -> list[str]:
+    """Write what was filled in as words of the command line; what is empty is left out.
+
+    Raises
+    ------
+    InputError
+        If there is no such field, one is there twice, or its text cannot be right.
+
+    >>> words_of("recommend", [("model", "flux"), ("gpus", "8"), ("height", " ")])
+    ['recommend', '--model=flux', '--gpus=8']
+    """
+    known, seen, words = fields_of(page), set(), [page]
+    for name, text in filled:
+        if name not in known:
+            raise unknown("field", name, known)
+        if name in seen:
+            raise InputError(f"{name}: got it twice, wanted it once")
+        seen.add(name)
+        if text.strip():
+            words.append(_word(known[name], text))
+    return words
+
+
+def _word(field: Field, text: str) -> str:
+    """Write a field as an option, whose text can name no file."""
+    option = f"--{field.name}"
+    if field.kind == "paste":
+        return f"{option}={_pasted(field, text)}"
+    value = text.strip()
+    if len(value) > LONGEST or not value.isprintable():
+        wanted = f"one line of at most {LONGEST} characters"
+        raise InputError(f"{field.name}: got {len(value)} characters, wanted {wanted}")
+    match field.kind:
+        case "flag":
+            return option
+        case "model":
+            _check(field, value.lower(), (*names(), *ALIASES))
+        case "hardware" | "kinds":
+            for kind in value.split(",") if field.kind == "kinds" else [value]:
+                _check(field, kind.strip().lower(), all_hardware())
+        case "choice":
+            _check(field, value, field.choices)
+        case "number":
+            _number(field, value)
+    return f"{option}={value}"
+
+
+def _pasted(field: Field, text: str) -> str:
+    """Take a text as such: with a line break it is no name of a file."""
+    if len(text) > LONGEST_TEXT:
+        got = f"{len(text):,} characters"
+        raise InputError(f"{field.name}: got {got}, wanted at most {LONGEST_TEXT:,}")
+    return text.replace("\r\n", "\n") + "\n"
+
+
+def _check(field: Field, value: str, known: Iterable[str]) -> None:
+    if value not in (all_known := list(known)):
+        raise unknown(field.name, value, all_known)
+
+
+def _number(field: Field, value: str) -> None:
+    try:
+        float(value)
+    except ValueError:
+        got = one_line(value[:40])
+        raise InputError(f"{field.name}: got {got!r}, wanted a number") from None
