@@ -178,13 +178,10 @@ class Routing:
         if self.seen:
             held = self.held(tokens, parts)
             return np.sort(held[held.sum(axis=1).argmax()])[::-1]
-        order = np.random.default_rng(self.experts)
-        deals = [
-            order.permutation(loads)[: size * parts].reshape(parts, size) for _ in range(_DEALS)
-        ]
-        fullest = [deal[deal.sum(axis=1).argmax()] for deal in deals]
-        middle = np.argsort([float(part.sum()) for part in fullest])[_DEALS // 2]
-        return np.sort(fullest[middle])[::-1]
+        deals = loads[_orders(self.experts)[:, : size * parts]].reshape(_DEALS, parts, size)
+        sums = deals.sum(axis=2)
+        middle = np.argsort(sums.max(axis=1))[_DEALS // 2]
+        return np.sort(deals[middle, sums[middle].argmax()])[::-1]
 
     def excess(self, tokens: float | Loads, parts: int, *, once: bool) -> float | Loads:
         """Tokens of the busiest part over those of a mean one; `tokens` of all ranks together.
@@ -233,6 +230,13 @@ def _placed(loads: Loads, copies: int, parts: int) -> Loads:
         room = [part for part in held if len(part) < pieces.size // parts]
         min(room, key=sum).append(float(piece))
     return np.array(max(held, key=sum))
+
+
+@lru_cache(maxsize=64)
+def _orders(experts: int) -> NDArray[np.intp]:
+    """Draw orders of experts, the same ones whenever they are asked for."""
+    draw = np.random.default_rng(experts)
+    return np.stack([draw.permutation(experts) for _ in range(_DEALS)])
 
 
 @lru_cache(maxsize=4096)

@@ -40,16 +40,14 @@ class Bodies:
             known = self._known[id(loop.body)] = _looked_at(loop, self)
         return known
 
-    def kept(
+    def inside(
         self, loop: Loop, around: tuple[Loop, ...] = ()
-    ) -> Iterator[tuple[Op, tuple[Loop, ...]]]:
-        """Yield operations with weights, or whose results stay, with the loops around each."""
-        loops = (*around, loop)
-        for item in self.of(loop).kept:
-            if isinstance(item, Loop):
-                yield from self.kept(item, loops)
-            else:
-                yield item, loops
+    ) -> Iterator[tuple["_Body", tuple[Loop, ...]]]:
+        """Yield the bodies of a loop and of those in it, with the loops around each."""
+        body, loops = self.of(loop), (*around, loop)
+        yield body, loops
+        for inner in body.loops:
+            yield from self.inside(inner, loops)
 
 
 def weights(stages: Sequence[Loop], bodies: Bodies | None = None, *, layered: bool = True) -> float:
@@ -61,11 +59,12 @@ def weights(stages: Sequence[Loop], bodies: Bodies | None = None, *, layered: bo
     bodies = bodies or Bodies()
     sizes: dict[tuple[str, int], float] = {}
     for stage in stages:
-        for op, loops in bodies.kept(stage):
-            if isinstance(op, _WEIGHED) and op.weight.layered == layered:
-                own = [loop for loop in loops if loop.layers][-1:] if layered else []
-                key = op.weight.name, _first(loops)
-                sizes[key] = max(sizes.get(key, 0.0), op.weight.bytes * turns(own))
+        for body, loops in bodies.inside(stage):
+            own = [loop for loop in loops if loop.layers][-1:] if layered else []
+            first, times = _first(loops), turns(own)
+            for name, size in body.weights[layered]:
+                key = name, first
+                sizes[key] = max(sizes.get(key, 0.0), size * times)
     return sum(sizes.values())
 
 
@@ -85,13 +84,20 @@ def stored(stages: Sequence[Loop], bodies: Bodies | None = None) -> Iterator[tup
     bodies = bodies or Bodies()
     found: dict[tuple[str, int], tuple[Tensor, Real]] = {}
     for stage in stages:
-        for op, loops in bodies.kept(stage):
-            if isinstance(op, Rearrange):
-                kept: Real = 1.0
-                for loop in loops:
-                    kept = kept * loop.count if loop.layers or _forwards(loop, loops) else kept
-                found[op.outputs[0].name, _first(loops)] = op.outputs[0], kept
+        for body, loops in bodies.inside(stage):
+            if not body.stored:
+                continue
+            first, kept = _first(loops), _layers(loops)
+            found |= {(tensor.name, first): (tensor, kept) for tensor in body.stored}
     yield from found.values()
+
+
+def _layers(loops: Sequence[Loop]) -> Real:
+    """Count the layers and forwards that each keep what they store."""
+    kept: Real = 1.0
+    for loop in loops:
+        kept = kept * loop.count if loop.layers or _forwards(loop, loops) else kept
+    return kept
 
 
 def _forwards(loop: Loop, loops: Sequence[Loop]) -> bool:
@@ -163,18 +169,19 @@ class _Step:
 class _Body:
     """What a body does to memory.
 
-    items : of it. steps : of each item. storage : of each tensor written here, as views lie in that
+    steps : of each item. storage : of each tensor written here, as views lie in that
     of another. arriving : read before they are written, so they come from outside. last : item that
-    touches a storage last. kept : loops, and operations with weights or whose results stay.
-    peaks : by what is alive around it.
+    touches a storage last. loops : in it. weights : names and bytes of matrices outside the layers,
+    and of those in them. stored : what is kept for later. peaks : by what is alive around it.
     """
 
-    items: tuple[Op | Loop, ...]
     steps: list[list[_Step]]
     storage: dict[str, str]
     arriving: dict[str, Real]
     last: dict[str, int]
-    kept: tuple[Op | Loop, ...]
+    loops: tuple[Loop, ...]
+    weights: tuple[Sequence[tuple[str, float]], Sequence[tuple[str, float]]]
+    stored: Sequence[Tensor]
     peaks: dict[tuple[tuple[str, Real], ...], Real] = field(default_factory=dict)
 
 
@@ -199,20 +206,21 @@ def _looked_at(loop: Loop, bodies: Bodies) -> _Body:
         for op in several
         for name in (*op.reads, *op.writes)
     }
+    weights = [op.weight for op in loop.body if isinstance(op, _WEIGHED)]
+    sizes = [(weight.layered, (weight.name, weight.bytes)) for weight in weights]
+    moves = (op for op in loop.body if isinstance(op, Rearrange))
     return _Body(
-        items=loop.body,
         steps=steps,
         storage=storage,
         arriving=arriving,
         last=last,
-        kept=tuple(filter(_stays, loop.body)),
+        loops=tuple(item for item in loop.body if isinstance(item, Loop)),
+        weights=(
+            [one for inside, one in sizes if not inside],
+            [one for inside, one in sizes if inside],
+        ),
+        stored=[move.outputs[0] for move in moves if move.move in ("store", "keep")],
     )
-
-
-def _stays(item: Op | Loop) -> bool:
-    """Whether something of an item may stay in memory: weights, or what is kept for later."""
-    kept = isinstance(item, Rearrange) and item.move in ("store", "keep")
-    return kept or isinstance(item, (Loop, *_WEIGHED))
 
 
 def _step(op: Op) -> _Step:

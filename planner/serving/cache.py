@@ -51,16 +51,16 @@ def pool_of(scenario: Scenario, plan: Plan, ways: Scheduling, longest: int) -> P
     once = replace(scenario.workload, batch=1, tokens=((stream, longest),), output_tokens=1)
     sized, deployment = replace(scenario, workload=once), scenario.deployment
     chunk = Chunk(name="prompts", tokens=ways.chunk, context=0)
-    pools = []
+    pools, bodies = [], memory.Bodies()
     for place in ends_of(plan):
         step = lower_steps(model, once, plan, [[chunk]], place).stages[0]
         program = lower(model, once, plan, place)
         beside = {
-            **fixed_parts(sized, program),
+            **fixed_parts(sized, program, bodies),
             "buffers": memory.groups([step]) * communicator_bytes(deployment.profile),
-            "activations": float(np.max(memory.activations(step))),
+            "activations": float(np.max(memory.activations(step, bodies))),
         }
-        kept = float(np.max(caches_of(model, once, program)))
+        kept = float(np.max(caches_of(model, once, program, bodies)))
         if once.speculation is not None and place == plan.degree("pp") - 1:
             beside["other_weights"] += draft_weights(sized, plan)
             kept += draft_cache(sized, plan, longest + 1)

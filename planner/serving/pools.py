@@ -116,8 +116,8 @@ class DecodeQueue(PoolQueue):
             self.fresh.append(sequence)
         super()._takes_over(batch, sequence)
 
-    def _turns(self, present: list[Batch]) -> int:
-        return 1 if self.fresh else super()._turns(present)
+    def _turns(self) -> int:
+        return 1 if self.fresh else super()._turns()
 
     def _pass(self, batch: Batch, times: list[float]) -> None:
         super()._pass(batch, times)

@@ -173,8 +173,9 @@ class Queue:
         free = self.free[0]
         begins = max(free, self.waiting[0].arrival) if self._admits() else math.inf
         for each in self.batches:
-            after = free if each.count else begins
-            start = max(each.ready, after)
+            start = free if each.count else begins
+            if each.ready > start:  # noqa: PLR1730  # `max` takes longer than all else here
+                start = each.ready
             if start < at:
                 at, batch = start, each
         return at, batch
@@ -206,7 +207,11 @@ class Queue:
         least = whole // len(self.batches)
         if batch.count < least:
             return True
-        return whole > sum(max(each.count, least) for each in self.batches)
+        missing = 0
+        for each in self.batches:
+            if each.count < least:
+                missing += least - each.count
+        return len(self.waiting) > missing
 
     def _pieces(self, batch: Batch) -> list[tuple[Sequence, int]]:
         """Choose what to prefill in the next step: sequences, and tokens of each."""
@@ -273,7 +278,9 @@ class Queue:
         """Let a step of a batch pass the host and all places, at each behind the one before it."""
         at, done = batch.ready, self.free
         for number, seconds in enumerate(times):
-            done[number] = at = max(at, done[number]) + seconds
+            if done[number] > at:  # noqa: PLR1730  # as above
+                at = done[number]
+            done[number] = at = at + seconds
         batch.ready = at
         self._until(at)
 
@@ -302,12 +309,12 @@ class Queue:
 
     def _decode(self, batch: Batch) -> None:
         """Run steps without prompts: one, or all until somebody comes, ends or needs room."""
-        present = [each for each in self.batches if each.count]
-        turns = self._turns(present)
+        turns = self._turns()
         if turns <= 1:
             self._pass(batch, self._times(0.0, 0.0, batch.rows, batch.context / batch.rows))
             self._advance(batch, 1)
             return
+        present = [each for each in self.batches if each.count]
         middle = (turns - 1) / 2 * self.gain
         loads = [self._times(0.0, 0.0, b.rows, b.context / b.rows + middle) for b in present]
         each = max(*map(sum, loads), *map(sum, zip(*loads, strict=True)))  # a batch, or a place
@@ -324,13 +331,11 @@ class Queue:
         arrivals = self.load.arrivals
         return math.inf if arrivals is None or self.sent >= len(arrivals) else arrivals[self.sent]
 
-    def _turns(self, present: list[Batch]) -> int:
+    def _turns(self) -> int:
         """Count the rounds of all batches in which nobody comes, ends or needs room."""
-        if any(batch.begun for batch in present):
+        if self.partly or (len(self.batches) > 1 and self._admits()):
             return 1
-        if len(self.batches) > 1 and self._admits():
-            return 1
-        ends = min(batch.running[0][0] - batch.turn for batch in present)
+        ends = min(each.running[0][0] - each.turn for each in self.batches if each.count)
         return min(ends, int((self.capacity - self._used()) // (self.count * self.gain)))
 
     def _until(self, clock: float) -> None:
