@@ -28,8 +28,9 @@ class Transport:
     step_ll, step_ll128, step_simple : s, one dependent step to another node, by protocol.
     tree : a step between levels of a tree over a step of a ring.
     pair : s, before the data of a pair of ranks streams: word that the receiver is ready, and that
-        all has come; with flags in the data half a step of a ring stands for it. message : s, one message to one of many remote peers with flags in the data;
-        without them the host looks twice at each.
+        all has come; with flags in the data half a step of a ring stands for it.
+    message : s, one message to one of many remote peers with flags in the data; without them the
+        host looks twice at each.
     efficiency : share of the NICs' nominal bandwidth that large messages reach.
     exchange : the same where every rank sends to every other.
     flow : share of one NIC that a single pair of ranks reaches. channel : B/s that one channel of
