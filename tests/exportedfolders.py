@@ -43,7 +43,7 @@ from planner.tensorrt.runner.connections import join
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.library import load
-from planner.tensorrt.runner.run import Job, Limits, Parts, run
+from planner.tensorrt.runner.run import Job, Limits, Outcome, Parts, run
 from planner.tensorrt.runner.weights import drawn
 from topology.base import InputError
 from validate.reference import shrink
@@ -73,20 +73,27 @@ def wrong(files: dict[str, bytes], *, build: bool = False) -> Iterator[str]:
         folder = harness.open_folder(write_folder(files, f"{scratch}/plan"))
         if build:
             yield from _unbuilt(folder)
-        world, port = fake.World(), free_port()
-        ranks = range(len(folder.plan["ranks"]))
-        failed: dict[int, str] = {}
-        threads = [
-            threading.Thread(target=_rank, args=(folder, rank, world, port, failed), daemon=True)
-            for rank in ranks
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_S)
-        late = [rank for rank, thread in zip(ranks, threads, strict=True) if thread.is_alive()]
-    yield from (f"rank {rank}: {text}" for rank, text in sorted(failed.items()))
-    yield from (f"rank {rank} does not end" for rank in late)
+        left = started(folder, steps=1)
+    yield from (f"rank {rank}: {one}" for rank, one in left.items() if isinstance(one, str))
+
+
+def started(folder: harness.Folder, *, steps: int = 0, graph: bool = False) -> dict[int, object]:
+    """Start a folder's ranks on stand-ins; what each left, or why it did not end well."""
+    world, port = fake.World(), free_port()
+    left: dict[int, object] = dict.fromkeys(range(len(folder.plan["ranks"])), "it does not end")
+
+    def one(rank: int) -> None:
+        try:
+            left[rank] = _rank(folder, rank, (world, port), steps=steps, graph=graph)
+        except Exception as error:  # noqa: BLE001  # is told of
+            left[rank] = f"{type(error).__name__}: {error}"
+
+    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in left]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    return left
 
 
 def _unbuilt(folder: harness.Folder) -> Iterator[str]:
@@ -103,34 +110,32 @@ def _unbuilt(folder: harness.Folder) -> Iterator[str]:
 
 
 def _rank(
-    folder: harness.Folder, rank: int, world: fake.World, port: int, failed: dict[int, str]
-) -> None:
-    device, plan = fake.FakeDevice(), folder.plan
+    folder: harness.Folder, rank: int, met: tuple[fake.World, int], *, steps: int, graph: bool
+) -> Outcome:
+    (world, port), device, plan = met, fake.FakeDevice(), folder.plan
+    connections = join(rank, len(plan["ranks"]), ("127.0.0.1", port), PATIENCE_S, plan["digest"])
+    parts = Parts(
+        library=fake.library(world, device),
+        device=device,
+        nccl=world,
+        connections=connections,
+        guard=Quiet([]),
+    )
+    job = Job(
+        plan=plan,
+        rank=rank,
+        documents=folder.documents,
+        tables={one["name"]: folder.tables(one, rank) for one in folder.documents if one["tables"]},
+        engines=partial(_engine, folder, rank),
+        given=harness.given_from(folder.path / "inputs"),
+        limits=Limits(meet_s=PATIENCE_S, bind_s=PATIENCE_S, step_s=PATIENCE_S),
+        steps=steps,
+        graph=graph,
+    )
     try:
-        met = join(rank, len(plan["ranks"]), ("127.0.0.1", port), PATIENCE_S, plan["digest"])
-        parts = Parts(
-            library=fake.library(world, device),
-            device=device,
-            nccl=world,
-            connections=met,
-            guard=Quiet([]),
-        )
-        job = Job(
-            plan=plan,
-            rank=rank,
-            documents=folder.documents,
-            tables={one["name"]: folder.tables(one, rank) for one in folder.documents},
-            engines=partial(_engine, folder, rank),
-            given=harness.given_from(folder.path / "inputs"),
-            limits=Limits(meet_s=PATIENCE_S, bind_s=PATIENCE_S, step_s=PATIENCE_S),
-            steps=1,
-        )
-        try:
-            run(job, parts)
-        finally:
-            met.close()
-    except Exception as error:  # noqa: BLE001  # is told of
-        failed[rank] = f"{type(error).__name__}: {error}"
+        return run(job, parts)
+    finally:
+        connections.close()
 
 
 def _engine(folder: harness.Folder, rank: int, name: str) -> bytes:

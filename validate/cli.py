@@ -29,7 +29,10 @@ from topology.base import InputError, content, counted, shown
 if TYPE_CHECKING:  # a profile is shown without what runs plans
     from validate.fit.report import ShippedProfile, Style
     from validate.launch import Place
+    from validate.tensorrt.selftest import Ran
 
+DOCTOR: Final = "doctor"
+"""Folder of what doctor runs."""
 LARGEST_LOG: Final = 16 * 2**20  # B
 BACKENDS: Final = ("reference", "torch", "tensorrt", "diffusers", "vllm", "sglang")
 SIZES: Final = ("height", "width", "frames", "input-tokens", "text-tokens")
@@ -308,10 +311,22 @@ def _entries() -> "list[ShippedProfile]":
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    text = "run the collectives of TensorRT on all GPUs, check their numbers and time them"
+    add_flags(parser, {"--run": text})
+    results = "of --run, for engines, logs and times (default: doctor)"
+    parser.add_argument("--results", metavar="DIR", default=DOCTOR, help=results)
     version = "judge this TensorRT, such as 11.2.1.2 (default: the one that is here)"
     add_named(parser, {"--tensorrt-version": version}, default="")
     add_checked_profile(parser)
     add_output(parser)
+
+
+def _run_collectives(results: Path, gpus: int) -> "Ran":
+    from validate.plans import system  # noqa: PLC0415
+    from validate.tensorrt.selftest import run_all  # noqa: PLC0415
+
+    system.check_folder(results)
+    return run_all(gpus, results, system.complain)
 
 
 def _doctor(arguments: argparse.Namespace) -> Answer:
@@ -319,7 +334,13 @@ def _doctor(arguments: argparse.Namespace) -> Answer:
     from validate.doctor import doctor  # noqa: PLC0415
 
     check_profile(arguments.profile)
-    diagnosis = doctor(os.environ, arguments.tensorrt_version)
+    if arguments.results != DOCTOR and not arguments.run:
+        raise InputError(f"--results: got {shown(arguments.results)} without --run, wanted none")
+    if arguments.run and arguments.tensorrt_version:
+        version = arguments.tensorrt_version
+        raise InputError(f"--tensorrt-version: got {version} beside --run, wanted none")
+    run = partial(_run_collectives, Path(arguments.results)) if arguments.run else None
+    diagnosis = doctor(os.environ, arguments.tensorrt_version, run)
     text = render(
         arguments.format, diagnosis.to_dict, table=diagnosis.text, markdown=diagnosis.markdown
     )
@@ -431,10 +452,14 @@ COMMANDS: Final = {
     "doctor": Command(
         help="whether this machine can run multi-device TensorRT engines",
         text="Look for the driver, GPUs, TensorRT, NCCL, Python packages and shared memory, and\n"
-        "say what to install or set.",
+        "say what to install or set. --run also runs each collective, and checks its numbers.",
         examples=(
             ("planner doctor", "a line each: ok, watch or MISSING, and what to do"),
             ("planner doctor --format json", "the same as data"),
+            (
+                "planner doctor --run",
+                "also its collectives on all GPUs: right, and how fast",
+            ),
         ),
         exit_1="something is missing",
         add=_add_doctor,

@@ -1,16 +1,17 @@
 """``planner doctor``: whether a machine can run multi-device engines, and what it lacks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Final, Literal
 
 from planner.engines.tables import allowed
 from planner.engines.tensorrt import Allowed, dotted
 from planner.tensorrt.runner.library import numbers
-from topology.base import format_bytes
+from topology.base import format_bytes, format_seconds
 from topology.base.table import Table
 from topology.base.values import dataclass
 from validate.tensorrt.probe import Host, InstalledLibrary, probe
+from validate.tensorrt.selftest import Ran, Tried
 
 State = Literal["ok", "watch", "missing"]
 SHOWN: Final = {"ok": "ok", "watch": "watch", "missing": "MISSING"}
@@ -26,11 +27,12 @@ class Check:
     advice: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """All checks; `ok` where nothing is missing."""
+    """All checks; `ok` where nothing is missing. tried : collectives that were run here."""
 
     checks: tuple[Check, ...]
+    tried: tuple[Tried, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -38,7 +40,8 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        return {"ok": self.ok, "checks": [asdict(check) for check in self.checks]}
+        ran = {"collectives": [tried.to_dict() for tried in self.tried]} if self.tried else {}
+        return {"ok": self.ok, "checks": [asdict(check) for check in self.checks], **ran}
 
     def text(self) -> str:
         """Write the diagnosis for a terminal."""
@@ -54,10 +57,13 @@ class Diagnosis:
         return Table(head=("what", "state", "found", "what to do"), rows=rows).markdown()
 
 
-def doctor(environment: Mapping[str, str], version: str = "") -> Diagnosis:
+def doctor(
+    environment: Mapping[str, str], version: str = "", run: Callable[[int], Ran] | None = None
+) -> Diagnosis:
     """Look at the host this runs on.
 
-    version : of the TensorRT to judge; the one that is there where left out.
+    version : of the TensorRT to judge; the one that is there where left out. run : runs
+    collectives on so many GPUs; nothing is run where left out.
 
     Raises InputError if there is no such version.
     """
@@ -65,7 +71,31 @@ def doctor(environment: Mapping[str, str], version: str = "") -> Diagnosis:
     if version:
         allowed().running(version)
         host = replace(host, tensorrt=InstalledLibrary(version=version, path=""))
-    return diagnose(host)
+    found = diagnose(host)
+    return found if run is None else with_collectives(found, run(len(host.gpus)))
+
+
+def with_collectives(found: Diagnosis, ran: Ran) -> Diagnosis:
+    """Add what became of collectives that were run, or why none was."""
+    if isinstance(ran, str):
+        check = Check(name="collectives", state="missing", found="not run", advice=ran)
+        return replace(found, checks=(*found.checks, check))
+    return replace(found, checks=(*found.checks, *map(_ran, ran)), tried=tuple(ran))
+
+
+def _ran(tried: Tried) -> Check:
+    """Judge a collective that was run by its numbers."""
+    if tried.reason:
+        return Check(name=tried.op, state="missing", found="does not run", advice=tried.reason)
+    times = ", ".join(
+        f"{format_bytes(row.number('bytes'))} in {format_seconds(row.seconds)}"
+        for row in tried.rows
+    )
+    if tried.right:
+        return Check(name=tried.op, state="ok", found=f"right; {times}")
+    found = f"wrong numbers, {tried.error:.1g} of the largest; {times}"
+    advice = "TensorRT or NCCL: see what is known of their versions above"
+    return Check(name=tried.op, state="missing", found=found, advice=advice)
 
 
 def diagnose(host: Host) -> Diagnosis:
@@ -76,7 +106,7 @@ def diagnose(host: Host) -> Diagnosis:
     """
     rules = allowed()
     return Diagnosis(
-        (
+        checks=(
             _system(host, rules),
             _driver(host, rules),
             *_gpus(host, rules),

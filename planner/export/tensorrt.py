@@ -96,7 +96,7 @@ def tensorrt_folder(
         )
     order = schedule_of(networks, program, workload, plan)
     document = plan_document(scenario, estimate, networks, order)
-    return {**_files(networks), **_around(document, networks)}
+    return {**network_files(networks), **_around(document, networks)}
 
 
 def compute_of(precision: str) -> Dtype:
@@ -266,7 +266,8 @@ def engine_files(network: EngineNetwork) -> list[str]:
     return [f"{network.name}.rank{rank}.engine" for rank in range(network.ranks)]
 
 
-def _files(networks: Sequence[EngineNetwork]) -> dict[str, bytes]:
+def network_files(networks: Sequence[EngineNetwork]) -> dict[str, bytes]:
+    """Return the files that networks are assembled of, by path."""
     files = {}
     for network in networks:
         files[f"networks/{network.name}.json"] = _json(document_of(network))

@@ -27,6 +27,7 @@ from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.weights import drawn, filler
 from topology.catalogue import find_hardware
 from validate.tensorrt.evaluate import Held, evaluate, together
+from validate.tensorrt.selftest import network_of
 
 FAMILIES = (*testmodels.DIFFUSION, testmodels.llama)
 PLANS = ["tp2", "ulysses4", "allgather_kv4", "allgather_kv2.ulysses2", "cfg2"]
@@ -169,6 +170,12 @@ def test_a_layer_that_the_library_does_not_add_is_named_with_the_cause():
 
     with pytest.raises(RunError, match=f"{layer['name']}: TensorRT adds no collective layer: "):
         assemble(TRT, empty, wrong, cause=log.cause)
+
+
+@pytest.mark.parametrize("op", allowed().since)
+def test_each_collective_by_itself_becomes_an_engine(op):
+    """What doctor runs on the GPUs of a machine."""
+    assert build(TRT, share(network_of(op, 2**16, 4)), FAST).plan
 
 
 FULL = """

@@ -25,11 +25,15 @@ Values = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMessage:
-    """What a rank stops for. members : ranks of the communicator that meet, in order."""
+    """What a rank stops for.
+
+    members : ranks of the communicator that meet, in order. root : of them, where there is one.
+    """
 
     operation: str
     members: tuple[int, ...]
     given: Array
+    root: int = 0
 
 
 Watch = Callable[[Layer, Sequence[Array]], None]
@@ -103,25 +107,45 @@ def _complete(waiting: Mapping[int, EngineMessage]) -> tuple[int, ...]:
 
 
 def deliver(messages: Sequence[EngineMessage]) -> list[Array]:
-    """Give each rank its result of a collective, by what NCCL does on dimension 0."""
+    """Give each rank its result of a collective, by what NCCL does on dimension 0.
+
+    Where NCCL gives a root alone a result, the others get zeros of its shape.
+    """
     kinds = {(one.operation, one.members) for one in messages}
     if len(kinds) > 1:
         raise RuntimeError(f"ranks meet in different collectives: {sorted(kinds)}")
-    given, count = [one.given for one in messages], len(messages)
-    match messages[0].operation:
-        case "all_reduce":
-            return [np.asarray(sum(given))] * count
-        case "all_gather":
-            return [np.concatenate(given)] * count
-        case "reduce_scatter":
-            return list(np.split(np.asarray(sum(given)), count))
-        case "all_to_all":
-            cut = [np.split(one, count) for one in given]
-            return [np.concatenate([parts[rank] for parts in cut]) for rank in range(count)]
-        case "keys":
-            return [np.concatenate(given, axis=3)] * count
-        case other:
-            raise RuntimeError(f"no such collective: {other}")
+    one = messages[0]
+    if one.operation not in _DELIVERED:
+        raise RuntimeError(f"no such collective: {one.operation}")
+    return _DELIVERED[one.operation]([message.given for message in messages], one.root)
+
+
+def _exchanged(given: Sequence[Array], _root: int) -> list[Array]:
+    """Give each rank its chunk of every rank's message."""
+    cut = [np.split(one, len(given)) for one in given]
+    return [np.concatenate([parts[rank] for parts in cut]) for rank in range(len(given))]
+
+
+def _of_root(root: int, result: Array, count: int) -> list[Array]:
+    return [result if rank == root else np.zeros_like(result) for rank in range(count)]
+
+
+def _sum(given: Sequence[Array]) -> Array:
+    return np.asarray(sum(given))
+
+
+_DELIVERED: Final[Mapping[str, Callable[[Sequence[Array], int], list[Array]]]] = {
+    "all_reduce": lambda given, _: [_sum(given)] * len(given),
+    "all_gather": lambda given, _: [np.concatenate(given)] * len(given),
+    "reduce_scatter": lambda given, _: list(np.split(_sum(given), len(given))),
+    "all_to_all": _exchanged,
+    "broadcast": lambda given, root: [given[root]] * len(given),
+    "scatter": lambda given, root: list(np.split(given[root], len(given))),
+    "reduce": lambda given, root: _of_root(root, _sum(given), len(given)),
+    "gather": lambda given, root: _of_root(root, np.concatenate(given), len(given)),
+    "keys": lambda given, _: [np.concatenate(given, axis=3)] * len(given),
+}
+"""By operation, from the messages of all ranks and the root's number to their results."""
 
 
 def _layer(
@@ -138,7 +162,10 @@ def _layer(
         case "collective":
             members = _members(document, layer, held.rank)
             made = yield EngineMessage(
-                operation=layer["operation"], members=members, given=given[0]
+                operation=layer["operation"],
+                members=members,
+                given=given[0],
+                root=max(0, layer["root"]),
             )
         case "attention":
             made = yield from _attention(document, layer, given)
