@@ -22,6 +22,7 @@ from planner.tensorrt.network import Layer, Value
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.library import Document, is_rtx, load, numbers, version
+from topology.base import KIB, MIB
 from topology.base.values import dataclass
 from validate.fit.rows import Row, line
 from validate.plans import system
@@ -29,7 +30,7 @@ from validate.tensorrt.evaluate import Array, EngineMessage, deliver
 from validate.tensorrt.start import Execution, Judge, RankResult, build_and_run
 
 Tell = Callable[[str], None]
-SIZES: Final = (2**16, 2**20, 2**24)
+SIZES: Final = (64 * KIB, MIB, 16 * MIB)
 """Bytes of a message: the larger buffer of one rank."""
 WIDTH: Final = 256
 """Numbers of a row."""
@@ -38,7 +39,7 @@ CALLS: Final = 50
 STEPS: Final = 10
 """Steps, the first of which is no graph and the second of which is warm."""
 COLD: Final = 2
-BOUND: Final = 1e-5
+BOUND: Final = 1 / 2**16
 """Largest error of 32-bit sums, of the largest number."""
 MODE: Final = "tensorrt"
 """How they were run, as rows say it."""
