@@ -366,7 +366,7 @@ def recommendation_page(answer: Recommendation, *, top: int) -> Parts:
     known = [*answer.advice, *_below(answer, top)]
     parts += [Title(text="What to know"), Said(lines=known)]
     parts += [] if lead is None else _well_known(lead)
-    return [*parts, *engines.on_page(answer.runs, answer.alternatives)]
+    return [*parts, *_host(scenario), *engines.on_page(answer.runs, answer.alternatives)]
 
 
 def _charts(answer: Recommendation, plans: Sequence[PlanEstimate]) -> Parts:
@@ -376,6 +376,17 @@ def _charts(answer: Recommendation, plans: Sequence[PlanEstimate]) -> Parts:
     if plans:
         drawn += [timelines(plans[:1]), memory(plans, (usable, _USABLE))]
     return [Drawing(svg=svg) for svg in drawn if svg]
+
+
+def _host(scenario: Scenario) -> Parts:
+    """Draw the host that plans run on, or one of them."""
+    from topology.drawing import svg  # noqa: PLC0415  # for pages alone
+    from topology.machine import machine_of  # noqa: PLC0415
+
+    deployment = scenario.deployment
+    subset = deployment.subset
+    machine = machine_of(deployment.hardware, 1) if subset is None else subset.machine
+    return [Title(text=f"The host: {machine.name}"), Drawing(svg=svg(machine))]
 
 
 def _well_known(estimate: PlanEstimate) -> Parts:
@@ -404,6 +415,7 @@ def estimate_page(scenario: Scenario, estimate: PlanEstimate, launches: Sequence
         Title(text="What to know"),
         Said(lines=[*notes_on(scenario, estimate), *_throughput(scenario, estimate)]),
         *_well_known(estimate),
+        *_host(scenario),
         Title(text="What to type"),
         *(part for launch in launches for part in _typed(launch)),
     ]

@@ -58,16 +58,16 @@ _LOAD: Final = (
     Field(name="rate", label="or requests that come", hint="5/s"),
     *_SLO,
 )
-_MODEL: Final = Field(name="model", label="model", kind="model")
+_MODEL: Final = Field(name="model", label="model", kind="model", hint="cosmos3")
 _MACHINE: Final = (
-    Field(name="gpus", label="GPUs", kind="number"),
+    Field(name="gpus", label="GPUs", kind="number", hint="8"),
     Field(name="nodes", label="hosts", kind="number"),
 )
 _TOPOLOGY: Final = Field(
     name="topology", label="topology, in place of a kind of node", kind="paste",
     hint="paste nvidia-smi topo -m, its XML, NCCL's XML or a cluster in TOML",
 )  # fmt: skip
-_ONE: Final = Field(name="hardware", label="hardware", kind="hardware")
+_ONE: Final = Field(name="hardware", label="hardware", kind="hardware", hint="h100-sxm")
 _SEVERAL: Final = Field(
     name="hardware", label="hardware, one or several", kind="kinds", hint="h100-sxm,b200"
 )

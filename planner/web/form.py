@@ -15,7 +15,7 @@ STYLE: Final = (
     "margin:.6em 0;padding:.6em .9em}details{margin:.6em 0}summary{cursor:pointer}"
     "form label{display:grid;gap:.15em;font-size:13px}"
     "form label.flag{display:flex;align-items:center;gap:.4em}"
-    "input,select,textarea,button{font:inherit;max-width:100%}input[type=text]{width:12em}"
+    "input,select,textarea,button{font:inherit;max-width:100%}input[type=text]{width:9.5em}"
     "label.paste{flex:1 1 100%}textarea{width:100%;font:12px monospace}"
     "button{padding:.35em 1.4em;margin:.3em 0}@media print{nav,form{display:none}}"
 )

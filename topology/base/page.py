@@ -18,7 +18,8 @@ _LOOK: Final = (
     "background:var(--paper);margin:0 auto;max-width:76em;padding:1em;overflow-wrap:anywhere}"
     "h1{font-size:1.35em;margin:.4em 0}h2{font-size:1.1em;margin:1.6em 0 .4em}"
     "a{color:var(--link)}:focus-visible{outline:2px solid var(--link);outline-offset:2px}"
-    ".wide{overflow-x:auto;margin:.6em 0}table{border-collapse:collapse;"
+    ".wide{overflow-x:auto;margin:.6em 0}.wide>svg{width:100%;height:auto;min-width:52em}"
+    "table{border-collapse:collapse;"
     "font-variant-numeric:tabular-nums;font-size:13px;overflow-wrap:normal}"
     "td,th{border:1px solid var(--line);padding:3px 8px;text-align:right;white-space:nowrap}"
     "th{background:var(--soft)}td.l,th.l{text-align:left}.prose td.l{white-space:normal;"
@@ -28,6 +29,7 @@ _LOOK: Final = (
     "footer{margin-top:2em;border-top:1px solid var(--line);font-size:13px}"
     "dl{display:grid;grid-template-columns:max-content 1fr;gap:.2em 1em}dd{margin:0}"
     "@media print{body{max-width:none;padding:0;font-size:11pt}.wide{overflow:visible}"
+    ".wide>svg{min-width:0}"
     "td,th{white-space:normal}table,pre,li{break-inside:avoid}h2{break-after:avoid}}"
 )
 STYLE: Final = _LOOK + CHARTS
@@ -52,7 +54,7 @@ def fragment(part: Part) -> str:
     match part:
         case Table():
             prose = " prose" if max(map(len, _cells(part)), default=0) > _PROSE else ""
-            return f'<div class="wide{prose}" role="region" tabindex="0">{part.html()}</div>'
+            return _wide(part.html(), prose)
         case Title():
             return f"<h{part.level}>{escape(part.text)}</h{part.level}>"
         case Said():
@@ -60,9 +62,17 @@ def fragment(part: Part) -> str:
         case Typed():
             return f"<pre>{escape(part.line)}</pre>"
         case Drawing():
-            return part.svg
+            return part.svg if part.svg.startswith("<figure") else _wide(part.svg)
     text = part.text if isinstance(part, Line) else part
     return f"<p>{escape(text)}</p>" if text else ""
+
+
+def _wide(drawn: str, more: str = "") -> str:
+    """Let something that may be wider than a telephone be moved, by hand or by keys."""
+    if not drawn:
+        return ""
+    label = "table" if drawn.startswith("<table") else "picture"
+    return f'<div class="wide{more}" role="region" aria-label="{label}" tabindex="0">{drawn}</div>'
 
 
 _PROSE: Final = 60
