@@ -27,8 +27,8 @@ class Transport:
 
     step_ll, step_ll128, step_simple : s, one dependent step to another node, by protocol.
     tree : a step between levels of a tree over a step of a ring.
-    pair : s, before the data of a pair of ranks streams: word that the receiver is ready, and that
-        all has come; with flags in the data half a step of a ring stands for it.
+    pair : s, before the data of a pair of ranks streams: word that the receiver is ready, the
+        first data, and word that it has come; a third where flags in the data say so.
     message : s, one message to one of many remote peers with flags in the data; without them the
         host looks twice at each.
     efficiency : share of the NICs' nominal bandwidth that large messages reach.
@@ -155,7 +155,7 @@ def hop(fabric: Fabric, transports: Transports, protocol: WireProtocol, channels
     return Hop(
         step=step,
         tree_step=Seconds(step * transport.tree),
-        pair=Seconds(step / 2) if protocol == "LL" else transport.pair,  # one way
+        pair=Seconds(transport.pair / (3 if protocol == "LL" else 1)),
         message=Seconds(transport.message * looks),
         per_byte=1 / (stream * transport.efficiency),
         exchange=1 / (bandwidth * payload * transport.exchange),
