@@ -229,7 +229,9 @@ def _priced(call: "_Call", algorithm: Named) -> Pricing | None:
     if not algorithm.engine:
         return call.by_nccl(algorithm)
     having = [engine for engine in allowed if algorithm.name in engine.kernels] or allowed
-    return call.by_kernel(algorithm, min(having, key=lambda engine: engine.extra_on(fabric)))
+    return call.by_kernel(
+        algorithm, min(having, key=lambda engine: engine.extra_of(algorithm.name, fabric))
+    )
 
 
 def _engines(settings: NcclSettings) -> list[EngineKernels]:
@@ -290,7 +292,7 @@ class _Call:
     def by_kernel(self, algorithm: type[Algorithm], engine: EngineKernels) -> Pricing:
         """Price a kernel that a serving engine brings."""
         way = always(build(algorithm, "Simple", self.op, self.fabric))
-        bare = Launched(way=way, gap=engine.extra_on(self.fabric))
+        bare = Launched(way=way, gap=engine.extra_of(algorithm.name, self.fabric))
         return self._issued(bare, engine.host_on(self.fabric))
 
     def by_engine(self, engine: EngineKernels) -> Pricing:

@@ -8,7 +8,7 @@ from topology.base.values import dataclass
 from topology.catalogue import Fabric
 
 Form = TypeVar("Form", bound=float)
-_KEYS = {"kind", "source", "kernels", "limit", "extra", "host", "nccl_host"}
+_KEYS = {"kind", "source", "kernels", "limit", "extra", "peer", "host", "nccl_host"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,8 @@ class EngineKernels:
     kernels : which of ``oneshot``, ``twoshot``, ``multishot`` it has.
     limit : B, the largest message of its own kernels, by generation and link, and of the
         multicast one under ``multishot``. A place without a limit has no own kernels.
-    extra : s that its kernels take beyond the leanest engine's, by link.
+    extra : s that its kernels take beyond the leanest engine's, by link. peer : s a peer that a
+        kernel takes beyond the leanest engine's instead, by kernel.
     host : s of host work a call of its kernels when no graph replays it, by link.
     nccl_host : the same for a call that it leaves to NCCL.
     """
@@ -28,6 +29,7 @@ class EngineKernels:
     kernels: tuple[str, ...]
     limit: Mapping[str, Bytes]
     extra: Mapping[str, Seconds]
+    peer: Mapping[str, Seconds]
     host: Mapping[str, Seconds]
     nccl_host: Seconds
 
@@ -36,8 +38,10 @@ class EngineKernels:
         place = kernel if kernel == "multishot" else f"{fabric.architecture}.{_link(fabric)}"
         return self.limit.get(place, Bytes(0.0))
 
-    def extra_on(self, fabric: Fabric) -> Seconds:
-        """Seconds that its kernels take beyond the leanest engine's."""
+    def extra_of(self, kernel: str, fabric: Fabric) -> Seconds:
+        """Seconds that `kernel` takes beyond the leanest engine's."""
+        if kernel in self.peer:
+            return Seconds(self.peer[kernel] * (fabric.ranks - 1))
         return self.extra[_link(fabric)]
 
     def host_on(self, fabric: Fabric) -> Seconds:
@@ -123,6 +127,7 @@ def _engine(name: str, row: Mapping[str, object]) -> EngineKernels:
         kernels=tuple(cast(list[str], row["kernels"])),
         limit=_places(row["limit"], "B", Bytes),
         extra=_places(row["extra"], "s", Seconds),
+        peer=_places(row["peer"], "s", Seconds),
         host=_places(row["host"], "s", Seconds),
         nccl_host=Seconds(parse(str(row["nccl_host"]), "s")),
     )

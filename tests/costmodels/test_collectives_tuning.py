@@ -267,3 +267,20 @@ def test_sends_in_a_mesh_take_the_links_of_one_pair():
 
     assert sent == pytest.approx(72.5e9, rel=0.05)
     assert reduced == pytest.approx(206.5e9, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "microseconds"),
+    [
+        ("oneshot", (13, 21, 30, 38, 53, 70)),
+        ("twoshot", (15, 17, 20, 26, 29, 37)),
+        ("multishot", (13, 16, 18, 21, 25, 31)),
+    ],
+)
+def test_kernels_of_vllm_on_six_gpus_take_what_it_measured(kernel, microseconds):
+    """vllm-project/vllm#24111, six H100: its two-shot waits longer the more peers there are."""
+    sizes = [0.5 * MIB, MIB, 1.5 * MIB, 2 * MIB, 3 * MIB, 4 * MIB]
+    node, settings = find_hardware("h100-sxm").fabric(6), NcclSettings(engine="vllm")
+    for size, measured in zip(sizes, microseconds, strict=True):
+        seconds = collective_time("all_reduce", size, node, algorithm=kernel, settings=settings)
+        assert seconds * 1e6 == pytest.approx(measured, rel=0.12)
