@@ -96,13 +96,8 @@ def _layers(loops: Sequence[Loop]) -> Real:
     """Count the layers and forwards that each keep what they store."""
     kept: Real = 1.0
     for loop in loops:
-        kept = kept * loop.count if loop.layers or _forwards(loop, loops) else kept
+        kept = kept * (loop.count if loop.layers else loop.keeps)
     return kept
-
-
-def _forwards(loop: Loop, loops: Sequence[Loop]) -> bool:
-    """Whether the turns of a loop are forwards of a step, each of which keeps its own."""
-    return loop.name == "text_tower" or (loop.name == "forward" and loops[0].name == "denoise")
 
 
 def _first(loops: Sequence[Loop]) -> int:

@@ -107,6 +107,7 @@ class Options(TypedDict, total=False):
     decode_workers: int | None
     disaggregate: bool
     cache: str
+    warmup_steps: int | None
 
 
 def _public(function: Callable[P, R]) -> Callable[P, R]:

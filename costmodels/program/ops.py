@@ -425,6 +425,7 @@ Move = Literal[
     "keep",  # tensors of this layer and forward in place of those kept before
     "recall",  # what was kept; zeros where nothing is yet
     "append",  # what was stored with new rows behind it; keeps the result
+    "place",  # [b, r, f] and some of its rows -> the same with these in their places
     "collect",  # the forwards' predictions of one step, [forwards, ..]
     "last",  # the row here that stands last in the stream
     "latest",  # [parts, b, 1, f] -> the one of them that stands last
@@ -558,7 +559,8 @@ Op = (
 class Loop:
     """`count` turns of `body`; a body may hold loops.
 
-    layers : each turn has its own weights. first : number of the first turn.
+    layers : each turn has its own weights. first : number of the first turn. keeps : turns that
+    keep tensors of their own for later, where these are not layers.
     """
 
     name: str
@@ -566,6 +568,7 @@ class Loop:
     body: tuple["Op | Loop", ...]
     layers: bool = False
     first: int = 0
+    keeps: int = 1
 
     def walk(self) -> Iterator[Op]:
         """Yield every operation once, inner loops entered once."""

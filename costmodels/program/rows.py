@@ -34,7 +34,7 @@ def positions(span: Span, index: Index) -> Numbers:
     >>> positions(Span("text", 8, (("ring", 2),), 2, zigzag=True), {"ring": 0})
     array([0, 1, 6, 7])
     """
-    return _positions(span, tuple(index[axis] for axis, _ in span.axes))
+    return _positions(span, tuple(index[axis] % degree for axis, degree in span.axes))
 
 
 @lru_cache(_KEPT)

@@ -337,6 +337,8 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
     }
     for name, what in sizes.items():
         parser.add_argument(f"--{name}", type=whole, metavar="N", help=f"{what} {_USUAL}")
+    warmup = "steps that PipeFusion runs exactly ahead of the others (default: 1)"
+    parser.add_argument("--warmup-steps", type=whole, metavar="N", help=warmup)
     parser.add_argument(
         "--batch", type=whole, default=1, metavar="N", help="results at once (default: 1)"
     )

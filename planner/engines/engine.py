@@ -29,7 +29,8 @@ class LaunchLine:
     axes : flag by axis, empty where the number of processes says it; an axis that is not listed
     cannot be expressed. `{ranks}` are those of ``adp`` and ``tp`` together; a flag of ``adp`` that
     names them stands for both. vae : flag of a parallel decode. ep : flag of groups of experts;
-    without `{n}` every rank has experts of its own.
+    without `{n}` every rank has experts of its own. patch : flags of pieces that follow one another
+    through a pipeline, with `{warmup}` exact steps.
     python, call : flags are calls of a script, the first of them the axes'; `calls` by axis where
     one has a call of its own.
     after : what is left to do; in it `{made}` is ``image`` or ``video``. runtimes : flag by runtime
@@ -37,8 +38,8 @@ class LaunchLine:
     sizes : flag by size, empty where the command has it; ``length`` is prompt and answer together.
     whole : sizes that it is told of all ranks of attention data parallelism together.
     request : by size, its name in each request. video : both, where a video asks otherwise.
-    precision : flag by precision. cache : the same of keys and values. features :
-    flag by cache of features, in which `{n}` is its threshold. attention : flag by kernel.
+    precision : flag by precision. cache : the same of keys and values. features : flag by cache of
+    features, in which `{n}` is its threshold. attention : flag by kernel.
     published : ways to store quantised weights that it reads, as a checkpoint names them.
     offload : flag. resident : flags that keep all weights on the GPU, where the default does not.
     speculation : flags by who drafts, ``mtp`` or ``draft``; in them `{n}` is how many tokens,
@@ -53,6 +54,7 @@ class LaunchLine:
     axes: Words = field(default_factory=dict)
     vae: str = ""
     ep: str = ""
+    patch: str = ""
     python: bool = False
     call: str = ""
     calls: Words = field(default_factory=dict)

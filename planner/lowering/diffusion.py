@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from costmodels.program import (
     Collective,
     Convolve,
@@ -26,9 +28,9 @@ from costmodels.program.emit import (
     split_rows,
 )
 from planner.lowering.blocks import State, layer_body, live_towers, repack, state_name
-from planner.lowering.work import Layers, RankWork, context_name, context_widths
+from planner.lowering.work import Layers, RankWork, context_name, context_widths, in_pieces
 from planner.models import Block, Encoder, Model, Stream, Tower
-from planner.strategies import pp
+from planner.strategies import pipefusion, pp
 
 SERIAL_SHARE: Final = 0.2
 """Part of a VAE decode that does not split over GPUs: overlaps of tiles, joining, the first layers.
@@ -36,6 +38,7 @@ SERIAL_SHARE: Final = 0.2
 Published decodes reach 1.6 to 1.75 times on 2 GPUs and at most 3.3 on 8 (TensorRT-LLM's and
 SGLang's reports), which a fifth reproduces: 1.67, 3.33.
 """
+_OF_A_PIECE: Final = "piece.predictions"
 _TIME_VECTORS: Final = 1 + 6
 """The embedding; shifts, scales and gates of attention and feed-forward."""
 
@@ -82,23 +85,42 @@ def denoise(work: RankWork) -> tuple[Loop, ...]:
     Those that reuse features stand behind the others.
     """
     together = _in_a_batch(work)
-    turns = together.share.passes + together.share.stages - 1
-    steps, skipped = work.workload.steps, work.workload.skipped
+    passes, steps = together.share.passes, work.workload.steps
+    turns = passes + together.share.stages - 1
 
     def loop(count: Size, forward: Emits[None]) -> Loop:
-        body = (Loop(name="forward", count=turns, body=tuple(forward)), *_combine(work))
-        return Loop(name="denoise", count=count, body=body)
+        once = Loop(name="forward", count=turns, body=tuple(forward), keeps=passes)
+        return Loop(name="denoise", count=count, body=(once, *_combine(work)))
 
+    if work.share.pieces > 1:
+        exact = np.minimum(steps, work.workload.warmup)
+        count = int(exact) if exact.ndim == 0 else exact
+        return loop(count, _forward(together)), _in_pieces(work, together, steps - count)
+    skipped = work.workload.skipped
     every = loop(steps - skipped, _forward(together))
     if work.workload.reuse is None:
         return (every,)
     return every, loop(skipped, _forward(together, reusing=True))
 
 
+def _in_pieces(work: RankWork, together: RankWork, steps: Size) -> Loop:
+    """Let the pieces of the latents follow one another through the stages, step after step.
+
+    In the first turns no piece has reached the last stage.
+    """
+    pieces, before = work.share.pieces, work.share.stages - 1
+    forward = tuple(_forward(in_pieces(together, pieces)))
+    filling = Loop(name="piece", count=before, body=forward)
+    full = Loop(
+        name="piece", count=steps * pieces, body=(*forward, *_combine(work, pieces)), first=before
+    )
+    return Loop(name="denoise", count=1, body=(filling, full))
+
+
 def _in_a_batch(work: RankWork) -> RankWork:
     """Make the forwards of a step one, where whoever runs the model does."""
     share, habits = work.share, work.workload.habits
-    if share.stages > 1 or not work.model.named_in(habits.batched_guidance):
+    if (share.stages > 1 and share.pieces == 1) or not work.model.named_in(habits.batched_guidance):
         return work
     return replace(work, share=replace(share, batch=share.batch * share.passes, passes=1))
 
@@ -106,7 +128,8 @@ def _in_a_batch(work: RankWork) -> RankWork:
 def text_tower(work: RankWork) -> Loop:
     """Run the towers that do not depend on the step once, and keep their keys and values."""
     body = tuple(_text_layers(work))
-    return Loop(name="text_tower", count=work.share.passes, body=body)
+    passes = work.share.passes
+    return Loop(name="text_tower", count=passes, body=body, keeps=passes)
 
 
 def _text_layers(work: RankWork) -> Emits[None]:
@@ -308,6 +331,8 @@ def _predict(work: RankWork, state: State) -> Emits[None]:
     out = yield from matmul(h, weight, "predicted")
     span = work.spans[main]
     for axis, degree in reversed(span.axes):
+        if axis == pipefusion.AXIS:
+            continue
         stacked = Tensor(f"{out.name}.{axis}", (1, *out.shape))
         yield from move("stack", [out], stacked, axis=axis, degree=degree, view=True)
         gathered = yield from collective("all_gather", stacked, axis, degree, f"{axis}.gathered")
@@ -316,16 +341,19 @@ def _predict(work: RankWork, state: State) -> Emits[None]:
         yield from move("unpack_rows", [gathered], out, axis=axis, degree=degree, spans=(span,))
         span = joined
     shape = (work.share.passes, *out.shape)
-    yield Rearrange(
-        move="collect", inputs=(out,), outputs=(Tensor("predictions", shape),), view=True
-    )
+    name = "predictions" if dict(span.axes).get(pipefusion.AXIS, 1) == 1 else _OF_A_PIECE
+    yield Rearrange(move="collect", inputs=(out,), outputs=(Tensor(name, shape),), view=True)
 
 
-def _combine(work: RankWork) -> Emits[None]:
-    """Bring the step's predictions together, and update the latents."""
+def _combine(work: RankWork, pieces: int = 1) -> Emits[None]:
+    """Bring the step's predictions together, and update the latents: all, or one of the pieces."""
     share, main = work.share, latents(work)
-    shape = (*main.shape[:2], work.model.output_features)
-    predictions = Tensor("predictions", (share.passes, *shape))
+    span = work.spans[latent_stream(work.model).name]
+    done = pipefusion.piece(span, pieces, pipefusion.DONE)
+    rows = done.rows if pieces > 1 else main.shape[1]
+    shape = (main.shape[0], rows, work.model.output_features)
+    name = "predictions" if pieces == 1 else _OF_A_PIECE
+    predictions = Tensor(name, (share.passes, *shape))
     if share.stages > 1:
         yield Collective(
             kind="broadcast",
@@ -335,12 +363,15 @@ def _combine(work: RankWork) -> Emits[None]:
             degree=share.stages,
             root=share.stages - 1,
         )
-    both = yield from collective(
-        "all_gather", predictions, "cfg", share.guidance, "predictions.all"
-    )
+    both = yield from collective("all_gather", predictions, "cfg", share.guidance, f"{name}.all")
     noise = Tensor("noise", shape)
     yield Pointwise(function="guidance", inputs=(both,), outputs=(noise,))
-    yield Pointwise(function="step", inputs=(main, noise), outputs=(main,))
+    if pieces == 1:
+        yield Pointwise(function="step", inputs=(main, noise), outputs=(main,))
+        return
+    here = yield from _shard(main, done)
+    yield Pointwise(function="step", inputs=(here, noise), outputs=(here,))
+    yield Rearrange(move="place", inputs=(main, here), outputs=(main,), spans=(done,), view=True)
 
 
 def text_encode(work: RankWork) -> Loop:

@@ -10,7 +10,7 @@ from costmodels.program.emit import Emits
 from planner.models import Block, Ffn, Model, Tower
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.strategies import SequenceStrategy, strategies
+from planner.strategies import SequenceStrategy, pipefusion, strategies
 from planner.strategies.attention import attend_here
 from planner.strategies.base import Attend, AttentionCall, Share
 from planner.strategies.sequence import span_of
@@ -188,7 +188,7 @@ def share_of(workload: Workload, plan: Plan) -> Share:
     share = Share(batch=workload.batch, passes=workload.passes)
     for name, degree in plan.axes:
         share = strategies()[name].divide(share, degree)
-    return replace(share, expert_groups=plan.ep)
+    return replace(share, expert_groups=plan.ep, pieces=plan.patch)
 
 
 def rank_work(model: Model, workload: Workload, plan: Plan) -> RankWork:
@@ -198,9 +198,18 @@ def rank_work(model: Model, workload: Workload, plan: Plan) -> RankWork:
         stream.name: span_of(model, stream, workload.length(stream.name), share)
         for stream in model.streams
     }
-    return RankWork(
+    work = RankWork(
         model=model, workload=workload, share=share, spans=spans, attend=_exchanges(share)
     )
+    return in_pieces(work, 1) if share.pieces > 1 else work
+
+
+def in_pieces(work: RankWork, pieces: int) -> RankWork:
+    """Take one of so many pieces of the latents at a time, and keep the keys of all of them."""
+    main = work.model.streams[-1].name
+    spans = {**work.spans, main: pipefusion.piece(work.spans[main], pieces)}
+    attend = partial(pipefusion.attend, inner=_exchanges(work.share))
+    return replace(work, spans=spans, attend=attend)
 
 
 def _exchanges(share: Share) -> Attend:

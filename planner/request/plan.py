@@ -17,7 +17,8 @@ class Plan:
     """Axes and their degrees, outermost first; what the same GPUs divide otherwise beside them.
 
     vae : GPUs that decode the result together. ep : groups with experts of their own, each of
-    which is cut over the rest of the ranks of ``adp`` and ``tp``.
+    which is cut over the rest of the ranks of ``adp`` and ``tp``. patch : pieces of the latents
+    that follow one another through the stages of ``pp``.
 
     >>> str(Plan((("cfg", 2), ("ulysses", 4)), vae=4)), str(Plan((("tp", 8),), ep=4)), str(Plan())
     ('cfg2.ulysses4/vae4', 'tp8/ep4', 'single')
@@ -26,10 +27,11 @@ class Plan:
     axes: tuple[tuple[str, int], ...] = ()
     vae: int = 1
     ep: int = 1
+    patch: int = 1
 
     def __str__(self) -> str:
         text = ".".join(f"{name}{degree}" for name, degree in self.axes) or "single"
-        beside = (("vae", self.vae), ("ep", self.ep))
+        beside = (("vae", self.vae), ("ep", self.ep), ("patch", self.patch))
         return text + "".join(f"/{name}{degree}" for name, degree in beside if degree > 1)
 
     @property

@@ -28,6 +28,7 @@ LARGEST: Final = {
     "width": 16384,
     "frames": 10000,
     "steps": 1000,
+    "warmup_steps": 1000,
     "batch": 65536,
     "input_tokens": 2**24,
     "output_tokens": 2**20,
@@ -43,7 +44,7 @@ LARGEST: Final = {
 }
 
 
-MAY_BE_ZERO: Final = ("nodes", "output_tokens")
+MAY_BE_ZERO: Final = ("nodes", "output_tokens", "warmup_steps")
 
 SHARES: Final = ("spread", "prefix_hit")
 ROWS: Final = ("arrivals", "lengths")
@@ -111,6 +112,7 @@ class Request:
     disaggregate : such deployments are searched too.
 
     Of a diffusion model: cache : of features, such as ``teacache=0.2``, which skips steps.
+    warmup_steps : exact ones of a plan in pieces (``pipefusion4``), 1 where left out.
     """
 
     model: "str | Model"
@@ -166,6 +168,7 @@ class Request:
     decode_workers: int | None = None
     disaggregate: bool = False
     cache: str = ""
+    warmup_steps: int | None = None
 
     @property
     def two_pools(self) -> bool:

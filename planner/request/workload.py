@@ -250,6 +250,7 @@ class Workload:
     line : tokens side by side across the image, for models that convolve over them.
     kv_precision : of keys and values that are kept. habits : of whoever runs it. speculation : of
     decoding; a token a step where there is none. reuse : of features, in some of the steps.
+    warmup : first steps of which a plan in pieces (``/patch4``) runs all pieces together.
     """
 
     tokens: tuple[tuple[str, Size], ...]
@@ -265,6 +266,7 @@ class Workload:
     habits: Habits = USUAL
     speculation: Speculation | None = None
     reuse: Reuse | None = None
+    warmup: int = 1
 
     def length(self, stream: str) -> Size:
         """Tokens of one stream of the model."""

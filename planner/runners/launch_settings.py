@@ -43,10 +43,10 @@ class Settings:
     by name: height, width, frames, steps, batch, length, the tokens of prompt and answer, and
     chunk, those of a step.
     precision, cache : empty where they are the checkpoint's own. runtime, attention : empty for
-    each engine's own. features, threshold : name of a cache of features, empty for none, and what
-    it is told. drafter : ``mtp`` or ``draft``, empty where nothing is drafted; drafted :
-    tokens a step; draft : repository or folder of the model that drafts. hosts : that the GPUs are
-    spread over evenly.
+    each engine's own. warmup : exact steps of a plan in pieces. features, threshold : name of a
+    cache of features, empty for none, and what it is told. drafter : ``mtp`` or ``draft``, empty
+    where nothing is drafted; drafted : tokens a step; draft : repository or folder of the model
+    that drafts. hosts : that the GPUs are spread over evenly.
     host, rank : how the first host, and the number of the one at hand, are written.
     copies : of popular experts.
     spread : the links over whose ranks experts are spread, and the GPU; None where they are not.
@@ -60,6 +60,7 @@ class Settings:
     runtime: str = ""
     attention: str = ""
     offload: bool = False
+    warmup: int = 1
     features: str = ""
     threshold: str = ""
     drafter: str = ""
@@ -92,6 +93,7 @@ def settings_of(scenario: Scenario, plan: Plan, told: Mapping[str, int] | None =
         runtime=scenario.deployment.runtime.name,
         attention="" if request.attention in USUAL_ATTENTION else request.attention,
         offload=request.offload,
+        warmup=workload.warmup,
         **_drafts(scenario),
         **_features(workload),
         copies=request.redundant_experts or 0,

@@ -202,6 +202,16 @@ def _experts(case: _Case) -> str:
     )
 
 
+def _pieces(case: _Case) -> str:
+    """Say that an engine runs a pipeline without pieces, or only with them."""
+    flag, stages = case.line.patch, case.plan.degree("pp")
+    if case.plan.patch > 1 and not flag:
+        return "has no PipeFusion, whose pieces follow one another through a pipeline"
+    if case.plan.patch == 1 and stages > 1 and flag:
+        return f"runs a pipeline in pieces alone (pipefusion{stages}), which is another result"
+    return ""
+
+
 def _division(case: _Case) -> str:
     """Say what does not divide by the ranks that an engine cuts a sequence over."""
     latent, plan = case.model.latent, case.plan
@@ -291,8 +301,8 @@ def _spread(case: _Case) -> str:
 
 
 RULES: Final = (
-    _stranger, _axes, _together, _parallel_decode, _experts, _division, _precision, _attention,
-    _features, _speculation, _size, _padded, _spread,
+    _stranger, _axes, _together, _parallel_decode, _experts, _pieces, _division, _precision,
+    _attention, _features, _speculation, _size, _padded, _spread,
 )  # fmt: skip
 """What may stand against a plan, in the order in which it is said."""
 

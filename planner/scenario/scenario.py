@@ -21,6 +21,7 @@ OUTPUT_TOKENS: Final = 128
 FOREIGN: Final[Mapping[Kind, tuple[str, ...]]] = {
     "decoder": (
         "height", "width", "frames", "steps", "text_tokens", "text_tower", "offload", "cache",
+        "warmup_steps",
     ),
     "diffusion": (
         "kv_precision", "input_tokens", "output_tokens", "concurrency", "rate", "arrivals",
@@ -216,6 +217,7 @@ def workload_of(
         precision=request.precision or "bf16",
         habits=habits,
         reuse=reuse_of(feature_caches(), model.name, request.cache),
+        warmup=1 if request.warmup_steps is None else request.warmup_steps,
     )
 
 

@@ -128,8 +128,8 @@ def _chosen(base: Workload, which: NDArray[np.bool_]) -> Workload:
 def _priced(
     scenario: Scenario, plan: Plan, programs: Lowered, prices: Prices
 ) -> tuple[Column, Column]:
-    work, deployment = scenario.workload, scenario.deployment
-    costs = costs_of(programs.places, work, deployment.target(scenario.model, plan), prices)
+    deployment = scenario.deployment
+    costs = costs_of(programs.places, deployment.target(scenario.model, plan), prices)
     latency = sum((stage.time for stage in costs.values()), start=np.zeros(()))
     each = communicator_bytes(deployment.profile)
     held = [

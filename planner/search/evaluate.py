@@ -107,7 +107,7 @@ def _evaluate(
     scenario: Scenario, plan: Plan, programs: Lowered, target: Target, prices: Prices
 ) -> PlanEstimate:
     model, workload, deployment = scenario.model, scenario.workload, scenario.deployment
-    costs = costs_of(programs.places, workload, target, prices)
+    costs = costs_of(programs.places, target, prices)
     if "text_tower" in costs:
         costs["text_encode"] = costs["text_encode"] + costs.pop("text_tower")
     if workload.speculation is not None:
@@ -158,13 +158,13 @@ def _drafted(
 
 
 def costs_of(
-    places: Sequence[Program], workload: Workload, target: Target, prices: Prices | None = None
+    places: Sequence[Program], target: Target, prices: Prices | None = None
 ) -> dict[str, Cost]:
     """Price every stage of a request over the places of a pipeline.
 
-    M forwards of a step pass P places one after another, and then wait for the slowest: the sum
-    of one turn at each and M - 1 turns at the slowest. A program has M + P - 1 turns at its own.
-    Of a decoder M is 1.
+    M forwards of a step, or pieces of all steps, pass P places one after another, and then wait
+    for the slowest: the sum of one turn at each and M - 1 turns at the slowest. A program has
+    M + P - 1 turns at its own. Of a decoder M is 1.
     """
     if places[0].stages[-1].name == "decode":
         rows = zip(*(program.stages for program in places), strict=True)
@@ -172,12 +172,18 @@ def costs_of(
     costs = [_by_stage(program, target, prices) for program in places]
     if len(places) == 1:
         return costs[0]
-    steps = [stages["denoise"] for stages in costs]
-    passes = max(1, workload.passes // dict(places[0].axes).get("cfg", 1))
-    turns = passes + len(places) - 1
+    rows = zip(*([s for s in p.stages if s.name == "denoise"] for p in places), strict=True)
+    return {**costs[0], "denoise": reduce(add, [_piped(row, target, prices) for row in rows])}
+
+
+def _piped(places: Sequence[Loop], target: Target, prices: Prices | None) -> Cost:
+    """Price a loop of which every place of a pipeline takes the same turns, one after another."""
+    inner = [np.asarray(item.count) for item in places[0].body if isinstance(item, Loop)]
+    turns = np.maximum(sum(inner), 1)
+    steps = [cost(loop, target, prices) for loop in places]
     slowest = max(steps, key=lambda step: float(np.sum(step.time)))
-    once, again = reduce(add, steps).times(1 / turns), slowest.times((passes - 1) / turns)
-    return {**costs[0], "denoise": once + again}
+    once = reduce(add, steps).times(1 / turns)
+    return once + slowest.times((turns - len(places)) / turns)
 
 
 def _by_stage(program: Program, target: Target, prices: Prices | None) -> dict[str, Cost]:

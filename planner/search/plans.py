@@ -15,7 +15,7 @@ from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.scenario.deployment import Deployment
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
-from planner.strategies import Proposal, allgather_kv, strategies, tp
+from planner.strategies import Proposal, allgather_kv, pipefusion, strategies, tp
 from topology.base import TopologyError, counted
 
 LONGEST: Final = 32
@@ -43,6 +43,8 @@ def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Itera
     if workload.reuse is not None and plan.degree("pp") > 1:
         yield f"a cache of features ({workload.reuse.name}) over pipeline stages is not modelled"
     proposal = Proposal(model=model, workload=workload, share=share_of(workload, plan))
+    if plan.patch > 1:
+        yield from pipefusion.objections(proposal, plan)
     for name, degree in plan.axes:
         yield from strategies()[name].objections(proposal, degree)
     yield from _experts(proposal, plan)
@@ -87,6 +89,11 @@ def notes(model: Model, workload: Workload, plan: Plan) -> Iterator[str]:
     if workload.reuse is not None:
         steps, skipped = workload.steps, workload.skipped
         yield f"{workload.reuse.name}: {skipped} of {steps} steps reuse features of another step"
+    if plan.patch > 1:
+        yield (
+            f"{plan}: {workload.warmup} of {workload.steps} steps are exact; in the others a piece "
+            "of the latents sees the others as they were up to a step before"
+        )
     for width, (padded, over) in tp.padded_widths(model, plan).items():
         who = _DECODERS if model.kind == "decoder" else _OTHERS
         ranks = f"tp{over}" if over == plan.degree(tp.AXIS) else f"the {over} ranks of an expert"

@@ -27,8 +27,10 @@ __all__ = [
     "strategies",
 ]
 
-BESIDE: Final = ("vae", "ep")
+BESIDE: Final = ("vae", "ep", "patch")
 """What stands after a slash: what the GPUs of the axes divide in a way of its own."""
+SHORT: Final = {"ep": ("adp", "ep"), "pipefusion": ("pp", "patch")}
+"""Axes that stand for another and for what is after a slash, of the same degree."""
 LARGEST: Final = 4096
 
 
@@ -42,21 +44,22 @@ def strategies() -> Mapping[str, Strategy]:
 
 def axes() -> tuple[str, ...]:
     """List the names that plans may give to an axis."""
-    return (*strategies(), "ep")
+    return (*strategies(), *SHORT)
 
 
 def parse_plan(text: str) -> Plan:
     """Read ``cfg2.ulysses4/vae4``, ``tp8/ep4``, ``single`` ...; axes of degree 1 are dropped.
 
-    An axis ``ep8`` stands for ``adp8`` with ``/ep8``: attention by requests, experts in groups.
+    An axis ``ep8`` stands for ``adp8`` with ``/ep8``: attention by requests, experts in groups;
+    ``pipefusion4`` for ``pp4`` with ``/patch4``.
 
     Raises `InputError` if a part is not a known axis and a degree from 1 to 4096, or an axis is
     named twice.
 
     >>> parse_plan("cfg2.ulysses4/vae4").axes
     (('cfg', 2), ('ulysses', 4))
-    >>> str(parse_plan("ep8"))
-    'adp8/ep8'
+    >>> str(parse_plan("ep8")), str(parse_plan("cfg2.pipefusion4"))
+    ('adp8/ep8', 'cfg2.pp4/patch4')
     >>> parse_plan("ulises4")
     Traceback (most recent call last):
     topology.base.errors.InputError: unknown axis 'ulises' in plan 'ulises4': did you mean ulysses?
@@ -65,9 +68,8 @@ def parse_plan(text: str) -> Plan:
     body, *rest = text.strip().lower().split("/")
     degrees = [_axis(part, shown) for part in body.split(".")] if body != "single" else []
     beside = [_beside(part, shown) for part in rest]
-    if "ep" in dict(degrees):
-        beside.append(("ep", dict(degrees)["ep"]))
-        degrees = [("adp" if name == "ep" else name, degree) for name, degree in degrees]
+    beside += [(SHORT[name][1], degree) for name, degree in degrees if name in SHORT]
+    degrees = [(SHORT.get(name, (name,))[0], degree) for name, degree in degrees]
     for pairs in (degrees, beside):
         names = [name for name, _ in pairs]
         for at, name in enumerate(names):
@@ -91,7 +93,8 @@ def _beside(part: str, plan: str) -> tuple[str, int]:
     match = re.fullmatch(rf"({'|'.join(BESIDE)})([0-9]{{1,9}})", part)
     if match is None:
         raise InputError(
-            f"plan {plan!r}: after the slash expected vae or ep and a degree, got {part[:40]!r}"
+            f"plan {plan!r}: after the slash expected vae, ep or patch and a degree, "
+            f"got {part[:40]!r}"
         )
     return match[1], _degree(match[1], match[2], plan)
 

@@ -23,6 +23,7 @@ class Share:
     sequence : axes that cut the tokens, outermost first. zigzag : causal tokens are cut in an order
     that evens the work. stages : ranks in the pipeline. copies : of attention, each with requests
     of its own, that share the experts. expert_groups : of ranks with experts of their own.
+    pieces : of the latents, that follow one another through the stages; 1 where they do not.
     """
 
     batch: Size
@@ -35,6 +36,7 @@ class Share:
     replicas: int = 1
     copies: int = 1
     expert_groups: int = 1
+    pieces: int = 1
 
     @property
     def grain(self) -> int:

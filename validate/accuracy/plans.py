@@ -33,6 +33,7 @@ class PlanFigure:
     part : what the seconds are of: the whole, the ``denoise`` stage, one ``step``, the
     ``prefill``; for ``speedup`` the denoise stage, of which only the ratio to one GPU is compared.
     height, width, frames, steps, input_tokens, output_tokens : 0 for the model's usual ones.
+    warmup_steps : -1 for the usual number.
     group : line that it counts in, empty for that of its family.
     """
 
@@ -56,6 +57,7 @@ class PlanFigure:
     output_tokens: int = 0
     precision: str = "bf16"
     cache: str = ""
+    warmup_steps: int = -1
 
     @property
     def predicted(self) -> float:
@@ -78,6 +80,8 @@ def _priced(figure: PlanFigure) -> PlanEstimate:
     options = {name: value for name, value in values.items() if value}
     if figure.height:
         options["offload"] = True
+    if figure.warmup_steps >= 0:
+        options["warmup_steps"] = figure.warmup_steps
     request = request_of(figure.model, figure.gpus, options)
     return price(resolve(request), parse_plan(figure.plan))
 

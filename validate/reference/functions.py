@@ -341,6 +341,10 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
             return [first[None]]
         case "unstack":
             return [first[0]]
+        case "place":
+            whole = first.copy()
+            whole[:, positions(op.spans[0], index)] = inputs[1]
+            return [whole]
         case "last":
             place = int(np.argmax(positions(op.spans[0], index)))
             return [first[:, place : place + 1]]

@@ -13,6 +13,7 @@ from planner.lowering import lower
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
+from planner.strategies import pipefusion
 from topology.base import ModelError
 from topology.base.values import dataclass
 from validate.reference.functions import (
@@ -49,11 +50,20 @@ Rank = Generator[Message, Array, Array]
 
 
 class Here(NamedTuple):
-    """Where a rank is in its program: the layer, the forward of the step, and the turn."""
+    """Where a rank is in its program: the layer, the forward of the step, and the turn.
+
+    piece, done : turns that this stage, and the last one, have had with pieces of the latents.
+    """
 
     layer: int = 0
     forward: int = 0
     turn: int = 0
+    piece: int = 0
+    done: int = 0
+
+    def along(self, rank: Mapping[str, int]) -> Mapping[str, int]:
+        """Give a rank's place along every axis, those of pieces too."""
+        return {**rank, pipefusion.AXIS: self.piece, pipefusion.DONE: self.done}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +201,8 @@ def _loop(loop: Loop, place: Here, state: ReferenceRank) -> Turns:
             here = place._replace(layer=turn)
         elif loop.name in ("forward", "text_tower"):
             here = forward_at(turn, place.layer, state.index, state.passes)
+        elif loop.name == "piece":
+            here = _piece_at(turn, loop, state.index)
         for item in loop.body:
             if isinstance(item, Loop):
                 yield from _loop(item, here, state)
@@ -205,6 +217,13 @@ def forward_at(turn: int, layer: int, index: Mapping[str, int], passes: int) -> 
     return Here(layer, index.get("cfg", 0) * passes + clipped, own)
 
 
+def _piece_at(turn: int, loop: Loop, index: Mapping[str, int]) -> Here:
+    """Say which piece of the latents a turn has; before the first and behind the last it idles."""
+    own, done = turn - index.get("pp", 0), turn - loop.first
+    idle = own < 0 or (loop.first > 0 and own >= int(np.asarray(loop.count)))
+    return Here(forward=index.get("cfg", 0), turn=-1 if idle else 0, piece=own, done=done)
+
+
 def shape_of(tensor: Tensor) -> tuple[int, ...]:
     """Shape of a tensor of the program, in plain numbers."""
     return tuple(map(int, tensor.shape))
@@ -217,6 +236,7 @@ def _step(  # noqa: C901, PLR0912  # one case an operation
     if isinstance(op, ops.Collective) and op.kind == "broadcast":
         state.values.setdefault(op.x.name, np.zeros(shape_of(op.x)))
     given = [_read(tensor, here, state) for tensor in op.reads[_kept_inputs(op) :]]
+    index = here.along(state.index)
     match op:
         case ops.Matmul():
             weight = state.source.weight(op.weight, here.layer, state.index)
@@ -227,7 +247,7 @@ def _step(  # noqa: C901, PLR0912  # one case an operation
             matrices = state.source.weight(op.weight, here.layer, state.index)
             made = [head_product(op, given[0], matrices)]
         case ops.Attention():
-            out, total = attention(op, given[0], given[1], given[2], state.index)
+            out, total = attention(op, given[0], given[1], given[2], index)
             made = [out] if op.log_sum_exp is None else [out, total]
         case ops.LinearAttention():
             made = [linear_attention(op, given[0], given[1])]
@@ -242,7 +262,7 @@ def _step(  # noqa: C901, PLR0912  # one case an operation
             kernels = state.source.weight(op.weight, here.layer, state.index)
             made = [depthwise(op, given[0], kernels, state.index)]
         case ops.Pointwise():
-            made = pointwise(op, given, state.index)
+            made = pointwise(op, given, index)
         case ops.Rearrange():
             made = _rearrange(op, given, here, state)
         case ops.Collective() | ops.SendReceive():
@@ -312,4 +332,4 @@ def _rearrange(  # noqa: PLR0911  # one case a move
                 kept[here.turn] = given[0]
             return [kept]
         case _:
-            return rearrange(op, given, state.index)
+            return rearrange(op, given, here.along(state.index))

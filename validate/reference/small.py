@@ -152,7 +152,7 @@ def _modulation(
 
 
 def _workload(model: Model, workload: Workload, plan: Plan) -> Workload:
-    grain = plan.sequence_ranks
+    grain = plan.sequence_ranks * plan.patch
     batch, replicas = int(np.asarray(workload.batch)), plan.replicas
     tokens = tuple(
         (stream.name, _length(workload.length(stream.name), grain, causal=is_causal(model)))
