@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, ParamSpec, TypedDict, TypeVar, Unpack, cast, get_args
 
 import numpy as np
@@ -83,6 +84,7 @@ class Options(TypedDict, total=False):
     profile: str | Path
     topology: "str | Path | Machine"
     detect: bool
+    links: Mapping[str, float]
     pcie_generation: int | None
     concurrency: int | None
     rate: str | float | None
@@ -160,13 +162,16 @@ def estimate(
 
 
 @_public
-def simulate(
+def simulate(  # noqa: PLR0913  # as written for the command
     model: str | Path | Model,
     gpus: int | None = None,
     plan: str | Plan | None = None,
     *,
     even: bool = False,
-    slow: Mapping[int, float] | None = None,
+    slow: Mapping[int, float] = MappingProxyType({}),
+    pause: Mapping[int, float] = MappingProxyType({}),
+    jitter: float = 0.0,
+    runs: int = 1,
     **options: Unpack[Options],
 ) -> "Simulation":
     """Run one plan as events on every rank; other arguments as for `estimate`.
@@ -174,21 +179,33 @@ def simulate(
     Parameters
     ----------
     even : all GPUs are equally fast. slow : how many times as long as usual some ranks compute.
+    pause : seconds that hosts of some ranks issue nothing for at the start of a turn.
+    jitter : by how much the time of every task differs by chance, as a part. runs : with other
+        draws, for percentiles.
 
     Raises `InputError` if a name or a number cannot be right, or the plan cannot run
     (`IllegalPlanError`).
     """
-    from planner.simulation.simulation import simulate as run  # noqa: PLC0415  # few ask for it
+    from planner.simulation.disturbances import Disturbances  # noqa: PLC0415  # few ask for it
+    from planner.simulation.simulation import simulate as run  # noqa: PLC0415
 
     _check_one_plan("simulate runs one plan", options, POOLED)
-    return run(resolve(request_of(model, gpus, options, plan)), plan, even=even, slow=slow)
+    scenario = resolve(request_of(model, gpus, options, plan))
+    disturbed = Disturbances(even=even, slow=slow, paused=pause, jitter=jitter, runs=runs)
+    return run(scenario, estimate_plan(scenario, plan), disturbed)
 
 
 @_public
 def recommend(
-    model: str | Path | Model, gpus: int | None = None, **options: Unpack[Options]
+    model: str | Path | Model,
+    gpus: int | None = None,
+    *,
+    simulate: int | None = None,
+    **options: Unpack[Options],
 ) -> Recommendation:
     """Rank all plans by what runs them fastest; arguments as for `estimate`.
+
+    simulate : so many of the first plans are run as events, and ranked again by that.
 
     Parameters
     ----------
@@ -197,7 +214,10 @@ def recommend(
     Raises `InputError` if a name or a number cannot be right.
     """
     _check_one_plan("recommend searches them, with disaggregate", options, POOLED[:-1])
-    return recommend_plans(resolve(request_of(model, gpus, options), several=True))
+    scenario = resolve(request_of(model, gpus, options), several=True)
+    if simulate is not None:
+        simulate = whole_number("simulate", simulate)
+    return recommend_plans(scenario, simulated=simulate)
 
 
 @_public

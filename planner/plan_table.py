@@ -29,18 +29,25 @@ def plan_rows(
     baseline : one GPU, which speed-ups are over.
     """
     writes = any("prefill" in plan.stages_s for plan in plans[:1])
-    counts = ("GPUs",) if request.at_most_gpus else ()
+    simulated = any(plan.simulated_s is not None for plan in plans)
+    told = (("GPUs", request.at_most_gpus), ("simulated", simulated))
+    counts = [name for name, shown in told if shown]
     columns = _OF_TOKENS if writes else (*_GOALS.get(request.objective, ()), *_USUAL)
     rows = [
         [
             f"{plan.name} {SIGN}" if plan.plan in barred else plan.name,
-            *([str(plan.gpus)] if counts else []),
+            *([str(plan.gpus)] if request.at_most_gpus else []),
+            *([_simulated(plan)] if simulated else []),
             *(_of_tokens(plan) if writes else _of_results(plan, request, baseline)),
             plan.bound_by.replace(" of the time", ""),
         ]
         for plan in plans
     ]
     return Table(head=["plan", *counts, *columns], rows=rows)
+
+
+def _simulated(plan: PlanEstimate) -> str:
+    return "-" if plan.simulated_s is None else format_seconds(plan.simulated_s)
 
 
 def numbered_table(plain: Table, plans: Sequence[PlanEstimate], lead: PlanEstimate | None) -> Table:

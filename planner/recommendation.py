@@ -7,6 +7,7 @@ from typing import Final
 from costmodels.tables import profile_for
 from planner.advice.advice import advice, disaggregation
 from planner.advice.remedies import Alternative, alternatives, would_fit
+from planner.engines.tables import allowed
 from planner.plan_table import numbered_table, plan_rows
 from planner.request.plan import Plan, nearest
 from planner.request.request import LARGEST, Request
@@ -113,7 +114,18 @@ class Recommendation:
         best = goal(self.lead, self.request)
         barred = () if self.scenario.ranked_under_load else self.plans[len(self.runnable) :]
         better = [plan for plan in barred if goal(plan, self.request) < best]
-        return footnotes(self.scenario, [self.lead, *better[:BETTER]], self.refusals)
+        lines = footnotes(self.scenario, [self.lead, *better[:BETTER]], self.refusals)
+        return [*lines, *self._doubted(shown)]
+
+    def _doubted(self, shown: Sequence[PlanEstimate]) -> list[str]:
+        """Say why plans that TensorRT may not run right stand behind slower ones."""
+        last = [plan for plan in shown if plan.unproven]
+        if not last or (self.lead is not None and self.lead.unproven):
+            return []
+        names = ", ".join(plan.name for plan in last)
+        version = self.request.tensorrt_version
+        why = next(allowed().cautions(self.scenario.model, last[0].plan, version))
+        return [f"{names} {'stand' if len(last) > 1 else 'stands'} last: {why}"]
 
     @property
     def runs_something(self) -> bool:
@@ -160,12 +172,15 @@ class Recommendation:
         }
 
 
-def recommend_plans(scenario: Scenario, shared: Shared | None = None) -> Recommendation:
+def recommend_plans(
+    scenario: Scenario, shared: Shared | None = None, simulated: int | None = None
+) -> Recommendation:
     """Compare what may run a request, search all plans as the best does, and say how and why.
 
     Parameters
     ----------
     shared : with answers for the same model and number of GPUs of other kinds; it is added to.
+    simulated : so many of the first plans are ranked again, by events.
     """
     _check_burst(scenario.request)
     shared = Shared() if shared is None else shared
@@ -179,6 +194,10 @@ def recommend_plans(scenario: Scenario, shared: Shared | None = None) -> Recomme
         from planner.serving.serving import served_ranking  # noqa: PLC0415  # slow to load
 
         runnable = served_ranking(chosen, runnable)
+    if simulated is not None:
+        from planner.simulation.reranked import reranked  # noqa: PLC0415  # few ask for it
+
+        runnable = replace(runnable, plans=reranked(chosen, runnable.plans, simulated))
     splits = _splits(chosen, runnable)
     lead = next(iter(runnable.plans), None)
     instead = tuple(alternatives(scenario, ranking, lead))

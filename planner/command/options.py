@@ -32,6 +32,10 @@ _HARDWARE: Final = (
     "--topology the kind of GPU where the text names none"
 )
 _TOPOLOGY: Final = "the machine: nvidia-smi topo -m, XML, a cluster ...; - reads what is piped in"
+_LINK: Final = (
+    "a link that is slower than usual, faster or down, such as GPU0-NVSwitch=0.5, NIC0-network=0 "
+    "or nvlink=2 for all; on every host alike; may be repeated (default: none is)"
+)
 _PROFILE: Final = (
     "calibration to predict with: a file, a name of `planner profile list`, or none, which leaves "
     "measured profiles out and takes the tables of the GPU's generation alone (default: the one "
@@ -144,6 +148,33 @@ class Named(argparse.Action):
         if values == "":
             parser.error(f"argument {option_string}: got '', wanted a name or no such option")
         setattr(namespace, self.dest, values)
+
+
+class Link(argparse.Action):
+    """Takes a link and times its bandwidth, such as ``GPU0-NVSwitch=0.5``, each link once."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Add the link to those that were given before."""
+        name, _, times = str(values).rpartition("=")
+        given = getattr(namespace, self.dest)
+        try:
+            number = number_in(times)
+        except ValueError:
+            name = ""
+        if not name:
+            parser.error(
+                f"argument {option_string}: got {str(values)[:60]!r}, wanted a link and times its "
+                "bandwidth, such as GPU0-NVSwitch=0.5"
+            )
+        if name in given:
+            parser.error(f"argument {option_string}: got {name[:60]} twice, wanted each link once")
+        setattr(namespace, self.dest, {**given, name: number})
 
 
 class Unmodelled(argparse.Action):
@@ -403,6 +434,9 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     add_named(parser, {"--topology FILE": _TOPOLOGY})
     add_flags(parser, {"--detect": "the machine this runs on"})
     add_generation(parser)
+    parser.add_argument(
+        "--link", dest="links", action=Link, default={}, metavar="NAME=TIMES", help=_LINK
+    )
     parser.add_argument(
         "--nodes",
         type=hosts,

@@ -29,6 +29,12 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--top", type=common.whole, help=f"plans to print (default: {TOP}, and all of them in JSON)"
     )
+    parser.add_argument(
+        "--simulate",
+        type=common.whole,
+        metavar="K",
+        help="run the first plans as events, and rank them again by what they take then",
+    )
     common.add_flags(
         parser,
         {
@@ -45,7 +51,8 @@ def _run(options: argparse.Namespace) -> common.Answer:
     from planner.rendering import report  # noqa: PLC0415
     from planner.scenario.scenario import resolve  # noqa: PLC0415
 
-    answer = recommend_plans(resolve(common.request_of(options), several=True))
+    scenario = resolve(common.request_of(options), several=True)
+    answer = recommend_plans(scenario, simulated=options.simulate)
     if options.top is not None:
         answer = shortened(answer, options.top)
     text = render(

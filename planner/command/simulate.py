@@ -14,20 +14,36 @@ _TRACE: Final = (
 )
 
 
+_SLOW: Final = (
+    "a rank computes so many times as long as usual, such as 3=1.1; may be repeated (default: none "
+    "does)"
+)
+_PAUSE: Final = (
+    "the host of a rank issues nothing for so many seconds at the start of a turn, such as "
+    "3=0.01; may be repeated (default: none pauses)"
+)
+_JITTER: Final = (
+    "by how much the time of every task differs by chance, such as 0.05 for 5 %% (default: 0)"
+)
+_RUNS: Final = "runs with other draws of --jitter, for percentiles (default: 1)"
+_WHAT_IF: Final = "run it again with one thing changed at a time: faster links, equal GPUs ..."
+
+
 def _add(parser: argparse.ArgumentParser) -> None:
     common.add_request(parser)
     common.add_load(parser)
     common.add_plan(parser)
     common.add_flags(parser, {"--even": _EVEN})
-    parser.add_argument(
-        "--slow",
-        action="append",
-        default=[],
-        type=_slow,
-        metavar="RANK=TIMES",
-        help="a rank computes so many times as long as usual, such as 3=1.1; may be repeated "
-        "(default: none does)",
-    )
+    for option, metavar, words in (
+        ("--slow", "RANK=TIMES", _SLOW),
+        ("--pause", "RANK=SECONDS", _PAUSE),
+    ):
+        parser.add_argument(
+            option, action="append", default=[], type=_by_rank, metavar=metavar, help=words
+        )
+    parser.add_argument("--jitter", type=common.real, default=0.0, metavar="F", help=_JITTER)
+    parser.add_argument("--runs", type=common.whole, default=1, metavar="N", help=_RUNS)
+    common.add_flags(parser, {"--what-if": _WHAT_IF})
     common.add_named(parser, {"--trace FILE": _TRACE})
     common.add_output(parser, (*common.FORMATS, "html"))
 
@@ -43,16 +59,15 @@ def _check_files(options: argparse.Namespace) -> None:
         raise InputError(f"--output {options.output}: No such file or directory")
 
 
-def _slow_ranks(options: argparse.Namespace) -> dict[int, float]:
-    """Gather the ranks that are slow, each once."""
-    slow = dict(options.slow)
-    if len(slow) < len(options.slow):
-        raise InputError("slow: got one rank twice, wanted each once")
-    return slow
+def _ranks(name: str, given: list[tuple[int, float]]) -> dict[int, float]:
+    """Gather what is said of ranks, of each once."""
+    if len(dict(given)) < len(given):
+        raise InputError(f"{name}: got one rank twice, wanted each once")
+    return dict(given)
 
 
-def _slow(text: str) -> tuple[int, float]:
-    """Read a rank and how many times as long as usual it computes."""
+def _by_rank(text: str) -> tuple[int, float]:
+    """Read a rank and a number that is said of it."""
     rank, equals, times = text.partition("=")
     try:
         number = number_in(times)
@@ -67,22 +82,36 @@ def _slow(text: str) -> tuple[int, float]:
 
 def _run(options: argparse.Namespace) -> common.Answer:
     from planner.advice.advice import notes_on  # noqa: PLC0415
+    from planner.recommendation import estimate_plan  # noqa: PLC0415
     from planner.rendering import report, simulated  # noqa: PLC0415
     from planner.scenario.scenario import resolve  # noqa: PLC0415
+    from planner.simulation.disturbances import Disturbances  # noqa: PLC0415
     from planner.simulation.simulation import simulate  # noqa: PLC0415
+    from planner.simulation.what_if import what_if  # noqa: PLC0415
 
     scenario = resolve(common.request_of(options))
     _check_files(options)
-    slow = _slow_ranks(options)
-    simulation = simulate(scenario, options.plan, even=options.even, slow=slow)
+    disturbed = Disturbances(
+        even=options.even,
+        slow=_ranks("slow", options.slow),
+        paused=_ranks("pause", options.pause),
+        jitter=options.jitter,
+        runs=options.runs,
+    )
+    simulation = simulate(scenario, estimate_plan(scenario, options.plan), disturbed)
     if options.trace:
         write(simulated.trace(simulation), options.trace, "--trace")
+    changes = what_if(scenario, simulation, disturbed) if options.what_if else ()
     headline = report.headline(scenario)
     notes = notes_on(scenario, simulation.estimate)
-    parts = simulated.parts(simulation, headline, notes)
+    parts = simulated.parts(simulation, headline, notes, changes)
     title = str(simulation.estimate.plan)
-    text = render_parts(options.format, simulation.to_dict, parts, title, options.typed)
-    return text, common.DONE
+
+    def document() -> dict[str, object]:
+        told = {"what_if": [change.to_dict() for change in changes]} if options.what_if else {}
+        return {**simulation.to_dict(), **told}
+
+    return render_parts(options.format, document, parts, title, options.typed), common.DONE
 
 
 COMMAND: Final = common.Command(
@@ -97,6 +126,10 @@ COMMAND: Final = common.Command(
         (
             "planner simulate --model flux --gpus 4 --plan ring4 --slow 3=1.1 --trace out.json",
             "what a GPU that is a tenth slower costs; every operation, for Perfetto",
+        ),
+        (
+            "planner simulate --model flux --gpus 4 --plan ring4 --link nvlink=0.5 --what-if",
+            "with NVLinks at half their speed, and what else would change the time",
         ),
     ),
     add=_add,

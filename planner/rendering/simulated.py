@@ -6,11 +6,14 @@ from typing import Final
 
 from planner.plan_charts import memory, timelines
 from planner.search.estimate import worded
+from planner.simulation.critical import by_kind
 from planner.simulation.simulation import LEAST, Simulation
+from planner.simulation.what_if import WhatIf, what_if_table
 from topology.base import counted, format_seconds
 from topology.base.table import Drawing, Part, Said, Title
 
 MICROSECONDS: Final = 10**6
+SHOWN_SHARE: Final = 0.005
 
 
 def headlines(simulation: Simulation) -> Iterator[str]:
@@ -30,19 +33,33 @@ def headlines(simulation: Simulation) -> Iterator[str]:
         "one was run; "
         f"{simulation.tasks:,} operations on {counted(len(simulation.ranks), 'rank')}"
     )
+    shares = {kind: s / simulation.turn_s for kind, s in by_kind(simulation.path).items()}
+    told = (f"{worded(kind)} {100 * x:.0f} %" for kind, x in shares.items() if x >= SHOWN_SHARE)
+    yield f"critical path of a turn: {', '.join(told)}"
+    if simulation.latencies_s:
+        within = (f"{name} {format_seconds(s)}" for name, s in simulation.percentiles_s.items())
+        yield f"of requests drawn from the runs: {', '.join(within)}"
     yield from (f"{name}: {number}" for name, number in estimate.token_rows())
     replicas = estimate.plan.degree("dp")
     if replicas > 1:
         yield f"one of {replicas} replicas, which do not meet"
 
 
-def parts(simulation: Simulation, headline: str, notes: Sequence[str] = ()) -> Iterator[Part]:
+def parts(
+    simulation: Simulation,
+    headline: str,
+    notes: Sequence[str] = (),
+    changes: Sequence[WhatIf] = (),
+) -> Iterator[Part]:
     """Say everything that ``planner simulate`` does."""
     yield Title(text=headline, level=1)
     yield Said(lines=[*headlines(simulation)])
     yield from ("", simulation.stage_table())
     yield Title(text=f"a turn of {worded(simulation.stage)}, by rank")
     yield simulation.rank_table()
+    yield from ("", simulation.path_table())
+    if changes:
+        yield from ("", what_if_table(simulation, changes))
     yield simulation.timeline()
     yield Drawing(svg=timelines([simulation.estimate]))
     yield Drawing(svg=memory([simulation.estimate]))

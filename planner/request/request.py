@@ -1,6 +1,7 @@
 """What a user asks: a model, GPUs, a size, and how it is run. Checked here, once."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 Rows = tuple[tuple[float, ...], ...]
 """Requests one by one, as numbers."""
+Links = tuple[tuple[str, float], ...]
+"""Names of links, and times their usual bandwidth."""
 CachePrecision = Literal["bf16", "fp8"]
 """Of keys and values that are kept: in 16 bits, or 8."""
 Objective = Literal["latency", "throughput", "memory", "cost"]
@@ -44,6 +47,8 @@ LARGEST: Final = {
 }
 
 
+FASTEST: Final = 100
+"""Times that a link may be as fast as usual."""
 MAY_BE_ZERO: Final = ("nodes", "output_tokens", "warmup_steps")
 
 SHARES: Final = ("spread", "prefix_hit")
@@ -87,8 +92,10 @@ class Request:
     for the newest that ships for the hardware, ``none`` for the tables alone. topology : path or
     text of the machine to run on, or what was read of one, `detect` for the one at hand; `hardware`
     then names the kind of its GPUs where the text does not, and is empty otherwise.
-    pcie_generation : of a machine whose text does not say. tensorrt_version : of the TensorRT that
-    is to run it, such as ``11.2.1.2``; empty for the newest known.
+    links : of the machine or the hardware that are slower than usual, faster or down, each by its
+    name and times its bandwidth. pcie_generation : of a machine whose text does not say.
+    tensorrt_version : of the TensorRT that is to run it, such as ``11.2.1.2``; empty for the newest
+    known.
 
     Of a language model that is served: concurrency : requests that clients keep in flight; or
     rate : requests a second, that come at random; or arrivals : path of a file of requests, or rows
@@ -144,6 +151,7 @@ class Request:
     profile: str = ""
     topology: "str | Machine" = ""
     detect: bool = False
+    links: Links = ()
     pcie_generation: int | None = None
     concurrency: int | None = None
     rate: float | None = None
@@ -203,6 +211,7 @@ class Request:
     def to_dict(self) -> dict[str, object]:
         """Return the fields; a model and a machine that were read by their names."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given["links"] = dict(self.links)
         if not isinstance(self.topology, str):
             given["topology"] = self.topology.name
         return {**given, "model": self.model_name}
@@ -218,6 +227,7 @@ class Request:
                 _check_name(name, value)
             if kind is bool and not isinstance(value, bool):
                 raise InputError(f"{name}: got {shown(value)}, wanted True or False")
+        _check_links(self.links)
         _check_distribution(self.expert_distribution)
         _check_machine(self)
         for name, (kind, value) in values.items():
@@ -321,6 +331,20 @@ def _check_distribution(value: object) -> None:
             f"expert_distribution: got {shown(value)}, wanted a name, a file, or the tokens that "
             "each expert took"
         )
+
+
+def _check_links(links: Sequence[tuple[object, object]]) -> None:
+    """Raise unless every link has a name, once, and a number."""
+    for name, times in links:
+        number = isinstance(times, int | float) and not isinstance(times, bool)
+        within = number and 0 <= cast(float, times) <= FASTEST
+        if not isinstance(name, str) or not name or not within:
+            raise InputError(
+                f"links: got {shown(name)} and {shown(times)}, wanted a link and times its "
+                f"bandwidth, 0 to {FASTEST:g}, such as {{'GPU0-NVSwitch': 0.5}}"
+            )
+    if len(dict(links)) < len(links):
+        raise InputError("links: got one link twice, wanted each once")
 
 
 def _check_count(name: str, value: object) -> None:

@@ -1,9 +1,10 @@
 """The machine that a request brings: which of its GPUs are used, and which one sets the pace."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
+from types import MappingProxyType
 from typing import Final
 
 from costmodels.collectives import collective_time
@@ -12,7 +13,17 @@ from costmodels.tables import own_profile, profile_for
 from topology.base import MIB, InputError, Sourced, TopologyError, counted, format_bytes, shown
 from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric, Hardware, all_hardware, find_hardware
-from topology.machine import SLICES, Gpu, Machine, Survey, fabric, mig_share, repeated, survey_of
+from topology.machine import (
+    SLICES,
+    Gpu,
+    Machine,
+    Survey,
+    altered,
+    fabric,
+    mig_share,
+    repeated,
+    survey_of,
+)
 
 _TRIED: Final = 10  # GPUs of a host up to which every subset is tried
 _ALIKE: Final = 0.05  # drivers keep back as much of a memory
@@ -190,6 +201,7 @@ def read_machine(
     hardware: str,
     pcie_generation: int | None,
     nodes: int,
+    links: Mapping[str, float] = MappingProxyType({}),
 ) -> Subset:
     """Read the machine of a request, or look at the one this runs on.
 
@@ -198,6 +210,7 @@ def read_machine(
     source : path or text of a topology, or a machine that was read. hardware : kind of its GPUs
         where the text does not say.
     nodes : copies of it, where it is one host; 0 for as many as it has.
+    links : of it that are altered, as `topology.machine.altered` takes them.
 
     Raises
     ------
@@ -213,6 +226,7 @@ def read_machine(
         _kind(gpu)
     if not machine.gpus:
         raise TopologyError(f"{machine.name}: got no GPU, wanted at least one")
+    machine = altered(machine, links)
     everything = tuple(range(len(machine.gpus)))
     return Subset(survey=survey_of(machine), hosts=machine.copies, local=everything)
 

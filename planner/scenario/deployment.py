@@ -268,21 +268,31 @@ def _profile(request: Request, hardware: Hardware, subset: "Subset | None") -> P
 
 
 def machine_of(request: Request) -> "Subset | None":
-    """Read the machine that a request brings, with all its GPUs; None where it brings none.
+    """Read the machine that a request brings; None where it brings none.
+
+    Of catalogue hardware with links of its own it is the usual one.
 
     Raises
     ------
     InputError
         If the machine cannot be read, or contradicts the request.
     """
-    if not request.brings_machine:
+    if not request.brings_machine and not request.links:
         return None
     from planner.request.subset import read_machine  # noqa: PLC0415  # takes a while to import
 
+    source, kind = request.topology, request.hardware
+    if not request.brings_machine:
+        from topology.machine import machine_of as usual_machine  # noqa: PLC0415  # as above
+
+        hardware = find_hardware(kind)
+        nodes = request.nodes or evenly(request.gpus, hardware.gpus)
+        source, kind = usual_machine(hardware, nodes), ""
     return read_machine(
-        request.topology,
+        source,
         detect=request.detect,
-        hardware=request.hardware,
+        hardware=kind,
         pcie_generation=request.pcie_generation,
         nodes=request.nodes,
+        links=dict(request.links),
     )

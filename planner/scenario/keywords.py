@@ -51,6 +51,8 @@ def request_of(
     }
     fields |= _written(given)
     fields |= {name: _rows_of(name, given[name]) for name in ROWS if name in given}
+    if "links" in given:
+        fields["links"] = _links_of(given["links"])
     seen = fields.get("expert_distribution")
     if isinstance(seen, Iterable) and not isinstance(seen, str):
         fields["expert_distribution"] = _numbers_of(seen)
@@ -73,6 +75,15 @@ def _rows_of(name: str, value: object) -> object:
         return tuple(tuple(row) for row in cast("Sequence[Sequence[float]]", value))
     except TypeError:
         raise InputError(f"{name}: got {shown(value)}, wanted a file, or rows of numbers") from None
+
+
+def _links_of(value: object) -> object:
+    """Take times of a bandwidth by the names of links, as they can be kept."""
+    if not isinstance(value, Mapping):
+        raise InputError(
+            f"links: got {shown(value)}, wanted names and times, such as {{'GPU0-NVSwitch': 0.5}}"
+        )
+    return tuple(value.items())
 
 
 def _numbers_of(values: Iterable[object]) -> object:

@@ -104,7 +104,8 @@ class PlanEstimate:
     engine : whose habits are priced, empty for none. notes : where engines part ways over the
     plan. written : tokens of an answer, of a language model. serving : what its clients see, where
     it is served; all else is of one batch that starts and ends together. speculation : of decoding.
-    disaggregated : pools of workers, of whom those that decode have `plan`.
+    disaggregated : pools of workers, of whom those that decode have `plan`. simulated_s : latency
+    as events, where it was asked for.
     """
 
     model: str
@@ -131,6 +132,7 @@ class PlanEstimate:
     serving: Serving | None = None
     speculation: Speculation | None = None
     disaggregated: Disaggregated | None = None
+    simulated_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -295,6 +297,7 @@ class PlanEstimate:
             **({"speculation": self.speculation.to_dict()} if self.speculation else {}),
             **({"serving": self.serving.to_dict()} if self.serving else {}),
             **({"pools": self.disaggregated.to_dict()} if self.disaggregated else {}),
+            **({} if self.simulated_s is None else {"simulated_s": self.simulated_s}),
             **({"remarks": list(self.notes)} if self.notes else {}),
             **({"placement": self.placement.to_dict()} if self.placement else {}),
         }

@@ -12,14 +12,15 @@ from costmodels.price import Class, Prices, Target
 from costmodels.program import Communication, Loop, turns
 from costmodels.tables import rank_spread
 from planner.lowering import lower_places
-from planner.recommendation import estimate_plan
 from planner.request.plan import Plan
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import seated
+from planner.simulation.critical import PathPiece, by_kind, by_work, critical_path
+from planner.simulation.disturbances import ALIKE, Disturbances
 from planner.simulation.gantt import chart, legend, middle, rows
-from planner.simulation.tasks import Event, RankTasks, paces_of, tasks_of
-from topology.base import InputError, counted, format_seconds, shown
+from planner.simulation.tasks import Event, RankTasks, jittered, paces_of, tasks_of
+from topology.base import InputError, counted, format_seconds
 from topology.base.table import Drawing, Table
 from topology.base.values import dataclass
 
@@ -28,11 +29,17 @@ MOST_RANKS: Final = 16
 LEAST: Final = 1 / 10_000
 """Part of a turn that is worth a number."""
 HEAD: Final = ("rank", "pace", "compute", "communication", "hidden", "waiting", "idle")
+MOST_WORK: Final = 6
+"""Lines of the critical path."""
 MOST_TASKS: Final = 3_000_000
 PICTURED: Final = 4
 """Ranks of a timeline in characters, and its columns."""
 TIMELINE: Final = 96
-LARGEST_PACE: Final = 100.0
+DRAWN: Final = 2000
+"""Requests that are drawn from the turns of all runs."""
+MANY_TURNS: Final = 1000
+"""Turns above which the sum of draws is normal."""
+PERCENTILES: Final = (50, 90, 99)
 DECODE: Final = "vae_decode"
 SHOWN_AS: Final = {"text_tower": "text_encode"}
 """Stages that an estimate counts as part of another."""
@@ -62,7 +69,8 @@ class Simulation:
 
     estimate : the same by the closed form. stages_s : seconds of each stage. stage : the main one,
     turns : of it. turn_s : seconds of the one that was run. ranks, events : of that turn; those of
-    one replica, as replicas do not meet. tasks : run in all.
+    one replica, as replicas do not meet. tasks : run in all. path : what that turn could not have
+    been shorter than. latencies_s : of requests drawn from several runs, in order; none of one.
     """
 
     estimate: PlanEstimate
@@ -73,6 +81,16 @@ class Simulation:
     ranks: Sequence[RankTime]
     events: Sequence[Event]
     tasks: int
+    path: Sequence[PathPiece]
+    latencies_s: Sequence[float] = ()
+
+    @property
+    def percentiles_s(self) -> Mapping[str, float]:
+        """Seconds that so many per cent of the requests of several runs take at most."""
+        if not self.latencies_s:
+            return {}
+        values = np.percentile(self.latencies_s, PERCENTILES)
+        return {f"p{name}": float(x) for name, x in zip(PERCENTILES, values, strict=True)}
 
     @property
     def latency_s(self) -> float:
@@ -126,6 +144,15 @@ class Simulation:
         rows = [_rank_row(rank, LEAST * self.turn_s) for rank in ranks]
         return Table(head=HEAD, rows=rows, indent=2)
 
+    def path_table(self) -> Table:
+        """Say what the turn could not have been shorter than, by kind and by what it makes."""
+        most = [
+            [name, worded(kind), format_seconds(seconds), f"{100 * seconds / self.turn_s:.0f} %"]
+            for (kind, name), seconds in by_work(self.path).items()
+        ]
+        head = ("critical path", "work", "time", "share")
+        return Table(head=head, rows=most[:MOST_WORK], indent=2, align="<<>>")
+
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
         estimate = self.estimate
@@ -147,6 +174,8 @@ class Simulation:
             "turn_s": self.turn_s,
             "ranks": [asdict(rank) for rank in self.ranks],
             "tasks": self.tasks,
+            "critical_path_s": dict(by_kind(self.path)),
+            **({"latency_percentiles_s": dict(self.percentiles_s)} if self.latencies_s else {}),
             **({"serving": estimate.serving.to_dict()} if estimate.serving else {}),
         }
 
@@ -159,110 +188,106 @@ def _rank_row(time: RankTime, least: float) -> list[str]:
 
 
 def simulate(
-    scenario: Scenario,
-    plan: str | Plan | None,
-    *,
-    even: bool = False,
-    slow: Mapping[int, float] | None = None,
+    scenario: Scenario, estimate: PlanEstimate, disturbed: Disturbances = ALIKE
 ) -> Simulation:
-    """Run one plan.
+    """Run a plan that was estimated.
 
     Every stage is run once on all ranks of a replica: one denoising step, one prefill, one decode
-    step in the middle of the answer. Its other turns are taken to be alike.
+    step in the middle of the answer. Its other turns are taken to be alike, or by chance like one
+    of the runs.
 
-    even : all GPUs are equally fast. slow : how many times as long as usual some ranks compute.
-
-    Raises `InputError` if the plan cannot run (`IllegalPlanError`), has no such rank, or is too
-    large to simulate.
+    Raises `InputError` if there is no such rank, or the plan is too large to simulate.
     """
-    if not isinstance(even, bool | np.bool_):
-        raise InputError(f"even: got {shown(even)}, wanted True or False")
     if scenario.workload.speculation is not None:
         raise InputError("speculative: got one, wanted none: events follow steps of a token each")
-    estimate = estimate_plan(scenario, plan)
     replica = _replica(estimate.plan)
+    disturbed.checked(replica)
     deployment = seated(scenario, estimate.plan)
     target = deployment.target(scenario.model, estimate.plan)
     programs = lower_places(scenario.model, scenario.workload, estimate.plan)
     stages = list(zip(*(program.stages for program in programs), strict=True))
-    slow = _checked({} if slow is None else slow, replica)
     _check_size(stages, replica)
     prices: Prices = {}
-    spent: dict[str, float] = defaultdict(float)
-    main: _Turn | None = None
-    tasks = 0
-    for places in stages:
-        turn = _turn(places, replica, target, slow, prices, 0.0 if even else rank_spread())
-        tasks += len(turn.work.tasks)
-        name, seconds = turn.stage.name, turn.ran.seconds * float(np.max(turn.stage.count))
-        spent[SHOWN_AS.get(name, name)] += seconds
-        if main is None or seconds > main.seconds:
-            main = turn
-    assert main is not None
+    turns = [_turn(places, replica, target, prices, disturbed) for places in stages]
+    main = max(turns, key=lambda turn: turn.seconds)
     events = tuple(_events(main))
+    spent: dict[str, float] = defaultdict(float)
+    for turn in turns:
+        spent[SHOWN_AS.get(turn.stage.name, turn.stage.name)] += turn.seconds
     return Simulation(
         estimate=estimate,
         stages_s=dict(spent),
         stage=main.stage.name,
-        turns=float(np.max(main.stage.count)),
+        turns=main.count,
         turn_s=main.ran.seconds,
         ranks=tuple(rank_times(events, main.paces, main.ran.seconds)),
         events=events,
-        tasks=tasks,
+        tasks=sum(len(turn.work.tasks) for turn in turns),
+        path=tuple(critical_path(main.work, main.ran)),
+        latencies_s=_latencies(turns) if disturbed.runs > 1 else (),
     )
+
+
+def _latencies(turns: Sequence["_Turn"]) -> tuple[float, ...]:
+    """Draw requests: each of their turns takes as long as one of the runs, by chance."""
+    draw = np.random.default_rng(0)
+    total = np.zeros(DRAWN)
+    for turn in turns:
+        count = round(turn.count)
+        samples = np.asarray(turn.samples)
+        if count <= MANY_TURNS:
+            total += draw.choice(samples, (DRAWN, count)).sum(axis=1)
+        else:
+            total += draw.normal(samples.mean() * count, samples.std() * count**0.5, DRAWN)
+    return tuple(sorted(total.tolist()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
+    """One turn of a stage as it ran; samples : seconds that it took in each of the runs."""
+
     stage: Loop
     work: RankTasks
     ran: TaskTimes
     paces: Sequence[float]
+    samples: Sequence[float]
+
+    @property
+    def count(self) -> float:
+        return float(np.max(self.stage.count))
 
     @property
     def seconds(self) -> float:
-        return self.ran.seconds * float(np.max(self.stage.count))
+        return float(np.mean(self.samples)) * self.count
 
 
 def _turn(
     places: tuple[Loop, ...],
     plan: Plan,
     target: Target,
-    slow: Mapping[int, float],
     prices: Prices,
-    spread: float,
+    disturbed: Disturbances,
 ) -> _Turn:
     """Run one turn of a stage; ranks that do not meet are alike, and one GPU decodes."""
     meets = any(isinstance(op, Communication) for op in places[0].walk())
-    paces = paces_of(plan.gpus, spread if meets else 0.0, slow)
+    spread = rank_spread() if meets and not disturbed.even else 0.0
+    paces = paces_of(plan.gpus, spread, disturbed.slow)
     if places[0].name == DECODE and not meets:
         paces = paces[:1]
-    work = tasks_of(places, plan, target, paces, prices)
-    return _Turn(stage=places[0], work=work, ran=run(work.tasks, work.lanes), paces=paces)
+    work = tasks_of(places, plan, target, paces, prices, disturbed.paused)
+    if not disturbed.jitter:
+        ran = run(work.tasks, work.lanes)
+        samples = [ran.seconds]
+    else:
+        draws = (jittered(work, disturbed.jitter, seed) for seed in range(disturbed.runs))
+        all_runs = [(one, run(one.tasks, one.lanes)) for one in draws]
+        samples = [ran.seconds for _, ran in all_runs]
+        work, ran = all_runs[0]
+    return _Turn(stage=places[0], work=work, ran=ran, paces=paces, samples=samples)
 
 
 def _replica(plan: Plan) -> Plan:
     return plan.without("dp")
-
-
-def _checked(slow: object, plan: Plan) -> Mapping[int, float]:
-    if not isinstance(slow, Mapping):
-        raise InputError(f"slow: got {shown(slow)}, wanted paces by rank, such as {{3: 1.1}}")
-    for rank, pace in slow.items():
-        if not isinstance(rank, int | np.integer) or isinstance(rank, bool):
-            raise InputError(f"slow: got rank {shown(rank)}, wanted a whole number")
-        if not isinstance(pace, int | float | np.integer | np.floating) or isinstance(pace, bool):
-            raise InputError(f"slow: got {shown(pace)} for rank {rank}, wanted a number")
-        if not 0 <= rank < plan.gpus:
-            last = plan.gpus - 1
-            raise InputError(f"slow: got rank {rank}, wanted one from 0 to {last} of a replica")
-        if not 1 / LARGEST_PACE <= pace <= LARGEST_PACE:
-            text = shown(pace) if isinstance(pace, int) else f"{pace:g}"  # some pass a float
-            raise InputError(
-                f"slow: got {text} for rank {rank}, wanted how many times as long as usual it "
-                f"computes, from {1 / LARGEST_PACE:g} to {LARGEST_PACE:g}"
-            )
-    return slow
 
 
 def _check_size(stages: Sequence[Sequence[Loop]], plan: Plan) -> None:

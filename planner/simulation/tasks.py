@@ -3,8 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import exp
 from random import Random
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -64,12 +66,18 @@ class Step:
 
 
 def tasks_of(
-    stages: tuple[Loop, ...], plan: Plan, target: Target, paces: Sequence[float], prices: Prices
+    stages: tuple[Loop, ...],
+    plan: Plan,
+    target: Target,
+    paces: Sequence[float],
+    prices: Prices,
+    paused: Mapping[int, float] = MappingProxyType({}),
 ) -> RankTasks:
     """Write one turn of a stage down for all ranks.
 
     stages : of the program at every place of a pipeline, one where they are alike. paces : how
         many times as long as usual each rank computes. prices : of operations, which are added to.
+    paused : seconds that hosts of ranks issue nothing for at first.
     """
     draft = _Draft(plan, target)
     places = plan.degree("pp")
@@ -78,7 +86,7 @@ def tasks_of(
         for place, stage in enumerate(stages if len(stages) > 1 else stages * places)
     ]
     for rank, pace in enumerate(paces):
-        draft.add_rank(rank, pace, steps[plan.index_of(rank).get("pp", 0)])
+        draft.add_rank(rank, pace, steps[plan.index_of(rank).get("pp", 0)], paused.get(rank, 0.0))
     return RankTasks(tasks=draft.tasks, labels=draft.labels, lanes=draft.lanes)
 
 
@@ -136,12 +144,14 @@ class _Draft:
         self.lanes: dict[Lane, list[int]] = defaultdict(list)
         self.messages: dict[MessageKey, int] = {}
 
-    def add_rank(self, rank: int, pace: float, steps: Sequence[Step]) -> None:
-        """Add the tasks of one rank; messages that another rank has come to are joined."""
+    def add_rank(self, rank: int, pace: float, steps: Sequence[Step], host: float) -> None:
+        """Add the tasks of one rank; messages that another rank has come to are joined.
+
+        host : seconds at which its host begins.
+        """
         runtime = self.target.runtime
         ready: dict[str, frozenset[int]] = {}
         sent: dict[str, int] = defaultdict(int)
-        host = 0.0
         for step in steps:
             op, priced = step.op, step.priced
             host += float(host_seconds(op, priced, runtime))
@@ -185,6 +195,15 @@ class _Draft:
         self.tasks.append(task)
         self.labels.append(step.label)
         return len(self.tasks) - 1
+
+
+def jittered(work: RankTasks, jitter: float, seed: int) -> RankTasks:
+    """Let each task take longer or less long by chance: logarithms deviate by `jitter`."""
+    draw = Random(seed)  # noqa: S311  # no secret
+    tasks = [
+        replace(task, seconds=task.seconds * exp(draw.gauss(0.0, jitter))) for task in work.tasks
+    ]
+    return replace(work, tasks=tasks)
 
 
 def _after(ready: Mapping[str, frozenset[int]], reads: Sequence[Tensor]) -> frozenset[int]:

@@ -186,6 +186,15 @@ def test_a_trace_holds_every_operation_of_a_turn(capsys, tmp_path):
         (("--slow", "1=nan"), "slow: got nan for rank 1"),
         (("--slow", "1=2", "--slow", "1=3"), "slow: got one rank twice, wanted each once"),
         (("--trace", "new.json", "--output", "/no/x"), "--output /no/x: No such file"),
+        (("--pause", "9=1"), "pause: got rank 9, wanted one from 0 to 3 of a replica"),
+        (("--jitter", "-1"), "jitter: got -1, wanted a number, from 0 to 2"),
+        (("--runs", "5"), "runs: got 5 without jitter, which makes them differ"),
+        (("--runs", "0", "--jitter", "0.1"), "runs: got 0, wanted a whole number from 1 to 1000"),
+        (("--link", "GPU9-NVSwitch=1"), "unknown link 'GPU9-NVSwitch': did you mean"),
+        (("--link", "nvlink=-1"), "links: got 'nvlink' and -1.0, wanted a link and times its"),
+        (("--link", "nvlink"), "argument --link: got 'nvlink', wanted a link and times its"),
+        (("--link", "pcie=1", "--link", "pcie=2"), "got pcie twice, wanted each link once"),
+        (("--hardware", "l40s", "--link", "pcie=0"), "links: without pcie nothing joins GPU0 and"),
         (("--slow", "3"), "argument --slow: got '3', wanted a rank and a number such as 3=1.1"),
         (("--slow", "a=1"), "argument --slow: got 'a=1'"),
         (("--plan", "ulysses5", "--gpus", "5"), "plan ulysses5"),
@@ -205,8 +214,8 @@ def test_bad_input_is_one_line(capsys, words, said):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"slow": [1, 2]}, r"slow: got \[1, 2\], wanted paces by rank"),
-        ({"slow": "1=1.1"}, "slow: got '1=1.1', wanted paces by rank"),
+        ({"slow": [1, 2]}, r"slow: got \[1, 2\], wanted numbers by rank"),
+        ({"slow": "1=1.1"}, "slow: got '1=1.1', wanted numbers by rank"),
         ({"slow": {1: "x"}}, "slow: got 'x' for rank 1, wanted a number"),
         ({"slow": {1: None}}, "slow: got None for rank 1, wanted a number"),
         ({"slow": {1: 10**400}}, "slow: got 1000.* for rank 1, wanted how many times"),
@@ -218,6 +227,81 @@ def test_bad_input_is_one_line(capsys, words, said):
 def test_values_of_another_type_are_refused(options, said):
     with pytest.raises(InputError, match=said):
         planner.simulate("flux", 4, "ring4", **options)
+
+
+def test_the_critical_path_is_the_whole_turn():
+    for plan, asked in (("ring4", {}), ("pp4", {}), ("ulysses4", {"runtime": "torch-eager"})):
+        found = planner.simulate("flux.1-dev", 4, plan, slow={2: 1.2}, **asked)
+
+        assert sum(piece.seconds for piece in found.path) == pytest.approx(found.turn_s)
+        ranks = [piece.rank for piece in found.path if piece.kind == "gemm"]
+        if plan != "pp4":
+            assert ranks.count(2) > 0.9 * len(ranks)
+
+
+def test_a_host_that_pauses_holds_all_up_by_as_much():
+    usual = planner.simulate("flux.1-dev", 4, "ulysses4", even=True)
+    paused = planner.simulate("flux.1-dev", 4, "ulysses4", even=True, pause={1: 0.02})
+
+    assert paused.turn_s == pytest.approx(usual.turn_s + 0.02, rel=0.01)
+
+
+def test_chance_costs_more_where_ranks_wait_for_each_other():
+    given = {"even": True, "jitter": 0.2, "runs": 3, "height": 512, "width": 512}
+    apart = planner.simulate("flux.1-dev", 1, "single", **given)
+    together = planner.simulate("flux.1-dev", 4, "ulysses4", **given)
+
+    cost = [one.turn_s / one.estimate.stages_s["denoise"] * 28 for one in (apart, together)]
+    assert cost[0] < cost[1]
+    within = together.percentiles_s
+    assert within["p50"] < within["p90"] < within["p99"]
+    assert planner.simulate("flux.1-dev", 4, "ulysses4", **given).to_dict() == together.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("links", "more"), [({"GPU1-NVSwitch": 0.5}, 1), ({"nvlink": 0.5}, 1), ({"nvlink": 2}, -1)]
+)
+def test_links_that_are_not_as_usual_change_what_passes_them(links, more):
+    usual, altered = (
+        planner.estimate("flux.1-dev", 8, plan="tp8", links=given) for given in ({}, links)
+    )
+
+    change = altered.latency_s - usual.latency_s
+    assert change * more > 0.05 * usual.breakdown_s["communication_exposed"]
+
+
+def test_a_gpu_with_a_slow_link_is_left_out_where_it_can_be():
+    usual = planner.estimate("flux.1-dev", 4, plan="tp4")
+    altered = planner.estimate("flux.1-dev", 4, plan="tp4", links={"GPU1-NVSwitch": 0.5})
+
+    assert altered.latency_s == usual.latency_s
+    assert 1 not in altered.placement.devices
+
+
+def test_what_would_change_it_is_run_too(capsys):
+    code, out, _ = run(capsys, *WORDS, "--what-if", "--format", "json")
+
+    document = json.loads(out)
+    times = {row["change"]: row["latency_s"] for row in document["what_if"]}
+    assert code == 0
+    assert times["NVLink twice as fast"] < document["latency_s"] < times["NVLink half as fast"]
+    assert times["all GPUs equally fast"] < document["latency_s"]
+    assert list(times.values()) == sorted(times.values())
+
+
+def test_the_first_plans_are_ranked_again_by_events():
+    found = planner.recommend("flux.1-dev", 4, simulate=3)
+
+    first, fourth = found.plans[:3], found.plans[3]
+    times = [plan.simulated_s for plan in first]
+    assert times == sorted(times)
+    assert times[0] == pytest.approx(
+        planner.simulate(
+            "flux.1-dev", 4, first[0].plan, runtime=first[0].runtime, engine=first[0].engine
+        ).latency_s
+    )
+    assert fourth.simulated_s is None
+    assert found.lead is first[0]
 
 
 def test_what_is_too_large_is_refused(monkeypatch):

@@ -1,5 +1,6 @@
 """One machine as a graph, and what follows from it: routes, paths, groups, warnings."""
 
+from topology.machine.alterations import altered
 from topology.machine.build import (
     MOST_HOSTS,
     Builder,
@@ -42,7 +43,7 @@ from topology.machine.survey import Survey, survey_of
 __all__ = [
     "MOST_HOSTS", "SLICES", "Builder", "Edge", "Gpu", "Machine", "NcclGraph", "Nic", "Node", "Pair",
     "PairKind", "PeerState", "PeerStatus", "Survey",
-    "assumed_network", "bisection_bandwidth", "cluster_of", "components",
+    "altered", "assumed_network", "bisection_bandwidth", "cluster_of", "components",
     "concerns", "environment_concerns", "fabric", "gpu_of", "gpudirect", "graph_pairs",
     "machine_of", "mig_share", "nccl_bandwidth", "nccl_peers", "nvlink_count", "path_types",
     "processor_of", "repeated", "survey_of", "usual_nvlinks", "with_ports",

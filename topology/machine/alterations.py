@@ -1,0 +1,127 @@
+"""A machine some of whose links are slower than they should be, faster, or gone."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from topology.base import BytesPerSecond, Sourced, TopologyError, unknown
+from topology.machine.graph import Edge, EdgeKind, Machine, Nic, Pair
+from topology.machine.routes import graph_pairs
+
+NETWORK: Final = "network"
+KINDS: Final[Mapping[str, frozenset[EdgeKind]]] = {
+    "nvlink": frozenset({"nvlink"}),
+    "pcie": frozenset({"pcie", "host"}),
+    "socket": frozenset({"socket"}),
+    "c2c": frozenset({"c2c"}),
+    NETWORK: frozenset(),
+}
+"""Links that one word names; of the network, the ports of NICs."""
+
+
+def altered(machine: Machine, links: Mapping[str, float]) -> Machine:
+    """Scale the bandwidth of links, each by so many times; 0 takes a link away.
+
+    A link is named by its ends as `topology show` has them (``GPU0-NVSwitch``, ``NIC0-network``),
+    or all of a kind by one of the `KINDS`. Copies of a host are altered alike.
+
+    Raises
+    ------
+    InputError
+        If there is no such link, or a GPU or a host is left that reaches no other.
+
+    Examples
+    --------
+    >>> from topology.catalogue import find_hardware
+    >>> from topology.machine import fabric, machine_of
+    >>> node = machine_of(find_hardware("h100-sxm"))
+    >>> whole, half = (fabric(one, range(8)) for one in (node, altered(node, {"nvlink": 0.5})))
+    >>> half.bandwidth / whole.bandwidth
+    0.5
+    >>> altered(node, {"GPU0-NVswitch": 0.5})
+    Traceback (most recent call last):
+    topology.base.errors.InputError: unknown link 'GPU0-NVswitch': did you mean GPU0-NVSwitch?
+    """
+    for name, times in links.items():
+        machine = _scaled(machine, name, times)
+    return machine
+
+
+def _scaled(machine: Machine, name: str, times: float) -> Machine:
+    named = [edge for edge in machine.edges if _is_named(edge, name)]
+    ports = [nic for nic in machine.nics if name in (NETWORK, f"{nic.name}-{NETWORK}")]
+    if not named and not ports:
+        raise unknown("link", name, _names(machine))
+    new = replace(
+        machine,
+        nics=tuple(_port(machine, nic, times) if nic in ports else nic for nic in machine.nics),
+        edges=tuple(
+            replace(edge, bandwidth=_times(edge.bandwidth, times)) if edge in named else edge
+            for edge in machine.edges
+            if times or edge not in named
+        ),
+        assumptions=(*machine.assumptions, _words(machine, name, times)),
+    )
+    if not times:
+        gone = {nic.name for nic in ports}
+        new = replace(
+            new,
+            nics=tuple(nic for nic in new.nics if nic.name not in gone),
+            edges=tuple(edge for edge in new.edges if gone.isdisjoint((edge.a, edge.b))),
+        )
+    new = replace(new, pairs=tuple(_pairs(machine, new)))
+    _check_joined(machine, new, name)
+    return new
+
+
+def _is_named(edge: Edge, name: str) -> bool:
+    return edge.kind in KINDS.get(name, ()) or name in (
+        f"{edge.a}-{edge.b}",
+        f"{edge.b}-{edge.a}",
+    )
+
+
+def _names(machine: Machine) -> list[str]:
+    ends = [f"{edge.a}-{edge.b}" for edge in machine.edges]
+    return [*KINDS, *reversed(ends), *(f"{nic.name}-{NETWORK}" for nic in machine.nics)]
+
+
+def _port(machine: Machine, nic: Nic, times: float) -> Nic:
+    speed = nic.bandwidth or (machine.cluster.nic_bandwidth if machine.cluster else None)
+    return nic if speed is None else replace(nic, bandwidth=_times(speed, times))
+
+
+def _times(speed: Sourced, times: float) -> Sourced:
+    source = f"{times:g} times {speed.source}"
+    return replace(speed, value=speed.value * times, kind="assumed", source=source)
+
+
+def _words(machine: Machine, name: str, times: float) -> str:
+    where = " of every host" if machine.copies > 1 else ""
+    return f"{name}{where} {f'at {times:g} times its bandwidth' if times else 'is down'}"
+
+
+def _pairs(old: Machine, new: Machine) -> Iterable[Pair]:
+    """Keep what is known of pairs that no altered link joins; what was told of others scales."""
+    before, after = ({(p.a, p.b): p for p in graph_pairs(one)} for one in (old, new))
+    for pair in old.pairs:
+        ends = pair.a, pair.b
+        was, now = before.get(ends), after.get(ends)
+        if was is None or was == now:
+            yield pair
+        elif now is not None:
+            same = pair.is_given and pair.kind == now.kind
+            scale = pair.bandwidth / was.bandwidth if same else 1.0
+            basis = pair.basis if same else now.basis
+            rate = BytesPerSecond(now.bandwidth * scale)
+            yield replace(now, bandwidth=rate, read=pair.read, basis=basis)
+
+
+def _check_joined(old: Machine, new: Machine, name: str) -> None:
+    left = {(pair.a, pair.b) for pair in new.pairs}
+    gpus = {gpu.name for gpu in old.gpus}
+    for pair in old.pairs:
+        if {pair.a, pair.b} <= gpus and (pair.a, pair.b) not in left:
+            raise TopologyError(f"links: without {name} nothing joins {pair.a} and {pair.b}")
+    if old.hosts > 1 and old.nics and not new.nics:
+        raise TopologyError(f"links: without {name} nothing joins {old.hosts} hosts")
