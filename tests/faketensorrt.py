@@ -104,11 +104,16 @@ class FakeDevice:
     def __init__(self):
         self.memory, self.next, self.stream = np.zeros(2**24, np.uint8), 256, 1
         self.recording, self.hangs = None, False
+        self.allocated, self.freed, self.works, self.wanted = [], [], [], []
 
     def allocate(self, size):
         address, self.next = self.next, self.next + size + 256
         assert self.next < len(self.memory)
+        self.allocated.append(address)
         return address
+
+    def free(self, address):
+        self.freed.append(address)
 
     def upload(self, address, array):
         raw = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
@@ -157,8 +162,15 @@ class FakeContext:
         names += [one.name for one in entries(engine["document"])] if engine["outside"] else []
         self.names = names
         self.engine = types.SimpleNamespace(
-            num_io_tensors=len(names), get_tensor_name=lambda place: names[place]
+            num_io_tensors=len(names),
+            get_tensor_name=lambda place: names[place],
+            device_memory_size_v2=1000 + len(names),
         )
+
+    def set_device_memory(self, address, size):
+        self.works_in = address
+        self.device.works.append((address, size))
+        self.device.wanted.append(self.engine.device_memory_size_v2)
 
     def set_communicator(self, capsule):
         if not self.made["several"]:
@@ -173,6 +185,7 @@ class FakeContext:
 
     def execute_async_v3(self, stream):
         assert stream == self.device.stream
+        assert self.works_in
         self.world.note("execute", self.made["document"]["name"], self.made["rank"])
         self.device.put(lambda at=dict(self.addresses): self.work(at))
         return not self.made.get("broken")
@@ -240,10 +253,16 @@ def library(world, device):
                 return None
             made = json.loads(raw)
             return types.SimpleNamespace(
-                create_execution_context=lambda: FakeContext(world, device, made)
+                create_execution_context=lambda strategy: FakeContext(world, device, made)
             )
 
-    return types.SimpleNamespace(Runtime=Runtime, __name__="fake", __version__="11.4.1")
+    managed = types.SimpleNamespace(USER_MANAGED=2)
+    return types.SimpleNamespace(
+        Runtime=Runtime,
+        ExecutionContextAllocationStrategy=managed,
+        __name__="fake",
+        __version__="11.4.1",
+    )
 
 
 def learned_drawn():

@@ -28,6 +28,7 @@ class Gpu:
 
     def __init__(self, number):
         self.cuda = open_cuda(number)
+        self.works, self.wanted = [], []
 
     def __getattr__(self, name):
         return getattr(self.cuda, name)

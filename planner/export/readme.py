@@ -141,6 +141,7 @@ _CPP = (
     "TensorRT, which its wheels lack, and of NCCL: -DTENSORRT_ROOT=DIR, -DNCCL_ROOT=DIR say where.",
     "",
     "    cmake -S cpp -B build && cmake --build build",
+    "    build/runner                                # its options, in one line",
 )
 _WHAT = (
     "`plan.json` has the order of GPUs, ranks, groups, shapes and what was expected; `networks`",

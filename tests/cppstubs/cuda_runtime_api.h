@@ -21,8 +21,15 @@ inline cudaError_t cudaSetDevice(int device) {
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t*, unsigned) { return cudaSuccess; }
 inline cudaError_t cudaMalloc(void** address, size_t size) {
     *address = std::malloc(size);
+    std::printf("allocated %zu\n", size);
     return *address != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
+inline cudaError_t cudaFree(void* address) {
+    std::free(address);
+    std::printf("freed\n");
+    return cudaSuccess;
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaMemset(void* address, int value, size_t size) {
     std::memset(address, value, size);
     return cudaSuccess;

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cppengines import BYTES, write_engines
 
 from planner.export.files import write_folder
 from planner.export.tables import cpp
@@ -36,15 +37,12 @@ def binary(tmp_path_factory):
 
 @pytest.fixture
 def exported(tmp_path):
-    """A small FLUX.1 over two branches of two ranks; engines hold their own names."""
+    """A small Wan 2.1 over two branches of two ranks."""
     scenario, plan = resolve(Request(model="wan2.1-1.3b", gpus=4)), parse_plan("cfg2.tp2")
     model, workload = shrink(scenario.model, scenario.workload, plan)
     little = replace(scenario, model=model, workload=workload)
     folder = write_folder(tensorrt_folder(little, price(little, plan)), str(tmp_path / "out"))
-    (folder / "engines").mkdir()
-    for engine in json.loads((folder / "plan.json").read_text())["engines"]:
-        for file in engine["files"]:
-            (folder / file).write_text(file.split("/")[1])
+    write_engines(folder)
     return folder
 
 
@@ -92,7 +90,7 @@ def test_every_input_and_output_is_bound(binary, exported):
 def put_outside(folder, weights):
     """Let an engine read weights from the file beside it."""
     engine = folder / "engines" / "forward.rank0.engine"
-    engine.write_text("\n".join([engine.read_text(), *weights]))
+    write_engines(folder, forward=weights)
     layers = [
         {
             "kind": "weight", "part": "values", "encoding": "plain",
@@ -147,12 +145,70 @@ def test_a_graph_replaces_all_steps_but_the_first(binary, exported):
 
 
 def test_an_engine_for_one_device_ends_the_run(binary, exported):
-    (exported / "engines" / "combine.engine").write_text("alone")
+    path = exported / "engines" / "combine.engine"
+    name, _, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([name, "1", *rest]))
 
     done = start(binary, exported, 0)
 
     assert done.returncode == 1
     assert "rank 0: combine: the engine says that it is not for several devices" in done.stderr
+
+
+def test_an_engine_that_lacks_a_tensor_ends_the_run(binary, exported):
+    path = exported / "engines" / "combine.engine"
+    path.write_text("\n".join(path.read_text().splitlines()[:-1]))
+
+    done = start(binary, exported, 0)
+
+    assert done.returncode == 1
+    assert "rank 0: combine: its engine has no tensor " in done.stderr
+
+
+def test_engines_work_in_one_memory_and_everything_is_freed(binary, exported):
+    lines = start(binary, exported, 0).stdout.splitlines()
+
+    engines = json.loads((exported / "plan.json").read_text())["engines"]
+    memory = [line.split()[2:] for line in lines if line.startswith("memory ")]
+    assert len(memory) == len(engines)
+    assert len({tuple(words) for words in memory}) == 1
+    assert memory[0][1] == str(BYTES + len(engines) - 1)  # as much as the largest needs
+    assert sum(line.startswith("allocated") for line in lines) == lines.count("freed") > 0
+    left, unloaded = lines.index("left"), [n for n, x in enumerate(lines) if x.startswith("unl")]
+    assert len(unloaded) == len(engines)
+    assert left < min(unloaded) < lines.index("freed")
+
+
+def test_options_say_how_it_runs(binary, exported):
+    words = ["--steps", "3", "--device", "5", "--results", "mine", "--budget", "0"]
+    done = start(binary, exported, 1, *words)
+
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    assert lines[0] == "device 5"
+    assert lines.count("enqueue combine.engine") == 3
+    assert "budget combine.engine 0" in lines
+    assert (exported / "mine" / "output.rank1.bin").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--steps"], "--steps: got nothing, wanted a number of at least 1"),
+        (["--steps", "0"], "--steps: got 0, wanted a number of at least 1"),
+        (["--limit", "soon"], "--limit: got soon, wanted a number of at least 1"),
+        (["--grph"], "got --grph; usage: mpirun -np N runner FOLDER"),
+        (["there"], "got there behind the folder; usage"),
+        (["--graph", "--budget", "8"], "--graph: got it beside --budget, wanted one"),
+        (["--budget", "8"], "build it with --streaming"),
+    ],
+)
+def test_options_that_cannot_be_right_are_one_line(binary, exported, words, said):
+    done = start(binary, exported, 0, *words)
+
+    assert done.returncode == (1 if "streaming" in said else 2)
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def cut(folder, share):

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from cppengines import write_engines
 
 from planner.export.files import write_folder
 from planner.export.tables import cpp
@@ -71,11 +72,7 @@ def test_two_ranks_meet_in_every_collective(binary, tmp_path, text, graph):
     model, workload = shrink(scenario.model, scenario.workload, plan)
     little = replace(scenario, model=model, workload=workload)
     folder = write_folder(tensorrt_folder(little, price(little, plan)), str(tmp_path / "out"))
-    (folder / "engines").mkdir()
-    order = json.loads((folder / "plan.json").read_text())
-    for engine in order["engines"]:
-        for file in engine["files"]:
-            (folder / file).write_text(file.split("/")[1])
+    write_engines(folder)
 
     words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", str(binary)]
     words += [str(folder), *(["--graph"] if graph else [])]

@@ -65,6 +65,36 @@ def test_engines_of_another_tensorrt_than_networks_were_written_for_are_said(nam
     assert said in "".join(lines)
 
 
+@pytest.mark.parametrize(
+    ("name", "here", "ranks", "said"),
+    [
+        ("tensorrt", "11.0.0", 2, ""),
+        ("tensorrt", "10.16.1", 2, "TensorRT 10.16.1: this plan needs 11.0.0 or newer"),
+        ("tensorrt_rtx", "1.7.1", 1, ""),
+        (
+            "tensorrt_rtx",
+            "1.7.1",
+            2,
+            "TensorRT-RTX 1.7.1 is here, which runs no engines of",
+        ),
+    ],
+)
+def test_a_library_that_cannot_run_a_plan_is_called_what_it_is(name, here, ranks, said):
+    found = SimpleNamespace(__name__=name, __version__=here)
+    if not said:
+        running._check_library(found, "11.0.0", ranks)  # noqa: SLF001
+        return
+    with pytest.raises(RunError, match=said):
+        running._check_library(found, "11.0.0", ranks)  # noqa: SLF001
+
+
+def test_weights_that_are_streamed_are_in_no_graph(built, capsys, monkeypatch):
+    code, said = run(capsys, monkeypatch, built, "run", "--graph", "--budget", "8")
+
+    assert code == 2
+    assert said.startswith("runner: --graph: got it beside --budget, wanted one: ")
+
+
 @pytest.fixture
 def built(folder):
     """A folder whose engines are there, and are none."""

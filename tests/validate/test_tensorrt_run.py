@@ -197,6 +197,20 @@ def test_communicators_are_handed_over_at_once():
     assert all(one.closed == ["destroyed"] * 4 for one in made.world.communicators.values())
 
 
+def test_engines_work_in_one_memory_and_everything_is_freed():
+    made, devices = setup(testmodels.cosmos3, "cfg2.ulysses2"), {}
+
+    found = start(made, range(4), device=lambda rank: devices.setdefault(rank, fake.FakeDevice()))
+
+    assert [one for one in found.values() if isinstance(one, Exception)] == []
+    for device in devices.values():
+        assert device.freed == device.allocated
+        assert len(device.works) == len(made.documents) == 3
+        ((address, size),) = set(device.works)
+        assert address == device.allocated[0]
+        assert size == max(device.wanted)
+
+
 def test_ranks_issue_the_same_engines_in_the_same_order():
     made = setup(testmodels.flux, "cfg2.tp2")
 

@@ -1,5 +1,6 @@
 // Runs one rank of a plan: its engines, in the order of cpp/schedule.txt, with NCCL communicators
 // handed to TensorRT. Started by mpirun, one process a rank: mpirun -np N build/runner FOLDER
+// Engines are built by `python -m runner build`.
 
 #include <NvInfer.h>
 #include <cuda_runtime_api.h>
@@ -54,6 +55,77 @@ void check(ncclResult_t code, char const* what) {
     if (code != ncclSuccess) {
         fail(std::string{what} + ": " + ncclGetErrorString(code));
     }
+}
+
+// What is asked for beside the folder; limits in seconds.
+struct Options {
+    std::filesystem::path folder;
+    std::string results{"results"};
+    bool graph{false};
+    int steps{0};        // the plan's where zero
+    int device{-1};      // the plan's where negative
+    int64_t budget{-1};  // bytes of streamed weights that stay on the GPU, all where negative
+    double loadLimit{600};
+    double meetLimit{120};
+    double stepLimit{120};
+};
+
+char constexpr usage[]{
+    "usage: mpirun -np N runner FOLDER [--graph] [--steps N] [--device N] [--budget MIB] [--results DIR] "
+    "[--load-limit S] [--meet-limit S] [--limit S]"};
+
+double number(std::string const& option, char const* text, double least) {
+    char* end{nullptr};
+    double const value{text == nullptr ? 0 : std::strtod(text, &end)};
+    if (text == nullptr || end == text || *end != 0 || !std::isfinite(value) || value < least || value > 1e12) {
+        std::ostringstream wanted;
+        wanted << option << ": got " << (text == nullptr ? "nothing" : text) << ", wanted a number of at least " << least;
+        refuse(wanted.str());
+    }
+    return value;
+}
+
+Options readOptions(int argc, char** argv) {
+    Options options;
+    for (int place = 1; place < argc; ++place) {
+        std::string const word{argv[place]};
+        if (word.rfind("--", 0) != 0) {
+            if (!options.folder.empty()) {
+                refuse("got " + word + " behind the folder; " + usage);
+            }
+            options.folder = word;
+            continue;
+        }
+        if (word == "--graph") {
+            options.graph = true;
+            continue;
+        }
+        char const* const value{place + 1 < argc ? argv[++place] : nullptr};
+        if (word == "--steps") {
+            options.steps = static_cast<int>(number(word, value, 1));
+        } else if (word == "--device") {
+            options.device = static_cast<int>(number(word, value, 0));
+        } else if (word == "--budget") {
+            options.budget = static_cast<int64_t>(number(word, value, 0)) << 20;
+        } else if (word == "--load-limit") {
+            options.loadLimit = number(word, value, 1);
+        } else if (word == "--meet-limit") {
+            options.meetLimit = number(word, value, 1);
+        } else if (word == "--limit") {
+            options.stepLimit = number(word, value, 1);
+        } else if (word == "--results" && value != nullptr) {
+            options.results = value;
+        } else {
+            refuse("got " + word + "; " + usage);
+        }
+    }
+    if (options.folder.empty()) {
+        refuse(usage);
+    }
+    if (options.graph && options.budget >= 0) {
+        refuse("--graph: got it beside --budget, wanted one: engines that stream weights are in no graph");
+    }
+    return options;
 }
 
 // Ends the process when a phase outlives its limit: a missing rank makes NCCL wait for ever.
@@ -340,6 +412,20 @@ Outside readOutside(std::filesystem::path const& path) {
     return found;
 }
 
+// Memory of the GPU, given back when this goes.
+class Memory {
+public:
+    Memory(size_t bytes, char const* what) { check(cudaMalloc(&mAddress, std::max<size_t>(bytes, 1)), what); }
+    ~Memory() { cudaFree(mAddress); }
+    Memory(Memory const&) = delete;
+    Memory& operator=(Memory const&) = delete;
+
+    void* address() const { return mAddress; }
+
+private:
+    void* mAddress{nullptr};
+};
+
 // Normal numbers in the type of a buffer, the same on all ranks.
 std::vector<char> draw(Buffer const& buffer, std::string const& name) {
     std::vector<char> data(buffer.bytes);
@@ -380,25 +466,29 @@ int placeIn(std::vector<int> const& group, int rank) {
 
 class Runner {
 public:
-    Runner(std::filesystem::path folder, int rank, int world)
-        : mFolder{std::move(folder)}, mRank{rank}, mWatch{rank}, mSchedule{readSchedule(mFolder / "cpp/schedule.txt")} {
+    Runner(Options options, int rank, int world)
+        : mOptions{std::move(options)},
+          mFolder{mOptions.folder},
+          mRank{rank},
+          mWatch{rank},
+          mSchedule{readSchedule(mFolder / "cpp/schedule.txt")} {
         if (mSchedule.world != world) {
             refuse("started with " + std::to_string(world) + " ranks, wanted " + std::to_string(mSchedule.world));
         }
     }
 
-    void run(bool graph) {
+    void run() {
         for (auto const& [name, value] : mSchedule.environment) {
             setenv(name.c_str(), value.c_str(), 0);
         }
-        check(cudaSetDevice(mSchedule.devices.at(mRank)), "choosing the GPU");
+        check(cudaSetDevice(mOptions.device < 0 ? mSchedule.devices.at(mRank) : mOptions.device), "choosing the GPU");
         check(cudaStreamCreateWithFlags(&mStream, cudaStreamNonBlocking), "making a stream");
         load();
         join();
         bind();
         allocate();
         MPI_Barrier(MPI_COMM_WORLD);
-        auto const seconds = play(graph);
+        auto const seconds = play();
         save();
         close();
         if (mRank == 0) {
@@ -415,7 +505,7 @@ private:
     }
 
     void load() {
-        mWatch.phase("loading engines", 600);
+        mWatch.phase("loading engines", mOptions.loadLimit);
         mRuntime.reset(nvinfer1::createInferRuntime(mLogger));
         for (auto& engine : mSchedule.engines) {
             auto const file = fileOf(engine);
@@ -424,16 +514,38 @@ private:
             if (!engine.engine) {
                 fail(file + ": not an engine of this GPU and this TensorRT");
             }
-            engine.context.reset(engine.engine->createExecutionContext());
+            if (mOptions.budget >= 0 && !engine.engine->setWeightStreamingBudgetV2(mOptions.budget)) {
+                fail(file + ": it streams no weights, or not so few: build it with --streaming");
+            }
+            engine.context.reset(
+                engine.engine->createExecutionContext(nvinfer1::ExecutionContextAllocationStrategy::kUSER_MANAGED));
             if (!engine.context) {
                 fail(file + ": no memory for an execution context");
             }
         }
+        shareMemory();
+    }
+
+    // Engines run one after another, so that one piece of memory does for what each holds meanwhile.
+    void shareMemory() {
+        int64_t most{0};
+        for (auto const& engine : mSchedule.engines) {
+            most = std::max(most, engine.engine->getDeviceMemorySizeV2());
+        }
+        auto* const address = hold(static_cast<size_t>(most), "allocating what engines work in");
+        for (auto const& engine : mSchedule.engines) {
+            engine.context->setDeviceMemoryV2(address, most);
+        }
+    }
+
+    void* hold(size_t bytes, char const* what) {
+        mHeld.push_back(std::make_unique<Memory>(bytes, what));
+        return mHeld.back()->address();
     }
 
     // One communicator for every group of ranks; the first rank of a group makes its id.
     void join() {
-        mWatch.phase("joining communicators", 120);
+        mWatch.phase("joining communicators", mOptions.meetLimit);
         for (auto const& engine : mSchedule.engines) {
             auto const group = groupOf(engine, mRank);
             if (!engine.meets || mCommunicators.count(group) != 0) {
@@ -460,7 +572,7 @@ private:
             if (!engine.meets) {
                 continue;
             }
-            mWatch.phase("binding the communicator of " + engine.name, 120);
+            mWatch.phase("binding the communicator of " + engine.name, mOptions.meetLimit);
             MPI_Barrier(MPI_COMM_WORLD);
             if (!engine.context->setCommunicator(mCommunicators.at(groupOf(engine, mRank)))) {
                 fail(engine.name + ": the engine says that it is not for several devices");
@@ -469,9 +581,9 @@ private:
     }
 
     void allocate() {
-        mWatch.phase("allocating buffers", 600);
+        mWatch.phase("allocating buffers", mOptions.loadLimit);
         for (auto& [name, buffer] : mSchedule.buffers) {
-            check(cudaMalloc(&buffer.address, buffer.bytes), "allocating a buffer");
+            buffer.address = hold(buffer.bytes, "allocating a buffer");
             check(cudaMemset(buffer.address, 0, buffer.bytes), "clearing a buffer");
             if (buffer.given) {
                 auto const path = mFolder / "inputs" / (name + ".rank" + std::to_string(mRank) + ".bin");
@@ -483,8 +595,7 @@ private:
             auto& engine = mSchedule.engine(table.engine);
             auto const place = static_cast<size_t>(placeIn(groupOf(engine, mRank), mRank));
             auto const data = readFile(mFolder / "tables" / (table.engine + ".bin"), table.start + place * table.bytes, table.bytes);
-            void* address{nullptr};
-            check(cudaMalloc(&address, table.bytes), "allocating a table");
+            auto* const address = hold(table.bytes, "allocating a table");
             check(cudaMemcpy(address, data.data(), table.bytes, cudaMemcpyHostToDevice), "filling a table");
             engine.tables[table.name] = address;
         }
@@ -503,8 +614,7 @@ private:
             return;
         }
         auto const outside = readOutside(path);
-        void* address{nullptr};
-        check(cudaMalloc(&address, outside.bytes), "allocating weights");
+        auto* const address = hold(outside.bytes, "allocating weights");
         for (size_t start = 0; start < outside.bytes; start += most) {
             auto const bytes = std::min(most, outside.bytes - start);
             auto const data = readFile(path, outside.first + start, bytes);
@@ -526,8 +636,8 @@ private:
         }
     }
 
-    std::vector<double> play(bool graph) {
-        mWatch.phase("running ahead of the steps", 120);
+    std::vector<double> play() {
+        mWatch.phase("running ahead of the steps", mOptions.stepLimit);
         std::vector<double> seconds;
         auto start = Clock::now();
         issue(mSchedule.once);
@@ -535,10 +645,11 @@ private:
         if (mSchedule.each.empty()) {
             return {std::chrono::duration<double>(Clock::now() - start).count()};
         }
-        for (int step = 0; step < mSchedule.steps; ++step) {
-            mWatch.phase("step " + std::to_string(step), 120);
+        int const steps{mOptions.steps != 0 ? mOptions.steps : mSchedule.steps};
+        for (int step = 0; step < steps; ++step) {
+            mWatch.phase("step " + std::to_string(step), mOptions.stepLimit);
             start = Clock::now();
-            if (graph && step == 1) {
+            if (mOptions.graph && step == 1) {
                 cudaGraph_t recorded;
                 check(cudaStreamBeginCapture(mStream, cudaStreamCaptureModeThreadLocal), "recording a step");
                 issue(mSchedule.each);
@@ -568,10 +679,10 @@ private:
             auto& engine = mSchedule.engine(call.engine);
             for (auto const& bind : call.binds) {
                 auto* base = static_cast<char*>(mSchedule.buffers.at(bind.buffer).address);
-                engine.context->setTensorAddress(bind.tensor.c_str(), base + bind.offset);
+                bindTensor(engine, bind.tensor, base + bind.offset);
             }
             for (auto const& [name, address] : engine.tables) {
-                engine.context->setTensorAddress(name.c_str(), address);
+                bindTensor(engine, name, address);
             }
             if (!engine.context->enqueueV3(mStream)) {
                 fail(call.engine + ": TensorRT did not start it");
@@ -579,16 +690,27 @@ private:
         }
     }
 
+    static void bindTensor(Engine const& engine, std::string const& tensor, void* address) {
+        if (!engine.context->setTensorAddress(tensor.c_str(), address)) {
+            fail(engine.name + ": its engine has no tensor " + tensor + ", or takes it from elsewhere: build it again");
+        }
+    }
+
     void save() {
         auto const& buffer = mSchedule.buffers.at(mSchedule.output);
         std::vector<char> data(buffer.bytes);
         check(cudaMemcpy(data.data(), buffer.address, buffer.bytes, cudaMemcpyDeviceToHost), "reading the output");
-        std::filesystem::create_directories(mFolder / "results");
-        std::ofstream file{mFolder / "results" / ("output.rank" + std::to_string(mRank) + ".bin"), std::ios::binary};
+        std::filesystem::create_directories(mFolder / mOptions.results);
+        auto const path = mFolder / mOptions.results / ("output.rank" + std::to_string(mRank) + ".bin");
+        std::ofstream file{path, std::ios::binary};
         file.write(data.data(), static_cast<std::streamsize>(data.size()));
+        file.close();
+        if (!file) {
+            fail(path.string() + ": cannot be written whole");
+        }
     }
 
-    // Graphs first, then contexts, then communicators: another order hangs.
+    // Graphs first, then contexts, then communicators: another order hangs. Then all that is left.
     void close() {
         mWatch.phase("closing", 60);
         if (mGraph != nullptr) {
@@ -601,9 +723,15 @@ private:
         for (auto const& [group, communicator] : mCommunicators) {
             check(ncclCommDestroy(communicator), "closing NCCL");
         }
+        mCommunicators.clear();
+        mSchedule.engines.clear();
+        mRuntime.reset();
+        mHeld.clear();
+        check(cudaStreamDestroy(mStream), "closing the stream");
         mWatch.phase("", 0);
     }
 
+    Options mOptions;
     std::filesystem::path mFolder;
     int mRank;
     Watch mWatch;
@@ -611,6 +739,7 @@ private:
     Logger mLogger;
     std::unique_ptr<nvinfer1::IRuntime> mRuntime;
     std::map<std::vector<int>, ncclComm_t> mCommunicators;
+    std::vector<std::unique_ptr<Memory>> mHeld;
     cudaStream_t mStream{nullptr};
     cudaGraphExec_t mGraph{nullptr};
 };
@@ -622,13 +751,9 @@ int main(int argc, char** argv) {
     int rank{0}, world{1};
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world);
-    if (argc < 2) {
-        std::cerr << "usage: mpirun -np N runner FOLDER [--graph]" << std::endl;
-        MPI_Abort(MPI_COMM_WORLD, 2);
-    }
     try {
-        Runner runner{argv[1], rank, world};
-        runner.run(argc > 2 && std::string{argv[2]} == "--graph");
+        Runner runner{readOptions(argc, argv), rank, world};
+        runner.run();
     } catch (InputError const& error) {
         std::cerr << "runner: rank " << rank << ": " << error.what() << std::endl;
         MPI_Abort(MPI_COMM_WORLD, 2);

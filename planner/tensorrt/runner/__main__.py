@@ -93,6 +93,12 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument(
         "--limit", type=_seconds, default=120.0, help="seconds that a step may take"
     )
+    running.add_argument(
+        "--load-limit", type=_seconds, default=600.0, help="to load engines, and to fill buffers"
+    )
+    running.add_argument(
+        "--meet-limit", type=_seconds, default=120.0, help="until all ranks have come, and bound"
+    )
     running.add_argument("--total", type=_seconds, default=3600, help="seconds for everything")
     running.add_argument("--results", default="results", help="folder, beside the plan")
     running.set_defaults(command=_run)
@@ -201,6 +207,11 @@ def _outside(arguments: argparse.Namespace) -> bool:
 def _run(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     ranks = folder.plan["ranks"]
     rank = rank_of(os.environ, len(ranks))
+    if arguments.graph and arguments.budget is not None:
+        raise InputError(
+            "--graph: got it beside --budget, wanted one: engines that stream weights are in no "
+            "graph"
+        )
     harness.check_built(folder, range(len(ranks)) if rank is None else [rank])
     if rank is not None:
         return _rank(folder, rank, arguments)
@@ -215,14 +226,20 @@ def _run(folder: harness.Folder, arguments: argparse.Namespace) -> int:
 def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> int:
     guard = Guard(lambda line: _expire(rank, line), partial(signal.setitimer, signal.ITIMER_REAL))
     guard.start()
-    plan, limits = folder.plan, Limits(step_s=arguments.limit)
+    plan = folder.plan
+    limits = Limits(
+        load_s=arguments.load_limit,
+        meet_s=arguments.meet_limit,
+        bind_s=arguments.meet_limit,
+        step_s=arguments.limit,
+    )
     ranks, needs = plan["ranks"], plan["needs"]
     where = meets_at(os.environ)
     for name, value in plan["environment"].items():
         os.environ.setdefault(name, value)
     guard.phase("rendezvous", limits.meet_s + 10)
     library = load()
-    require("TensorRT", version(library), needs["tensorrt"])
+    _check_library(library, needs["tensorrt"], len(ranks))
     connections = join(rank, len(ranks), where, limits.meet_s, plan["digest"])
     job = Job(
         plan=plan,
@@ -252,6 +269,20 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
     connections.close()
     sys.stdout.flush()
     os._exit(0)  # libraries that hold communicators may hang when they are unloaded
+
+
+def _check_library(library: ModuleType, needs: str, ranks: int) -> None:
+    """Refuse a TensorRT that is too old, or TensorRT-RTX where there are several ranks.
+
+    Raises `MissingError`, saying what there is, and what is wanted.
+    """
+    if not is_rtx(library):
+        require("TensorRT", version(library), needs)
+    elif ranks > 1:
+        raise MissingError(
+            f"TensorRT-RTX {version(library)} is here, which runs no engines of several GPUs: "
+            f"wanted TensorRT {needs} or newer"
+        )
 
 
 def _leave(outcome: Outcome, rank: int, results: Path) -> None:

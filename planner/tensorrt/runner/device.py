@@ -26,6 +26,9 @@ class Cuda:
     def allocate(self, size: int) -> int:
         return int(self.do("cudaMalloc", max(size, 1)))
 
+    def free(self, address: int) -> None:
+        self.do("cudaFree", address)
+
     def upload(self, address: int, array: Bits) -> None:
         kind, data = self.runtime.cudaMemcpyKind, np.ascontiguousarray(array)
         there = data.ctypes.data

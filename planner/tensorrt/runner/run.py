@@ -87,14 +87,23 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loaded:
-    """Engines with their contexts, communicators by their ranks, and buffers by name."""
+    """Engines with their contexts, communicators by their ranks, and buffers by name.
+
+    held : addresses of all memory of the GPU. keep : what must not go before the contexts do.
+    """
 
     job: Job
     parts: Parts
     contexts: dict[str, Foreign]
     communicators: Mapping[tuple[int, ...], Foreign]
     addresses: dict[str, int] = field(default_factory=dict)
+    held: list[int] = field(default_factory=list)
     keep: list[Foreign] = field(default_factory=list)
+
+    def hold(self, size: int) -> int:
+        """Take memory of the GPU until the end."""
+        self.held.append(self.parts.device.allocate(size))
+        return self.held[-1]
 
 
 def run(job: Job, parts: Parts) -> Outcome:
@@ -133,14 +142,29 @@ def _load(job: Job, parts: Parts) -> _Loaded:
             raise RunError(f"{name}: not an engine of this GPU and this TensorRT: build it here")
         if job.budget >= 0:
             engine.weight_streaming_budget_v2 = job.budget
-        context = engine.create_execution_context()
+        context = engine.create_execution_context(_user_managed(parts.library))
         if context is None:
             raise RunError(f"{name}: no memory for an execution context")
         contexts[name] = context
         keep.append(engine)
     parts.guard.phase("joining communicators", job.limits.meet_s)
     made = _communicators(job, parts)
-    return _Loaded(job=job, parts=parts, contexts=contexts, communicators=made, keep=keep)
+    loaded = _Loaded(job=job, parts=parts, contexts=contexts, communicators=made, keep=keep)
+    _share_memory(loaded)
+    return loaded
+
+
+def _user_managed(library: ModuleType) -> Foreign:
+    return library.ExecutionContextAllocationStrategy.USER_MANAGED
+
+
+def _share_memory(loaded: _Loaded) -> None:
+    """Give engines one piece of memory to work in: they run one after another."""
+    contexts = loaded.contexts.values()
+    most = max(int(context.engine.device_memory_size_v2) for context in contexts)
+    address = loaded.hold(most)
+    for context in contexts:
+        context.set_device_memory(address, most)
 
 
 def _communicators(job: Job, parts: Parts) -> dict[tuple[int, ...], Foreign]:
@@ -184,7 +208,7 @@ def _allocate(loaded: _Loaded) -> None:
     job, device = loaded.job, loaded.parts.device
     loaded.parts.guard.phase("allocating buffers", job.limits.load_s)
     for name, buffer in job.plan["buffers"].items():
-        loaded.addresses[name] = device.allocate(_size(buffer))
+        loaded.addresses[name] = loaded.hold(_size(buffer))
         shape, given = tuple(buffer["shape"]), buffer["given"]
         start = _first(job, given, shape) if given else np.zeros(shape, np.float32)
         device.upload(loaded.addresses[name], bits(start, buffer["dtype"]))
@@ -197,11 +221,11 @@ def _give(loaded: _Loaded, document: Document) -> None:
     device, name = loaded.parts.device, document["name"]
     starts: dict[str, int] = {}
     for table, array in loaded.job.tables.get(name, {}).items():
-        starts[table] = device.allocate(array.nbytes)
+        starts[table] = loaded.hold(array.nbytes)
         device.upload(starts[table], array)
     outside = loaded.job.outside(name)
     if outside is not None:
-        first = device.allocate(len(outside.data))
+        first = loaded.hold(len(outside.data))
         for place in range(0, len(outside.data), PIECE):
             device.upload(first + place, outside.data[place : place + PIECE])
         starts |= {weight: first + start for weight, start in outside.starts.items()}
@@ -279,7 +303,8 @@ def _call(loaded: _Loaded, name: str, bind: Mapping[str, tuple[str, int]]) -> No
         holder = loaded.job.plan["buffers"][buffer]
         whole = buffer != "predictions" or tensor == buffer
         step = 0 if whole else _size(holder) // holder["shape"][0]
-        context.set_tensor_address(tensor, loaded.addresses[buffer] + place * step)
+        if not context.set_tensor_address(tensor, loaded.addresses[buffer] + place * step):
+            raise RunError(f"{name}: its engine has no tensor {tensor}: build it again")
     if not context.execute_async_v3(loaded.parts.device.stream):
         raise RunError(f"{name}: TensorRT did not start it")
 
@@ -303,9 +328,12 @@ def _result(loaded: _Loaded) -> Floats:
 
 
 def _close(loaded: _Loaded, graph: list[Foreign]) -> None:
-    """Let go in the order that NCCL needs: graphs, contexts, then communicators."""
+    """Let go in the order that NCCL needs: graphs, contexts, then communicators; then memory."""
     for executable in graph:
         loaded.parts.device.release(executable)
     loaded.contexts.clear()
     for communicator in loaded.communicators.values():
         communicator.destroy()
+    loaded.keep.clear()
+    for address in loaded.held:
+        loaded.parts.device.free(address)
