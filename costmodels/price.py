@@ -27,6 +27,7 @@ from costmodels.kernels import (
     served_as,
     state,
 )
+from costmodels.kernels.common import plain
 from costmodels.kernels.tables import KernelCalibration
 from costmodels.profile import Profile
 from costmodels.program import (
@@ -516,7 +517,7 @@ def _exchange(op: Collective, carried: ExpertTokens, target: Target) -> Priced:
 
 
 def _communication(op: Communication, target: Target) -> Priced:
-    fabric, size = _over(op, target), np.asarray(op.message_bytes, float)
+    fabric, size = _over(op, target), plain(np.asarray(op.message_bytes, float))
     asked = target.algorithm
     algorithm = asked if supports(op.kind, asked, fabric) else "auto"
     own = None if target.profile is None else target.profile.curves
@@ -524,8 +525,14 @@ def _communication(op: Communication, target: Target) -> Priced:
     seconds = collective_time(
         op.kind, size, fabric, algorithm=algorithm, settings=settings, calibration=own
     )
-    largest = float(np.max(size))
-    basis = collective_basis(op.kind, largest, fabric, algorithm=algorithm, calibration=own)
+    basis = collective_basis(
+        op.kind,
+        float(np.max(size)),
+        fabric,
+        algorithm=algorithm,
+        settings=settings,
+        calibration=own,
+    )
     return Priced(kind="communication", seconds=seconds, calls=1, basis=basis)
 
 

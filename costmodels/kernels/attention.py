@@ -138,22 +138,23 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     arrays = (np.asarray(size, float) for size in sizes)
     shape = Shape(*arrays, causal=causal, window=window, mask=mask)
     prepared = prepare(device, precision, kernel, calibration, engine)
+    if kernel == "engine":
+        decoded = _decoded(shape, device, kv_precision or precision, engine)
+        if np.all(shape.queries <= QUERIES):
+            return plain(decoded)
+        longer = np.maximum(call_time(prepared, shape, sustained=sustained), decoded)
+        return plain(np.where(shape.queries > QUERIES, longer, decoded))
     time = call_time(prepared, shape, sustained=sustained)
     if kernel == "auto" and precision == "fp8":  # the best may be to multiply 16 bits
         half = prepare(device, _half(device), kernel, calibration)
         time = np.minimum(time, call_time(half, shape, sustained=sustained))
-    if kernel == "engine":
-        time = _decoding_of(shape, time, device, kv_precision or precision, engine)
     return plain(time)
 
 
-def _decoding_of(shape: Shape, time: Real, device: Device, cache: str, engine: str) -> Real:
+def _decoded(shape: Shape, device: Device, cache: str, engine: str) -> Real:
     """Give an engine's decode for a few queries a request; more take at least as long."""
-    asked = np.minimum(shape.queries, QUERIES)
-    few = replace(shape, queries=asked, keys=_keys_read(shape))
-    decoded = decode_time(_decode_record(device, cache, engine), device, few, cache)
-    longer: Real = np.where(shape.queries > QUERIES, np.maximum(time, decoded), decoded)
-    return longer
+    few = replace(shape, queries=np.minimum(shape.queries, QUERIES), keys=_keys_read(shape))
+    return decode_time(_decode_record(device, cache, engine), device, few, cache)
 
 
 def _decode_record(device: Device, cache: str, engine: str) -> DecodeParameters:

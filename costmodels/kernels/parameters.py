@@ -49,12 +49,16 @@ class Provenance:
         ----------
         margin : factor beyond the range that still counts.
         """
-        known = {name: (least / margin, most * margin) for name, least, most in self.ranges}
-        return all(
-            known[name][0] <= np.min(size) and np.max(size) <= known[name][1]
-            for name, size in sizes.items()
-            if name in known
-        )
+        for name, least, most in self.ranges:
+            size = sizes.get(name)
+            if size is None:
+                continue
+            few = many = size
+            if isinstance(size, np.ndarray):
+                few, many = np.min(size), np.max(size)
+            if few < least / margin or many > most * margin:
+                return False
+        return True
 
     def basis(self, device: str, sizes: Mapping[str, Number], *, alike: bool = True) -> Basis:
         """How well what the record says of `sizes` is known.

@@ -84,6 +84,8 @@ def decode_steps(model: Model, workload: Workload, plan: Plan) -> list[Loop]:
 
 def alike_places(model: Model, workload: Workload, plan: Plan) -> list[int]:
     """Give for every place of a pipeline the first one that has as much of every layer."""
+    if plan.degree(pp.AXIS) == 1:
+        return [0]
     cuts, _ = _balanced(rank_work(model, workload, plan))
     return _alike([pp.gathered(model, cut) for cut in cuts])
 

@@ -142,8 +142,7 @@ class Queue:
             self._used() + batch.rows * self.gain > self.capacity and batch.count and self.count > 1
         ):
             self._preempt(batch)
-        pieces = self._pieces(batch)
-        if pieces:
+        if pieces := self._pieces(batch) if self.waiting or batch.begun else []:
             self._step(batch, pieces)
         elif batch.rows:
             self._decode(batch)
@@ -170,15 +169,17 @@ class Queue:
     def _soonest(self) -> tuple[float, Batch | None]:
         """Tell which batch may run its next step first, and when; never where none has any."""
         at, batch = math.inf, None
-        free = self.free[0]
-        begins = max(free, self.waiting[0].arrival) if self._admits() else math.inf
         for each in self.batches:
-            start = free if each.count else begins
+            start = self.free[0] if each.count else self._begins()
             if each.ready > start:  # noqa: PLR1730  # `max` takes longer than all else here
                 start = each.ready
             if start < at:
                 at, batch = start, each
         return at, batch
+
+    def _begins(self) -> float:
+        """Tell when a batch that is empty may begin a prompt; never where it may not."""
+        return max(self.free[0], self.waiting[0].arrival) if self._admits() else math.inf
 
     def _used(self) -> float:
         """Count tokens of the cache in use, as if the last block of each sequence were filled."""
@@ -258,10 +259,13 @@ class Queue:
 
     def _step(self, batch: Batch, pieces: list[tuple[Sequence, int]]) -> None:
         """Run one step with prompts in it."""
-        tokens = sum(take for _, take in pieces)
-        context = sum(take * sequence.cached for sequence, take in pieces) / tokens
+        tokens = context = 0
+        for sequence, take in pieces:
+            tokens += take
+            context += take * sequence.cached
         rows = batch.rows if self.ways.mixed else 0
-        self._pass(batch, self._times(tokens, context, rows, batch.context / rows if rows else 0.0))
+        length = batch.context / rows if rows else 0.0
+        self._pass(batch, self._times(tokens, context / tokens, rows, length))
         self.trail.prefilled += tokens
         if rows:
             self._advance(batch, 1)
@@ -340,23 +344,24 @@ class Queue:
 
     def _until(self, clock: float) -> None:
         """Note that time has passed."""
-        used = self._used()
-        self.trail.most_tokens = max(self.trail.most_tokens, used)
+        used, trail = self._used(), self.trail
+        trail.most_tokens = max(trail.most_tokens, used)
         if clock > self.clock:
-            self.trail.token_s += used * (clock - self.clock)
+            trail.token_s += used * (clock - self.clock)
             self.clock = clock
 
     def _advance(self, batch: Batch, turns: int) -> None:
         """Give every sequence that decodes as many tokens, and let go of those that are done."""
-        steps = turns * batch.rows
+        steps, trail, running = turns * batch.rows, self.trail, batch.running
         batch.turn += turns
         batch.context += steps * self.gain
         self.context += steps * self.gain
         self.unwritten -= steps
-        self.trail.decoded += steps
-        self.trail.most_tokens = max(self.trail.most_tokens, self._used())
-        while batch.running and batch.running[0][0] == batch.turn:
-            _, _, sequence = heapq.heappop(batch.running)
+        trail.decoded += steps
+        if (used := self._used()) > trail.most_tokens:
+            trail.most_tokens = used
+        while running and running[0][0] == batch.turn:
+            _, _, sequence = heapq.heappop(running)
             self._drop(batch, sequence, sequence.prompt + sequence.left * self.gain)
             self._finish(batch, sequence)
 

@@ -19,6 +19,7 @@ from topology.base.values import dataclass
 ROWS: Final = (0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 TOKENS: Final = (0, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 Column = NDArray[np.float64]
+Grid = list[list[list[list[float]]]]
 PARTS: Final = (0.0, 0.125, 0.5, 1.0)
 """Parts of the longest context at which steps are priced; attention is nearly linear between."""
 
@@ -27,54 +28,48 @@ PARTS: Final = (0.0, 0.125, 0.5, 1.0)
 class StepPrices:
     """Seconds of a step by tokens of prompts, their context, sequences that decode, and theirs.
 
-    kinds : of each place of a pipeline; those of a kind take the same time. seconds : of every kind
-    at each node.
+    grids : seconds at each node, of every kind of place. kinds : of each place of a pipeline; those
+    of a kind take the same time.
     """
 
     nodes: tuple[list[float], list[float], list[float], list[float]]
-    seconds: list[list[list[list[list[float]]]]]
+    grids: list[Grid]
     kinds: tuple[int, ...]
 
     def __call__(self, tokens: float, context: float, rows: float, length: float) -> list[float]:
         """Read the grid at every place, linear in each size."""
-        decoding = _place(self.nodes[2], rows), _place(self.nodes[3], length)
+        sizes, contexts, counts, lengths = self.nodes
+        (r, ra), (k, ka) = _place(counts, rows), _place(lengths, length)
         if not tokens:
-            seconds = _between(self.seconds[0][0], *decoding)
+            seconds = [_between(grid[0][0], r, ra, k, ka) for grid in self.grids]
         else:
-            t, ta = _place(self.nodes[0], tokens)
-            c, ca = _place(self.nodes[1], context)
-            seconds = [0.0] * len(self.seconds[0][0][0][0])
-            for part, plane in ((1 - ta, t), (ta, t + 1)):
-                for share, line in ((part * (1 - ca), c), (part * ca, c + 1)):
-                    if share:
-                        here = _between(self.seconds[plane][line], *decoding)
-                        seconds = [s + share * h for s, h in zip(seconds, here, strict=True)]
+            (t, ta), (c, ca) = _place(sizes, tokens), _place(contexts, context)
+            seconds = []
+            for grid in self.grids:
+                low, high = grid[t], grid[t + 1]
+                fewer, more = _between(low[c], r, ra, k, ka), _between(high[c], r, ra, k, ka)
+                if ca:
+                    fewer += ca * (_between(low[c + 1], r, ra, k, ka) - fewer)
+                    more += ca * (_between(high[c + 1], r, ra, k, ka) - more)
+                seconds.append(fewer + ta * (more - fewer))
         return seconds if len(self.kinds) == 1 else [seconds[kind] for kind in self.kinds]
 
 
-def _between(
-    grid: list[list[list[float]]], rows: tuple[int, float], length: tuple[int, float]
-) -> list[float]:
-    """Read a grid by sequences that decode and their lengths, for every kind of place."""
-    (r, ra), (k, ka) = rows, length
+def _between(grid: list[list[float]], r: int, ra: float, k: int, ka: float) -> float:
+    """Read a grid between its nodes r and r + 1, and k and k + 1."""
     low, high = grid[r], grid[r + 1]
-    return [
-        (below := a + ka * (b - a)) + ra * (c + ka * (d - c) - below)
-        for a, b, c, d in zip(low[k], low[k + 1], high[k], high[k + 1], strict=True)
-    ]
+    a, c = low[k], high[k]
+    below = a + ka * (low[k + 1] - a)
+    return below + ra * (c + ka * (high[k + 1] - c) - below)
 
 
-def _place(nodes: Sequence[float], value: float) -> tuple[int, float]:
+def _place(nodes: list[float], value: float) -> tuple[int, float]:
     """Find the node below a value, and how far it is to the next; beyond the ends it goes on.
 
     >>> _place([0.0, 2.0, 4.0], 3.0), _place([0.0, 2.0, 4.0], 5.0)
     ((1, 0.5), (1, 1.5))
     """
-    low, last = bisect_right(nodes, value) - 1, len(nodes) - 2
-    if low > last:
-        low = last
-    elif low < 0:
-        low = 0
+    low = bisect_right(nodes, value, 1, len(nodes) - 1) - 1
     below = nodes[low]
     return low, (value - below) / (nodes[low + 1] - below)
 
@@ -114,7 +109,7 @@ def step_prices(
     known = {place: priced(place) for place in sorted(set(alike))}
     return StepPrices(
         nodes=(prompts, contexts, decodes, lengths),
-        seconds=np.stack(list(known.values()), axis=-1).tolist(),
+        grids=[seconds.tolist() for seconds in known.values()],
         kinds=tuple(list(known).index(place) for place in alike),
     )
 
