@@ -140,10 +140,7 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     prepared = prepare(device, precision, kernel, calibration, engine)
     if kernel == "engine":
         decoded = _decoded(shape, device, kv_precision or precision, engine)
-        if np.all(shape.queries <= QUERIES):
-            return plain(decoded)
-        longer = np.maximum(call_time(prepared, shape, sustained=sustained), decoded)
-        return plain(np.where(shape.queries > QUERIES, longer, decoded))
+        return plain(_at_least(decoded, prepared, shape, sustained=sustained))
     time = call_time(prepared, shape, sustained=sustained)
     if kernel == "auto" and precision == "fp8":  # the best may be to multiply 16 bits
         half = prepare(device, _half(device), kernel, calibration)
@@ -151,8 +148,16 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     return plain(time)
 
 
+def _at_least(decoded: Real, prepared: PreparedAttention, shape: Shape, *, sustained: bool) -> Real:
+    """Time an engine's attention: its decode for a few queries, at least as long for more."""
+    if np.all(shape.queries <= QUERIES):
+        return decoded
+    longer = np.maximum(call_time(prepared, shape, sustained=sustained), decoded)
+    return np.where(shape.queries > QUERIES, longer, decoded)
+
+
 def _decoded(shape: Shape, device: Device, cache: str, engine: str) -> Real:
-    """Give an engine's decode for a few queries a request; more take at least as long."""
+    """Time an engine's decode of as many queries a request as it decodes at most."""
     few = replace(shape, queries=np.minimum(shape.queries, QUERIES), keys=_keys_read(shape))
     return decode_time(_decode_record(device, cache, engine), device, few, cache)
 
