@@ -211,7 +211,8 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  
             runtime = target.runtime
             reached = runtime.plane_convolution if op.planes else runtime.convolution
             passes = runtime.plane_passes.value if op.planes else 0.0
-            return ("convolve", target.plain, reached.value, passes, op.flop, op.traffic)
+            rates = reached.value, passes, op.eager
+            return ("convolve", target.plain, *rates, op.passes, op.flop, op.traffic)
         case _:
             assert_never(op)
 
@@ -541,12 +542,14 @@ def _convolve(op: Convolve, target: Target) -> Priced:
     cycles = device.multiprocessors.value * device.clock.value
     reached = runtime.plane_convolution if op.planes else runtime.convolution
     peak = device.needed_peak(target.plain)
-    rate = peak if op.eager else np.minimum(peak, cycles * reached.value)
+    known = bool(op.eager) or bool(np.any(op.passes))
+    rate = peak if known else np.minimum(peak, cycles * reached.value)
     memory = np.asarray(op.traffic) / device.memory_bandwidth.value
     seconds = np.maximum(np.asarray(op.flop) / rate, memory)
     if op.eager:
         seconds = seconds + np.asarray(op.flop) / (cycles * op.eager)
+    passes = np.asarray(op.passes)
     if op.planes:
-        passes = np.asarray(op.flop) * runtime.plane_passes.value
-        seconds = seconds + passes / device.memory_bandwidth.value
+        passes = passes + np.asarray(op.flop) * runtime.plane_passes.value
+    seconds = seconds + passes / device.memory_bandwidth.value
     return Priced(kind="convolution", seconds=seconds, kernels=1, basis=Basis.ASSUMED)

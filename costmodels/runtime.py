@@ -53,6 +53,8 @@ class Runtime:
     those over space moves for each FLOP of theirs.
     kernels_of : the runtime that makes its kernels, itself or another whose kernels it replays.
     calls : seconds of host time of some kinds of collectives, where they are not `host_collective`.
+    host_pixel, host_rank : seconds that a request waits for the host, for a decoded pixel that it
+    takes over, and for a rank beyond the first.
     """
 
     name: str
@@ -66,6 +68,8 @@ class Runtime:
     functions: tuple[tuple[str, Fusion], ...]
     kernels_of: str
     calls: tuple[tuple[str, float], ...] = ()
+    host_pixel: float = 0.0
+    host_rank: float = 0.0
 
     def host_call(self, kind: str) -> float:
         """Seconds of host time to issue a collective of a kind."""

@@ -529,6 +529,7 @@ class Convolve(Operation):
     planes : two-dimensional, as images have them; video decoders also run along time.
     eager : FLOP for which eager code keeps a multiprocessor a cycle with other work, such as norms
     and copies, after the products; 0 where none is known.
+    passes : bytes that eager code moves after the products, where those are known.
     """
 
     name: str
@@ -536,6 +537,7 @@ class Convolve(Operation):
     traffic: Real
     planes: bool = False
     eager: float = 0.0
+    passes: Real = 0.0
 
 
 Communication = Collective | SendReceive

@@ -397,15 +397,18 @@ def vae_decode(work: RankWork, degree: int) -> Loop:
     vae = work.model.vae
     if vae is None:
         return Loop(name="vae_decode", count=1, body=())
+    habits = work.workload.habits
     share = SERIAL_SHARE + (1 - SERIAL_SHARE) / degree if degree > 1 else 1.0
-    tiles = vae.may_tile and work.model.named_in(work.workload.habits.tiled_decode)
+    tiles = vae.may_tile and work.model.named_in(habits.tiled_decode)
+    slow = "any" in habits.slow_decoders or work.model.named_in(habits.slow_decoders)
     again = vae.overlap if tiles else 1.0
     pixels = work.share.batch * work.workload.pixels * share * again
     decode = Convolve(
         name=vae.name,
-        flop=pixels * vae.flop_per_pixel,
+        flop=pixels * vae.flop_per_pixel * (vae.eager_work if slow else 1.0),
         traffic=pixels * vae.peak_bytes_per_pixel,
-        eager=vae.eager if work.workload.habits.slow_decoder else 0.0,
+        eager=vae.eager if slow else 0.0,
+        passes=pixels * vae.eager_bytes if slow else 0.0,
         planes=work.model.latent is not None and work.model.latent.temporal == 1,
     )
     return Loop(name="vae_decode", count=1, body=(decode,))

@@ -331,8 +331,10 @@ class Vae:
     tile : pixels a side of the tiles that everybody cuts a frame into; 0 where it may be whole.
     may_tile : pixels of a tile where an engine asks for tiles, whose overlap makes the decode
     `overlap` times as long; 0 where it has no such way.
-    parallel : engines exist that split the decode over GPUs. eager : FLOP for which
-    eager code keeps a multiprocessor a cycle with norms and copies; 0 where nobody measured it.
+    parallel : engines exist that split the decode over GPUs.
+    eager : FLOP for which eager code keeps a multiprocessor a cycle with norms and copies; 0 where
+    nobody measured it. eager_work, eager_bytes : of a FLOP the FLOP at the peak of 16 bits that
+    take as long in eager code, and bytes of a pixel that it moves beside, where those are known.
     """
 
     name: str
@@ -345,6 +347,8 @@ class Vae:
     overlap: float = 1.0
     parallel: bool = False
     eager: float = 0.0
+    eager_work: float = 1.0
+    eager_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,11 @@ from topology.base.values import dataclass
 
 _SOURCED: Final = ("kind", "source")
 _OPTIONAL: Final = ("vae", "transformers", "attention", "own", "encoders", "defaults")
+_DECODER: Final = (
+    ("may_tile", "1"), ("overlap", "1"), ("eager", "FLOP"), ("eager_work", "1"),
+    ("eager_bytes", "B"),
+)  # fmt: skip
+"""What is known of some decoders, each in its unit."""
 _REQUEST_KEYS: Final = tuple(field.name for field in fields(Defaults))
 
 
@@ -185,10 +190,8 @@ def _vae(table: Fields) -> VaeEntry:
         peak_bytes_per_pixel=_quantity(table, table, "peak_bytes_per_pixel", "B"),
         frames_at_once=table.integer("frames_at_once", low=0),
         tile=table.integer("tile", low=0, default=0),
-        may_tile=_quantity(table, table, "may_tile", "1") if table.has("may_tile") else 0.0,
-        overlap=_quantity(table, table, "overlap", "1") if table.has("overlap") else 1.0,
         parallel=table.boolean("parallel", default=False),
-        eager=_quantity(table, table, "eager", "FLOP") if table.has("eager") else 0.0,
+        **{name: _quantity(table, table, name, unit) for name, unit in _DECODER if table.has(name)},
     )
     channels = table.integer("channels", high=CHANNELS)
     return VaeEntry(vae=vae, class_name=table.text("class"), channels=channels)

@@ -94,7 +94,8 @@ class Habits:
 
     text_tower : when a tower that does not depend on the step is run.
     repository : the model's own repository runs it, in eager PyTorch.
-    slow_decoder : images are decoded in eager code, whatever runs the rest.
+    slow_decoders : models whose images are decoded in eager code, whatever runs the rest; ``any``
+    for all.
     rings : how keys and values go round.
     exchanges_apart : queries, keys and values go to their heads one after the other.
     batched_guidance : models whose forwards of a step are one, over a batch of so many.
@@ -116,14 +117,15 @@ class Habits:
     functions move and launch in eager PyTorch, and compiled : likewise once compiled. All by family
     of models, ``any`` for the rest; the last two also by a model of its own.
     masks : what is passed to self-attention, by family: ``keys`` (one flag a key) or ``pairs``
-    (one a query and key). host : by runtime.
+    (one a query and key). host : by runtime. pixel, rank : seconds of a request in which the device
+    waits for its host, a decoded pixel that is taken over, and a rank beyond the first.
     caches : precision of keys and values that checkpoints of a precision ask for, where an engine
     takes that precision from a checkpoint alone.
     """
 
     text_tower: TextTower = "usual"
     repository: bool = False
-    slow_decoder: bool = False
+    slow_decoders: tuple[str, ...] = ()
     rings: Rings = "urgent"
     exchanges_apart: bool = False
     batched_guidance: tuple[str, ...] = ()
@@ -145,6 +147,8 @@ class Habits:
     compiled: Mapping[str, Mapping[str, Fusion]] = field(default_factory=dict, hash=False)
     masks: Mapping[str, str] = field(default_factory=dict, hash=False)
     host: Mapping[str, HostTimes] = field(default_factory=dict, hash=False)
+    pixel: Sourced | None = field(default=None, metadata={"unit": "s"}, hash=False)
+    rank: Sourced | None = field(default=None, metadata={"unit": "s"}, hash=False)
     caches: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
@@ -153,7 +157,7 @@ class Habits:
         return replace(
             self, rings="gathered" if self.rings == "gathered" else "urgent", tokens=(),
             installed_attention=False, attention={}, eager={}, compiled={}, masks={}, host={},
-            caches={}, beside=0, messages="", rounding=1.0, roundings={},
+            pixel=None, rank=None, caches={}, beside=0, messages="", rounding=1.0, roundings={},
         )  # fmt: skip
 
     def ways(self, model: "Model", fabric: Fabric | None, device: Device) -> tuple[TokenWay, ...]:

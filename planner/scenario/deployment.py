@@ -128,6 +128,10 @@ class Deployment:
         runtime, host = self.runtime, self.habits.host.get(self.runtime.name)
         if host is not None:
             runtime = host.of(runtime)
+        pixel, rank = (
+            0.0 if time is None else time.value for time in (self.habits.pixel, self.habits.rank)
+        )
+        runtime = replace(runtime, host_pixel=pixel, host_rank=rank)
         if self.habits.repository and runtime.name == "torch-eager":
             return runtime.moving(dict(model.own.traffic))
         return runtime.doing(self.habits.functions(runtime.name, model.family, model.name))

@@ -129,7 +129,8 @@ def _priced(
     scenario: Scenario, plan: Plan, programs: Lowered, prices: Prices
 ) -> tuple[Column, Column]:
     deployment = scenario.deployment
-    costs = costs_of(programs.places, deployment.target(scenario.model, plan), prices)
+    target = deployment.target(scenario.model, plan)
+    costs = costs_of(programs.places, scenario.workload, target, prices)
     latency = sum((stage.time for stage in costs.values()), start=np.zeros(()))
     each = communicator_bytes(deployment.profile)
     held = [

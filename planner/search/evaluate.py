@@ -10,7 +10,7 @@ import numpy as np
 from costmodels import memory
 from costmodels.basis import Basis
 from costmodels.price import Prices, Target
-from costmodels.program import Loop, Program, Real
+from costmodels.program import Loop, Program, Real, ceil_div
 from costmodels.timeline import Cost, cost
 from planner.engines.tables import allowed
 from planner.lowering import decode_steps, lower, lower_places
@@ -107,7 +107,7 @@ def _evaluate(
     scenario: Scenario, plan: Plan, programs: Lowered, target: Target, prices: Prices
 ) -> PlanEstimate:
     model, workload, deployment = scenario.model, scenario.workload, scenario.deployment
-    costs = costs_of(programs.places, target, prices)
+    costs = costs_of(programs.places, workload, target, prices)
     if "text_tower" in costs:
         costs["text_encode"] = costs["text_encode"] + costs.pop("text_tower")
     if workload.speculation is not None:
@@ -158,9 +158,18 @@ def _drafted(
 
 
 def costs_of(
-    places: Sequence[Program], target: Target, prices: Prices | None = None
+    places: Sequence[Program], workload: Workload, target: Target, prices: Prices | None = None
 ) -> dict[str, Cost]:
-    """Price every stage of a request over the places of a pipeline.
+    """Price every stage of a request, and its ``output`` where a host takes its time over it."""
+    costs, runtime = _stages(places, target, prices), target.runtime
+    images = ceil_div(workload.batch, dict(places[0].axes).get("dp", 1))
+    waits = images * workload.pixels * runtime.host_pixel
+    waits = waits + runtime.host_rank * (target.ranks - 1)
+    return {**costs, "output": Cost(host=waits)} if np.any(waits) else costs
+
+
+def _stages(places: Sequence[Program], target: Target, prices: Prices | None) -> dict[str, Cost]:
+    """Price every stage over the places of a pipeline.
 
     M forwards of a step, or pieces of all steps, pass P places one after another, and then wait
     for the slowest: the sum of one turn at each and M - 1 turns at the slowest. A program has

@@ -214,9 +214,10 @@ def simulate(
     spent: dict[str, float] = defaultdict(float)
     for turn in turns:
         spent[SHOWN_AS.get(turn.stage.name, turn.stage.name)] += turn.seconds
+    beside = {"output": estimate.stages_s["output"]} if "output" in estimate.stages_s else {}
     return Simulation(
         estimate=estimate,
-        stages_s=dict(spent),
+        stages_s={**spent, **beside},
         stage=main.stage.name,
         turns=main.count,
         turn_s=main.ran.seconds,
@@ -224,14 +225,19 @@ def simulate(
         events=events,
         tasks=sum(len(turn.work.tasks) for turn in turns),
         path=tuple(critical_path(main.work, main.ran)),
-        latencies_s=_latencies(turns) if disturbed.runs > 1 else (),
+        latencies_s=_latencies(turns, sum(beside.values())) if disturbed.runs > 1 else (),
     )
 
 
-def _latencies(turns: Sequence["_Turn"]) -> tuple[float, ...]:
-    """Draw requests: each of their turns takes as long as one of the runs, by chance."""
+def _latencies(turns: Sequence["_Turn"], beside: float) -> tuple[float, ...]:
+    """Draw requests: each of their turns takes as long as one of the runs, by chance.
+
+    Parameters
+    ----------
+    beside : seconds of a request outside of them.
+    """
     draw = np.random.default_rng(0)
-    total = np.zeros(DRAWN)
+    total = np.full(DRAWN, beside)
     for turn in turns:
         count = round(turn.count)
         samples = np.asarray(turn.samples)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from costmodels.basis import Basis
 from costmodels.collectives import collective_time
 from costmodels.kernels import attention_time, matmul_time, pointwise_time
-from costmodels.price import Target, price
+from costmodels.price import Prices, Target, cached_price, price
 from costmodels.program import (
     Attention,
     Collective,
@@ -166,6 +166,19 @@ def test_what_eager_decoders_do_besides_comes_after_their_products():
     compiled = price(Convolve(name="vae", flop=1e15, traffic=1.0), TARGET).seconds
     assert eager == pytest.approx(1e15 / 989.4e12 + 1e15 / (132 * 1.98e9 * 500), rel=0.01)
     assert eager > compiled
+
+
+def test_passes_of_eager_decoders_come_after_their_products_at_the_pace_of_memory():
+    moved = price(Convolve(name="vae", flop=1e15, traffic=1.0, passes=3.35e12), TARGET).seconds
+    assert moved == pytest.approx(1e15 / 989.4e12 + 1.0, rel=0.01)
+
+
+def test_a_decoder_in_eager_code_is_not_taken_for_the_compiled_one_that_was_priced_before():
+    prices: Prices = {}
+    compiled, eager = Convolve(name="vae", flop=1e15, traffic=1.0), {"eager": 500, "passes": 1e12}
+    known = cached_price(compiled, TARGET, prices).seconds
+    for name, value in eager.items():
+        assert cached_price(replace(compiled, **{name: value}), TARGET, prices).seconds != known
 
 
 def test_convolutions_are_bound_by_arithmetic_or_memory():

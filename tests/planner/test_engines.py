@@ -82,8 +82,9 @@ def test_engines_that_keep_keys_of_the_text_are_faster():
         planner.estimate("cosmos3", engine=name, **asked) for name in ("vllm-omni", "diffusers")
     )
 
+    usual = planner.estimate("cosmos3", **asked)
     assert once.latency_s < again.latency_s
-    assert planner.estimate("cosmos3", **asked).latency_s == once.latency_s
+    assert usual.stages_s["denoise"] == once.stages_s["denoise"]
 
 
 def test_what_was_asked_goes_before_the_habit():

@@ -568,6 +568,39 @@ def test_eager_pytorch_decodes_a_picture_as_fast_as_measured():
     assert eager.stages_s["vae_decode"] == pytest.approx(0.0797, rel=0.1)
 
 
+def test_one_gpu_beats_eight_for_a_small_picture_in_vllm_omni():
+    """NVIDIA/cosmos inference_benchmarks.md, B200, 720p: 1.77 s on one GPU, 3.41 on eight.
+
+    Of 50 steps 41 have two forwards, on one GPU priced as 46 of two.
+    """
+    size = {"hardware": "b200", "height": 720, "width": 1280, "frames": 1}
+    one, eight = (
+        priced("cosmos3-nano", plan=plan, engine="vllm-omni@0.26", steps=steps, **size)
+        for plan, steps in (("single", 46), ("cfg2.ulysses4", 50))
+    )
+    newest = priced("cosmos3-nano", plan="cfg2.ulysses4", engine="vllm-omni", steps=50, **size)
+
+    assert one.latency_s == pytest.approx(1.77, rel=0.15)
+    assert eight.latency_s == pytest.approx(3.41, rel=0.15)
+    assert eight.stages_s["output"] - newest.stages_s["output"] == pytest.approx(7 * 0.18)
+
+
+def test_a_host_takes_over_each_image_of_its_replica():
+    size = {"engine": "diffusers", "height": 1024, "width": 1024, "batch": 4}
+    alone = priced("flux.1-dev", plan="single", **size).stages_s["output"]
+
+    assert alone == pytest.approx(4 * 1024 * 1024 * 28e-9)
+    assert priced("flux.1-dev", plan="dp2", **size).stages_s["output"] == alone / 2
+    assert "output" not in priced("flux.1-dev", runtime="tensorrt").stages_s
+
+
+def test_wans_decoder_takes_as_long_in_32_bits_as_measured():
+    """sgl-project/sglang#18540: 81 frames of 720p in 9.58 s before another layout, in no fit."""
+    wan = priced("wan2.1-14b", hardware="h100-sxm", engine="sglang", height=720, width=1280)
+
+    assert wan.stages_s["vae_decode"] == pytest.approx(9.58, rel=0.05)
+
+
 def test_eager_decodes_of_pictures_wait_for_memory_where_it_is_slow():
     """22.2 of 79.7 ms on an H200 are passes over memory; an L40 takes 5.6 times as long."""
     fast, slow = (

@@ -23,15 +23,16 @@ OPTIONS: Final = (
 )  # fmt: skip
 """What is asked of the planner beside the model and the number of GPUs."""
 
-Part = Literal["latency", "denoise", "step", "prefill", "speedup"]
+Part = Literal["latency", "pipeline", "denoise", "step", "prefill", "speedup"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFigure:
     """One published time of a plan.
 
-    part : what the seconds are of: the whole, the ``denoise`` stage, one ``step``, the
-    ``prefill``; for ``speedup`` the denoise stage, of which only the ratio to one GPU is compared.
+    part : what the seconds are of: the whole, the ``pipeline`` on the device, before frames are
+    handed over, the ``denoise`` stage, one ``step``, the ``prefill``; for ``speedup`` the denoise
+    stage, of which only the ratio to one GPU is compared.
     height, width, frames, steps, input_tokens, output_tokens : 0 for the model's usual ones.
     warmup_steps : -1 for the usual number.
     group : line that it counts in, empty for that of its family.
@@ -62,9 +63,10 @@ class PlanFigure:
     @property
     def predicted(self) -> float:
         """Seconds of the same part, as the planner prices it."""
-        estimate = _priced(replace(self, seconds=1.0, source="-", part="latency"))
+        part = self.part if self.part == "pipeline" else "latency"
+        estimate = _priced(replace(self, seconds=1.0, source="-", part=part))
         match self.part:
-            case "latency":
+            case "latency" | "pipeline":
                 return estimate.latency_s
             case "step":
                 return estimate.step_s
@@ -82,8 +84,11 @@ def _priced(figure: PlanFigure) -> PlanEstimate:
         options["offload"] = True
     if figure.warmup_steps >= 0:
         options["warmup_steps"] = figure.warmup_steps
-    request = request_of(figure.model, figure.gpus, options)
-    return price(resolve(request), parse_plan(figure.plan))
+    scenario = resolve(request_of(figure.model, figure.gpus, options))
+    if figure.part == "pipeline":
+        habits = replace(scenario.deployment.habits, pixel=None)
+        scenario = replace(scenario, deployment=replace(scenario.deployment, habits=habits))
+    return price(scenario, parse_plan(figure.plan))
 
 
 def read_figures(text: str) -> list[PlanFigure]:
