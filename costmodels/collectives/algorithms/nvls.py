@@ -55,7 +55,7 @@ class NvlsTree(Algorithm):
 
     .. math::
         start = launch + 2 \lceil \log_2 N \rceil\,hop, \quad
-        stream = m \max((1 + relay)\,\beta_{link}, w\,\beta_{network})
+        stream = m \max((1 + relay)\,\beta_{link}, w\,\beta_{network} / branching)
 
     with m the message, N the nodes, w = 1 for two nodes and 2 for more, and `relay` what a GPU
     loses of its links to passing its share of the node's sum on to the network and taking it
@@ -71,7 +71,7 @@ class NvlsTree(Algorithm):
         travel = 2 * tree_depth(nodes) * self.hop.tree_step
         start = self.curve.start(1, message_bytes / self.fabric.ranks)
         inside = (1 + self.curve.copy_reduce) * self.curve.per_byte_on(self.fabric)
-        outside = tree_passes(nodes) * self.hop.per_byte
+        outside = tree_passes(nodes) * self.hop.per_byte / self.hop.branching
         streams = message_bytes * inside, message_bytes * outside
         return self.hop.join(self.curve, start, travel, streams)
 
