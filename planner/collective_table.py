@@ -5,7 +5,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from costmodels.basis import Basis
-from costmodels.collectives import Calibration, basis, choose, collective_time, steps
+from costmodels.collectives import (
+    Calibration,
+    basis,
+    bus_factor,
+    choose,
+    collective_time,
+    steps,
+)
 from costmodels.tables import profile_for
 from topology.base import (
     InputError,
@@ -522,14 +529,3 @@ def links(gpus: int, hardware: str, nodes: int = 0) -> tuple[Fabric, str]:
     """Describe the links of so many GPUs of catalogue hardware, and give its name."""
     node = find_hardware(hardware)
     return node.fabric(gpus, nodes), node.name
-
-
-def bus_factor(op: str, ranks: int) -> float:
-    """Bus bandwidth over algorithm bandwidth, as nccl-tests defines it.
-
-    >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("broadcast", 8)
-    (1.75, 0.875, 1.0)
-    """
-    if op == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    return 1.0 if op in ("broadcast", "reduce", "send_recv") else (ranks - 1) / ranks

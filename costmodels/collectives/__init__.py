@@ -20,6 +20,7 @@ from costmodels.collectives.operations import (
     PROTOCOLS,
     Op,
     WireProtocol,
+    bus_factor,
     least_bytes,
     read_op,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "Times",
     "WireProtocol",
     "basis",
+    "bus_factor",
     "choose",
     "collective_time",
     "least_bytes",

@@ -11,12 +11,19 @@ from costmodels.collectives.algorithms import BY_NAME, Algorithm
 from costmodels.collectives.choice import build, nccl_pricing
 from costmodels.collectives.engines import EngineKernels
 from costmodels.collectives.measured import Calibration
-from costmodels.collectives.operations import PAIRWISE_OPS, Op, read_op
+from costmodels.collectives.operations import (
+    PAIRWISE_OPS,
+    Op,
+    bus_factor,
+    pace_of,
+    read_op,
+)
 from costmodels.collectives.pricing import (
     AsMeasured,
     Fastest,
     Launched,
     Mixed,
+    Paced,
     Pricing,
     always,
     fastest,
@@ -35,6 +42,7 @@ from topology.base.values import dataclass
 from topology.catalogue import Fabric
 
 _PRICINGS: Final = 4096  # remembered
+_LARGE: Final = 2.0**30  # B, whose bus bandwidth large messages keep
 _OCTAVE: Final = 2.0  # public tables have one size an octave; their range reaches as far
 
 Sizes = TypeVar("Sizes", float, NDArray[Any])
@@ -157,7 +165,8 @@ def basis(
     MEASURED where a curve was fitted on this very machine, for this operation, number of ranks and
     size; CALIBRATED where it was for this generation and link; EXTRAPOLATED below the smallest size
     of either and up to four times the largest; DATASHEET where it is carried over by its mechanism;
-    ASSUMED for sizes or curves that nobody measured.
+    ASSUMED for sizes or curves that nobody measured, and for exchanges of several GPUs over PCIe on
+    a server that nobody measured: servers of one kind differ.
 
     >>> from topology.catalogue import find_hardware
     >>> basis("all_gather", 1e6, find_hardware("h100-sxm").fabric(4)).name
@@ -180,8 +189,22 @@ def basis(
             return Basis.MEASURED if inside else known
         shipped = basis(op, size, fabric, algorithm=algorithm, settings=settings)
         return max(known, shipped)
-    measured = fitted.kind == "measured" and not fitted.carried
-    return known if measured and fitted.covers(op, fabric) else Basis.DATASHEET
+    pace = pace_of(read_op(op), fabric)
+    if pace is None and _differs(read_op(op), fabric):
+        return Basis.ASSUMED
+    there = pace is not None and pace.fabric.ranks == fabric.ranks
+    measured = fitted.kind == "measured" and not fitted.carried and fitted.covers(op, fabric)
+    return known if there or measured else Basis.DATASHEET
+
+
+def _differs(op: Op, fabric: Fabric) -> bool:
+    """Whether servers of one kind are known to be far apart: exchanges through a host's tree.
+
+    Eight L20 exchange at 1.2 GB/s each in one server (xDiT's PixArt) and at 6 in another
+    (NVIDIA/nccl#1817).
+    """
+    shared = fabric.link == "pcie" and fabric.local > 2
+    return shared and op == "all_to_all"
 
 
 def _checked(message_bytes: float) -> float:
@@ -284,6 +307,11 @@ class _Call:
         numbers, own = tuning().at(self.settings.nccl), self.calibration
         protocols = self.settings.protocols
         way = nccl_pricing(self.op, self.fabric, numbers, algorithm, own, protocols=protocols)
+        pace = pace_of(self.op, self.fabric)
+        if pace is not None:
+            usual = nccl_pricing(pace.op, pace.fabric, numbers)
+            expected = bus_factor(pace.op, pace.fabric.ranks) * _LARGE / usual.time(_LARGE)
+            way = Paced(way=way, factor=expected / pace.bus)
         if own is None or algorithm is not None:
             return way
         times = own.times_of(self.op, self.fabric, launch)

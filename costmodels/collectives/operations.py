@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.base import unknown
-from topology.catalogue import Fabric
+from topology.catalogue import Fabric, Pace
 
 Op = Literal[
     "all_reduce",
@@ -58,6 +58,25 @@ def ring_transfers(op: Op, ranks: int) -> int:
     (6, 4)
     """
     return ranks if op in ("broadcast", "reduce") else ring_steps(op, ranks)
+
+
+def pace_of(op: Op, fabric: Fabric) -> Pace | None:
+    """Find what was measured for `op`, or for what goes the same ways, on the host of a group."""
+    exchanged = op in ("all_to_all", "gather", "scatter")
+    stands = "all_to_all" if exchanged else "all_reduce"
+    paces = fabric.paces if fabric.nodes == 1 else ()
+    return next((pace for pace in paces if pace.op == stands), None)
+
+
+def bus_factor(op: str, ranks: int) -> float:
+    """Bus bandwidth over algorithm bandwidth, as nccl-tests defines it.
+
+    >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("broadcast", 8)
+    (1.75, 0.875, 1.0)
+    """
+    if op == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return 1.0 if op in ("broadcast", "reduce", "send_recv") else (ranks - 1) / ranks
 
 
 def least_bytes(op: Op, message_bytes: Amount, fabric: Fabric) -> Amount:

@@ -163,6 +163,21 @@ class AsMeasured:
         return self.times.time(message_bytes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paced:
+    """A call whose bytes take `factor` times as long as usual, on a host that was measured."""
+
+    way: Pricing
+    factor: float
+
+    def at(self, message_bytes: float) -> Choice:
+        return self.way.at(message_bytes)
+
+    def time(self, message_bytes: Amount) -> Amount:
+        start = self.way.time(0.0)
+        return start + (self.way.time(message_bytes) - start) * self.factor
+
+
 def fastest(ways: Sequence[Pricing]) -> Pricing:
     """Take the best of several pricings at every size."""
     if len(ways) == 1:

@@ -81,7 +81,8 @@ class Hop:
 
     step, tree_step : s a dependent step of a ring, of a tree. pair : s before data streams between
     a pair of ranks. message : s a remote peer.
-    per_byte, exchange : s a byte of a whole node. branching : share of its pace. flow : s a byte between one pair of ranks.
+    per_byte, exchange : s a byte of a whole node. branching : share of its pace that trees keep.
+    flow : s a byte between one pair of ranks.
     sharpness : 0 where there is no network.
     """
 

@@ -82,6 +82,7 @@ def advice(
     yield from length_notes(scenario)
     if not served:
         yield from _peers_note(scenario, peers)
+        yield from _exchange_note(scenario, peers)
         yield from _replicas(lead, peers, objective)
         yield from throughput_note(scenario.model.kind, scenario.request.batch, lead.gpus)
     yield from _decode(scenario, lead)
@@ -245,6 +246,35 @@ def _peers_note(scenario: Scenario, plans: Sequence[PlanEstimate]) -> Iterator[s
         f"{hardware.without_peers}; "
         f"with it {first.plan} takes {reached}, not {format_seconds(first.latency_s)}"
     )
+
+
+def _exchange_note(scenario: Scenario, plans: Sequence[PlanEstimate]) -> Iterator[str]:
+    """Say where servers with twice or half the pace of exchanges over PCIe turn the order round."""
+    shared = [(plan, _exchanged_over_pcie(scenario, plan)) for plan in plans]
+    exchanging = next(((plan, gpus) for plan, gpus in shared if gpus), None)
+    other = next((plan for plan, gpus in shared if not gpus), None)
+    if exchanging is None or other is None:
+        return
+    first, gpus = exchanging
+    talk = first.breakdown_s.get("communication_exposed", 0.0)
+    if first.latency_s - talk / 2 < other.latency_s < first.latency_s + talk:
+        yield (
+            f"{first.plan} and {other.plan} may change places: how fast {gpus} GPUs "
+            f"exchange over PCIe differs up to five times between servers of one kind; measure "
+            f"alltoall_perf and give its bus bandwidth in a [[measured]] table of --topology"
+        )
+
+
+def _exchanged_over_pcie(scenario: Scenario, plan: PlanEstimate) -> int:
+    """Count the GPUs of a node that exchange over PCIe where nobody measured how fast; 0 for none.
+
+    Two GPUs share no part of a host's tree.
+    """
+    placed = plan.placement
+    fabrics = placed.fabrics if placed else scenario.deployment.fabrics(plan.plan)
+    group = fabrics.get("ulysses") if plan.plan.degree("ulysses") > 1 else None
+    shared = group is not None and group.link == "pcie" and not group.paces
+    return group.local if group is not None and shared and group.local > 2 else 0
 
 
 def _replicas(lead: PlanEstimate, peers: list[PlanEstimate], objective: Objective) -> Iterator[str]:

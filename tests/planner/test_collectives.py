@@ -8,10 +8,9 @@ from growth import TRIES, seconds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.collectives import OPS, collective_time
+from costmodels.collectives import OPS, bus_factor, collective_time
 from planner.collective_table import (
     HEADERS,
-    bus_factor,
     over_gpus,
     side_by_side,
     sizes_of,

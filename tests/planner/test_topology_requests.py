@@ -9,12 +9,14 @@ from commands import run
 from machinetexts import MIXED, crossed_pairs, far_apart, matrix, two_sockets
 
 import planner
-from costmodels.collectives import collective_time
+from costmodels.collectives import basis, collective_time
 from planner.command.cli import main
 from planner.request.subset import read_machine
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError
 from topology.catalogue import find_hardware
+from topology.machine import fabric
+from topology.readers import read_topology
 
 PAIR = matrix(2, lambda a, b: "PHB")
 SLICES = (
@@ -238,6 +240,10 @@ def test_four_gpus_joined_by_all_their_links_reach_what_a_switch_gives_rings(
     assert rate == pytest.approx(bus, rel=0.08)
 
 
+SERVER = 'name = "box"\nhosts = 1\nhardware = "rtx-pro-6000"\n'
+REACHED = '[[measured]]\nop = "all_to_all"\nbus_bandwidth = "4 GB/s"\n'
+
+
 @pytest.mark.parametrize(("told", "within"), [(False, 0.1), (True, 0.3)])
 def test_exchanges_of_eight_l20_are_as_fast_as_was_measured(told, within):
     """NVIDIA/nccl#1817: all-to-all at 6.13 GB/s, the mean over 8 B to 512 MiB."""
@@ -251,6 +257,36 @@ def test_exchanges_of_eight_l20_are_as_fast_as_was_measured(told, within):
     rates = sizes * (7 / 8) / collective_time("all_to_all", sizes, node)
 
     assert np.mean(rates) == pytest.approx(6.13e9, rel=within)
+
+
+def test_what_nccl_tests_reached_rules_the_pace_of_a_host():
+    """Large messages take as long as was measured, small ones start as before; JSON keeps it."""
+    machine, plain = read_topology(SERVER + REACHED), read_topology(SERVER)
+    again = read_topology(json.dumps(machine.to_dict()), hardware=machine.hardware)
+    count = len(machine.gpus)
+    eight, usual, kept = (fabric(m, range(count)) for m in (machine, plain, again))
+    rate = 2.0**30 * (count - 1) / count / collective_time("all_to_all", 2.0**30, eight)
+
+    assert rate == pytest.approx(4e9, rel=0.02)
+    assert collective_time("all_to_all", 8.0, eight) == pytest.approx(
+        collective_time("all_to_all", 8.0, usual), rel=0.05
+    )
+    assert collective_time("all_reduce", 2.0**30, eight) == (
+        collective_time("all_reduce", 2.0**30, usual)
+    )
+    assert [pace.bus for pace in kept.paces] == [4e9]
+    for some in (eight, fabric(machine, range(4))):
+        assert basis("all_to_all", 2.0**24, some) < basis("all_to_all", 2.0**24, usual)
+
+
+def test_plans_that_exchange_over_pcie_are_said_to_be_uncertain_until_somebody_measured():
+    asked = {"gpus": 4, "engine": "xdit"}
+    usual = planner.recommend("flux.1-dev", hardware="l20", **asked)
+    there = SERVER.replace("rtx-pro-6000", "l20") + REACHED
+    known = planner.recommend("flux.1-dev", topology=there, **asked)
+
+    assert any("may change places: how fast 4 GPUs exchange" in line for line in usual.advice)
+    assert not any("may change places" in line for line in known.advice)
 
 
 def test_a_pair_under_one_switch_is_slower_where_copies_are_staged():

@@ -130,6 +130,23 @@ def test_measured_tables_that_cannot_be_are_one_line(rows, said):
         read_topology(TOML + rows)
 
 
+REACHED = '[[measured]]\nop = "all_to_all"\nbus_bandwidth = "4 GB/s"\n'
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ('[[measured]]\nop = "broadcast"\nbus_bandwidth = "1 GB/s"', "all_reduce or all_to_all"),
+        (REACHED + "gpus = 99", "of 99 GPUs"),
+        (REACHED + 'label = "SYS"', "expected op"),
+        ('[[measured]]\nop = "all_to_all"', "measured: "),
+    ],
+)
+def test_reached_tables_that_cannot_be_are_one_line(rows, said):
+    with pytest.raises(ValueError, match=said):
+        read_topology(TOML + rows)
+
+
 def test_measured_must_be_tables():
     with pytest.raises(TopologyError, match="measured is"):
         read_cluster(TOML + "measured = 3")

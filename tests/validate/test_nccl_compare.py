@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machinetexts import matrix
 
-from costmodels.collectives import NcclSettings, collective_time
-from planner.collective_table import bus_factor
+from costmodels.collectives import NcclSettings, bus_factor, collective_time
 from planner.command.cli import main
 from planner.rendering.plot import plot
 from topology.base import InputError

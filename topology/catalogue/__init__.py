@@ -1,7 +1,15 @@
 """What vendors sell: devices, the nodes they come in, links and their rates, rented machines."""
 
 from topology.catalogue.devices import Architecture, Device, Precision
-from topology.catalogue.fabric import Fabric, LinkKind, Network, NetworkKind, pcie_bandwidth
+from topology.catalogue.fabric import (
+    Fabric,
+    LinkKind,
+    Network,
+    NetworkKind,
+    Pace,
+    Paced,
+    pcie_bandwidth,
+)
 from topology.catalogue.hardware import (
     CROWD,
     NEWEST_PCIE,
@@ -35,7 +43,8 @@ from topology.catalogue.tables import (
 
 __all__ = [
     "CROWD", "NEWEST_PCIE", "NO_PEERS", "Architecture", "Device", "Fabric", "Hardware",
-    "LinkKind", "NcclRates", "Network", "NetworkKind", "NvlinkGeneration", "Precision", "Rates",
+    "LinkKind", "NcclRates", "Network", "NetworkKind", "NvlinkGeneration", "Pace", "Paced",
+    "Precision", "Rates",
     "all_devices", "all_hardware", "architecture_of", "by_device", "by_product",
     "capability_of", "check_pcie_generation", "evenly", "find_hardware", "gpu_names",
     "link_rates", "named_instance", "names_file", "nvlink_generation", "pcie_bandwidth",

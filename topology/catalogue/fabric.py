@@ -18,6 +18,22 @@ NetworkKind = Literal[
 there, ``efa_v1`` is the first generation of EFA (p4d), ``ethernet`` TCP sockets."""
 
 
+Paced = Literal["all_reduce", "all_to_all"]
+"""Collectives that a pace is of: one stands for all around a ring, one for all between pairs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """What large messages of a collective were measured to reach on some GPUs of one host.
+
+    fabric : the links of these GPUs. bus : bytes a second, as nccl-tests prints bus bandwidth.
+    """
+
+    op: Paced
+    fabric: "Fabric"
+    bus: BytesPerSecond
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
     """How nodes of a group reach each other.
@@ -59,6 +75,7 @@ class Fabric:
         than those to the other; 0 for as much as `bandwidth`.
     chain : bytes per second that each GPU of a node can pass on while data goes down an open
         chain, where links are shared and one hop less leaves more than `bandwidth`; 0 for as much.
+    paces : what was measured on a host of these GPUs, which rules their pace on one host.
     """
 
     architecture: Architecture
@@ -75,6 +92,7 @@ class Fabric:
     exchange: BytesPerSecond = BytesPerSecond(0.0)
     direct: BytesPerSecond = BytesPerSecond(0.0)
     chain: BytesPerSecond = BytesPerSecond(0.0)
+    paces: tuple[Pace, ...] = ()
 
     @property
     def local(self) -> int:

@@ -27,6 +27,7 @@ from topology.machine.graph import (
     PairKind,
     PeerState,
     PeerStatus,
+    Reached,
     mig_share,
 )
 from topology.machine.groups import fabric
@@ -42,7 +43,7 @@ from topology.machine.survey import Survey, survey_of
 
 __all__ = [
     "MOST_HOSTS", "SLICES", "Builder", "Edge", "Gpu", "Machine", "NcclGraph", "Nic", "Node", "Pair",
-    "PairKind", "PeerState", "PeerStatus", "Survey",
+    "PairKind", "PeerState", "PeerStatus", "Reached", "Survey",
     "altered", "assumed_network", "bisection_bandwidth", "cluster_of", "components",
     "concerns", "environment_concerns", "fabric", "gpu_of", "gpudirect", "graph_pairs",
     "machine_of", "mig_share", "nccl_bandwidth", "nccl_peers", "nvlink_count", "path_types",

@@ -13,7 +13,7 @@ from typing import Final, Literal
 from topology.base import Bytes, BytesPerSecond, Sourced, TopologyError, counted
 from topology.base.facts import facts
 from topology.base.values import dataclass
-from topology.catalogue import Architecture, NetworkKind
+from topology.catalogue import Architecture, NetworkKind, Paced
 
 NodeKind = Literal["gpu", "nic", "nvswitch", "pcie_switch", "root", "cpu", "switch"]
 EdgeKind = Literal["nvlink", "c2c", "pcie", "host", "socket", "network"]
@@ -135,6 +135,18 @@ class PeerStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """What large messages of a collective reached on the first `gpus` GPUs of a host.
+
+    bus : bytes per second of bus bandwidth, as nccl-tests prints it.
+    """
+
+    op: Paced
+    gpus: int
+    bus: BytesPerSecond
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NcclGraph:
     """One graph that NCCL chose: so many channels at so many bytes per second each."""
 
@@ -186,6 +198,7 @@ class Machine:
     pairs: tuple[Pair, ...] = ()
     peers: tuple[PeerStatus, ...] = ()
     nccl_graphs: tuple[NcclGraph, ...] = ()
+    reached: tuple[Reached, ...] = ()
     copies: int = 1
     cluster: Cluster | None = None
     assumptions: tuple[str, ...] = ()
@@ -360,6 +373,10 @@ class Machine:
                     if edge.kind == "c2c"
                 ),
                 *(_pair_row(_joined(edge, "NET")) for edge in self.network_edges()),
+            ],
+            "reached": [
+                {"op": one.op, "gpus": one.gpus, "bus_bandwidth_bytes_per_s": one.bus}
+                for one in self.reached
             ],
             "peer_access": [asdict(peer) for peer in self.peers],
             "nccl_searches": [

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import combinations
 from typing import Final
 
 from topology.base import BytesPerSecond, TopologyError
-from topology.catalogue import Architecture, Fabric, LinkKind, Network, find_hardware
-from topology.machine.graph import Cluster, Machine, Nic, is_nvlink
+from topology.catalogue import Architecture, Fabric, LinkKind, Network, Pace, find_hardware
+from topology.machine.graph import Cluster, Machine, Nic, Reached, is_nvlink
 from topology.machine.rings import (
     best_ring,
     chain_rate,
@@ -48,6 +49,22 @@ def fabric(
         If a rank does not exist or comes twice, or hosts hold unequal shares.
     """
     survey = survey or survey_of(machine)
+    group = _described(survey, ranks, beside)
+    if not machine.reached or group.nodes > 1:
+        return group
+    return replace(group, paces=tuple(_pace(survey, one) for one in machine.reached))
+
+
+@lru_cache(maxsize=256)
+def _pace(survey: Survey, reached: Reached) -> Pace:
+    """Say of what links a measured pace is."""
+    names = [gpu.name for gpu in survey.machine.gpus[: reached.gpus]]
+    return Pace(op=reached.op, fabric=_local(survey, names, ()), bus=reached.bus)
+
+
+def _described(survey: Survey, ranks: Sequence[int], beside: Sequence[Sequence[int]]) -> Fabric:
+    """Describe the links of a group, whatever was measured."""
+    machine = survey.machine
     if not beside and isinstance(ranks, range) and (whole := _of_whole_hosts(survey, ranks)):
         return whole
     islands = _islands(machine, ranks)

@@ -20,6 +20,10 @@
     [[measured]]
     pair = ["GPU0", "GPU3"]        # of two GPUs; it stands above their label
     bandwidth = "6.5 GB/s"
+    [[measured]]
+    op = "all_to_all"              # or all_reduce: bus bandwidth of nccl-tests at large sizes
+    gpus = 8                       # the first of a host; all of them where left out
+    bus_bandwidth = "6.1 GB/s"
 
     [rack]                         # where NVLink spans hosts, as in NVL72
     hosts = 18
@@ -39,8 +43,15 @@ from topology.base import (
     unknown,
 )
 from topology.base.values import dataclass
-from topology.catalogue import Hardware, NetworkKind
-from topology.machine import MOST_HOSTS, Machine, assumed_network, machine_of, with_ports
+from topology.catalogue import Hardware, NetworkKind, Paced
+from topology.machine import (
+    MOST_HOSTS,
+    Machine,
+    Reached,
+    assumed_network,
+    machine_of,
+    with_ports,
+)
 
 Form = TypeVar("Form")
 _MOST_NICS: Final = 256
@@ -49,6 +60,7 @@ _NETWORK: Final = {
     "kind", "nics", "nic_bandwidth", "rails", "hosts_per_leaf", "oversubscription",
 }  # fmt: skip
 _WANTED: Final = "expected a pair of GPUs or a label, and a bandwidth such as 13.2 GB/s"
+_REACHED: Final = "expected op, all_reduce or all_to_all, and a bus_bandwidth such as 6.1 GB/s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +83,7 @@ class ClusterText:
     network: Mapping[str, object]
     rack_hosts: int
     measured: tuple[_Measured, ...] = ()
+    reached: tuple[Reached, ...] = ()
 
 
 def read_cluster(text: str) -> ClusterText:
@@ -87,6 +100,9 @@ def read_cluster(text: str) -> ClusterText:
     _only(rack or {}, {"hosts"}, "rack")
     if ("hardware" in table) == ("topology" in table):
         raise TopologyError("cluster: expected either hardware or topology")
+    rows = table.get("measured", [])
+    if not isinstance(rows, list):
+        raise TopologyError(f"measured is {str(rows)[:40]!r}: {_WANTED}")
     return ClusterText(
         name=str(table.get("name", "cluster"))[:100],
         hosts=_count(table, "hosts", "cluster"),
@@ -94,7 +110,8 @@ def read_cluster(text: str) -> ClusterText:
         topology=_entry(table, "topology", str, "text"),
         network=network or {},
         rack_hosts=_count(rack, "hosts", "rack") if rack else 0,
-        measured=_measured_tables(table.get("measured", [])),
+        measured=tuple(map(_measured, (row for row in rows if not _is_reached(row)))),
+        reached=tuple(map(_reached, filter(_is_reached, rows))),
     )
 
 
@@ -126,6 +143,7 @@ def build_cluster(cluster_text: ClusterText, host: Machine) -> Machine:
     )
     return replace(
         _with_measured(with_ports(host, nics, speed), cluster_text.measured),
+        reached=tuple(_on_host(one, host) for one in cluster_text.reached),
         name=cluster_text.name,
         copies=cluster_text.hosts,
         cluster=cluster,
@@ -140,10 +158,22 @@ def host_of(cluster_text: ClusterText, catalogue: Mapping[str, Hardware]) -> Mac
     return machine_of(catalogue[name])
 
 
-def _measured_tables(rows: object) -> tuple[_Measured, ...]:
-    if not isinstance(rows, list):
-        raise TopologyError(f"measured is {str(rows)[:40]!r}: {_WANTED}")
-    return tuple(map(_measured, rows))
+def _is_reached(row: object) -> bool:
+    """Tell whether a table ``[[measured]]`` is of a collective, not of pairs."""
+    return isinstance(row, dict) and bool(row.keys() & {"op", "gpus", "bus_bandwidth"})
+
+
+def _reached(row: Mapping[str, object]) -> Reached:
+    """Read what a collective reached; 0 GPUs stand for all of a host."""
+    op, where = row.get("op"), f"measured: {str(row)[:80]}"
+    if row.keys() - {"op", "gpus", "bus_bandwidth"} or op not in get_args(Paced):
+        raise TopologyError(f"{where}: {_REACHED}")
+    try:
+        bus = parse_rate(str(row.get("bus_bandwidth", "")))
+    except InputError as error:
+        raise TopologyError(f"{where}: {error}") from None
+    gpus = _count(row, "gpus", "measured", least=2) if "gpus" in row else 0
+    return Reached(op=cast(Paced, op), gpus=gpus, bus=bus)
 
 
 def _measured(row: object) -> _Measured:
@@ -175,6 +205,14 @@ def _with_measured(host: Machine, tables: Sequence[_Measured]) -> Machine:
         for ends in matches:
             pairs[ends] = replace(pairs[ends], bandwidth=table.bandwidth, basis="measured")
     return replace(host, pairs=tuple(pairs.values()))
+
+
+def _on_host(reached: Reached, host: Machine) -> Reached:
+    """Take all GPUs of a host where a table names no number, and refuse more than it has."""
+    most = len(host.gpus)
+    if not 2 <= (gpus := reached.gpus or most) <= most:
+        raise TopologyError(f"measured: {reached.op} of {gpus} GPUs: {host.name} has {most}")
+    return replace(reached, gpus=gpus)
 
 
 def _bandwidth(network: Mapping[str, object]) -> Sourced | None:

@@ -14,8 +14,8 @@ from topology.base import (
     TopologyError,
     unknown,
 )
-from topology.catalogue import Hardware, check_pcie_generation
-from topology.machine import Nic, PairKind, PeerState, PeerStatus
+from topology.catalogue import Hardware, Paced, check_pcie_generation
+from topology.machine import Nic, PairKind, PeerState, PeerStatus, Reached
 from topology.readers.reading import RANKS, GivenRate, GpuText, Label, Reading
 
 _ASSUMED: Final = "PCIe generation"  # begins the line that says so
@@ -51,6 +51,7 @@ def read_own(text: str, catalogue: Mapping[str, Hardware]) -> Reading:
             if {row["a"], row["b"]} <= names and row.get(_SPEED) is not None
         },
         peers=tuple(_peer(row, devices) for row in _listed(table, "peer_access")),
+        reached=tuple(_reached(row, len(gpus)) for row in _listed(table, "reached")),
     )
 
 
@@ -166,6 +167,16 @@ def _label(row: Row, devices: set[str]) -> tuple[tuple[str, str], Label]:
     if kind != "NVLINK" and kind not in RANKS:
         raise TopologyError(f"{where}: no {kind} inside one node")
     return (a, b), Label(cast(PairKind, kind), count)
+
+
+def _reached(row: object, most: int) -> Reached:
+    table: Row = row if isinstance(row, dict) else {}
+    op, gpus, bus = (table.get(key) for key in ("op", "gpus", "bus_bandwidth_bytes_per_s"))
+    there = isinstance(gpus, int) and 2 <= gpus <= most
+    if op not in get_args(Paced) or not there or type(bus) not in (int, float):
+        raise TopologyError(f"JSON: reached: {str(row)[:80]}: expected op, gpus and a bandwidth")
+    rate = _rate({_SPEED: bus}, "reached")
+    return Reached(op=cast(Paced, op), gpus=int(str(gpus)), bus=rate)
 
 
 def _peer(row: object, devices: set[str]) -> PeerStatus:

@@ -6,7 +6,7 @@ from typing import Final
 
 from topology.base import Bytes, BytesPerSecond, Sourced, TopologyError
 from topology.base.values import dataclass
-from topology.machine import Nic, PairKind, PeerStatus
+from topology.machine import Nic, PairKind, PeerStatus, Reached
 
 MOST_GPUS: Final = 256
 MOST_DEVICES: Final = 1024
@@ -65,7 +65,7 @@ class Reading:
 
     labels : by names, in the order of the devices. under : PCIe labels beneath NVLink ones.
     link_rate : bytes per second of one NVLink where the text has measured it. rates : bytes per
-    second between two devices, as the text gives them.
+    second between two devices, as the text gives them. reached : what collectives were measured at.
     """
 
     source: str
@@ -76,6 +76,7 @@ class Reading:
     peers: tuple[PeerStatus, ...] = ()
     link_rate: Sourced | None = None
     rates: Mapping[tuple[str, str], GivenRate] = field(default_factory=dict)
+    reached: tuple[Reached, ...] = ()
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 

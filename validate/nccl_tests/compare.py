@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from costmodels.collectives import PROTOCOLS, NcclSettings, choose, read_op
-from planner.collective_table import MOST_GPUS, MOST_NODES, bus_factor, curves_of, links
+from costmodels.collectives import PROTOCOLS, NcclSettings, bus_factor, choose, read_op
+from planner.collective_table import MOST_GPUS, MOST_NODES, curves_of, links
 from topology.base import InputError, counted, format_bytes
 from topology.base.values import dataclass
 from topology.catalogue import Fabric, all_hardware, by_product, find_hardware, gpu_names

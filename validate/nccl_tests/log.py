@@ -11,8 +11,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
-from costmodels.collectives import OPS, Op, supports
-from planner.collective_table import bus_factor
+from costmodels.collectives import OPS, Op, bus_factor, supports
 from topology.base import MOST_CHARACTERS, InputError
 from topology.base.values import dataclass
 from topology.catalogue import Fabric
