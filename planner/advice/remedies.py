@@ -219,7 +219,8 @@ def _saved(scenario: Scenario, other: Scenario, split: PlanEstimate) -> float:
     outer = outer_parameters(model, split.plan.axes) * FORMATS["bf16"].weights
     blocks = split.memory_parts_bytes["transformer_weights"] - outer
     smaller = 1 - fewer / weights
-    encoders = encoder_bytes(model) if after.offload and not before.offload else 0.0
+    whole = encoder_bytes(model, scenario.workload.precision)
+    encoders = whole if after.offload and not before.offload else 0.0
     return blocks * smaller + encoders
 
 

@@ -353,13 +353,17 @@ class Vae:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder:
-    """A text (or image) encoder run once a prompt over `tokens`."""
+    """A text (or image) encoder run once a prompt over `tokens`.
+
+    kept : parameters that stay in 32 bits where all others are in fp16.
+    """
 
     name: str
     parameters: int
     layers: int
     hidden: int
     tokens: int
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -244,12 +244,14 @@ def _with_encoders(model: Model, index: Fields, folder: Path) -> Model:
 
 def _encoder_of(fields: Fields, name: str, tokens: int) -> Encoder:
     model = reader_of(fields).read(fields)
+    ffn = model.main.ffn if model.family in ("t5", "umt5") else None
     return Encoder(
         name=name,
         parameters=model.parameters,
         layers=model.layers,
         hidden=model.main.hidden,
         tokens=tokens,
+        kept=0 if ffn is None else model.layers * ffn.width * model.main.hidden,
     )
 
 

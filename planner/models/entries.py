@@ -204,6 +204,7 @@ def _encoder(table: Fields) -> Encoder:
         layers=table.integer("layers"),
         hidden=table.integer("hidden"),
         tokens=0,
+        kept=int(_quantity(table, table, "kept", "1")) if table.has("kept") else 0,
     )
 
 

@@ -140,6 +140,7 @@ def _evaluate(
         notes=tuple(notes(model, workload, plan)),
         written=float(np.max(workload.output_tokens)),
         speculation=workload.speculation,
+        hosted_s=sum(float(stage.time) for stage in costs.values() if np.any(stage.launch)),
     )
 
 

@@ -166,5 +166,6 @@ def _too_large(estimate: PlanEstimate, missing: float) -> str:
 
 def _remedy(scenario: Scenario, missing: float) -> str:
     """Say that a plan would fit if the text encoders left the GPU, where it would."""
-    can = not scenario.request.offload and missing <= encoder_bytes(scenario.model)
+    encoders = encoder_bytes(scenario.model, scenario.workload.precision)
+    can = not scenario.request.offload and missing <= encoders
     return "would fit with --offload" if can else ""

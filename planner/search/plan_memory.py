@@ -112,7 +112,8 @@ def fixed_parts(
 ) -> dict[str, float]:
     """Bytes that do not depend on the size of the request."""
     model, itemsize = scenario.model, FORMATS["bf16"].weights
-    encoders = 0.0 if scenario.request.offload else encoder_bytes(model)
+    precision = scenario.workload.precision
+    encoders = 0.0 if scenario.request.offload else encoder_bytes(model, precision)
     vae = model.vae.parameters * itemsize if model.vae else 0.0
     blocks = memory.weights(program.transformer, bodies) * model.transformers
     return {
@@ -122,9 +123,10 @@ def fixed_parts(
     }
 
 
-def encoder_bytes(model: Model) -> float:
-    """Bytes of the text encoders, which stay in 16 bits."""
-    return sum(encoder.parameters for encoder in model.encoders) * FORMATS["bf16"].weights
+def encoder_bytes(model: Model, precision: str) -> float:
+    """Bytes of the text encoders: in 16 bits, but for what they keep in 32 beside fp16."""
+    kept = sum(each.kept for each in model.encoders) if precision == "fp16" else 0
+    return (kept + sum(each.parameters for each in model.encoders)) * FORMATS["bf16"].weights
 
 
 def outer_parameters(model: Model, axes: Axes) -> float:

@@ -237,7 +237,7 @@ def _latencies(turns: Sequence["_Turn"], beside: float) -> tuple[float, ...]:
     beside : seconds of a request outside of them.
     """
     draw = np.random.default_rng(0)
-    total = np.full(DRAWN, beside)
+    total = np.full(DRAWN, float(beside))
     for turn in turns:
         count = round(turn.count)
         samples = np.asarray(turn.samples)

@@ -105,6 +105,14 @@ def test_the_interval_adds_parts_as_independent_errors():
     assert (high + low) / 2 == pytest.approx(10)
 
 
+def test_a_time_that_the_host_sets_is_as_unsure_as_hosts_differ():
+    asked = {"engine": "xdit", "runtime": "torch-eager"}
+    one, four = (planner.estimate("flux.1-dev", plan=p, **asked) for p in ("single", "ulysses4"))
+
+    assert four.half_width_s > 0.19 * four.latency_s
+    assert one.half_width_s < 0.05 * one.latency_s
+
+
 def test_what_is_known_better_has_a_shorter_interval():
     assert list(UNCERTAINTY) == sorted(Basis)
     assert list(UNCERTAINTY.values()) == sorted(UNCERTAINTY.values())
