@@ -54,8 +54,15 @@ def tree(path):
 
 
 @cache
+def by_kind(path):
+    found = {}
+    for node in ast.walk(tree(path)):
+        found.setdefault(type(node), []).append(node)
+    return found
+
+
 def nodes(path, *kinds):
-    return [node for node in ast.walk(tree(path)) if isinstance(node, kinds)]
+    return [node for kind in kinds for node in by_kind(path).get(kind, ())]
 
 
 def at_import_time(node):
