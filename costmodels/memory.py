@@ -152,9 +152,9 @@ def _risen(loop: Loop, body: "_Body", outer: Mapping[str, Real], bodies: Bodies)
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What one operation does to memory: names read and written, views, and storage needed."""
+    """What one operation does to memory: what it reads and writes, views, and storage needed."""
 
-    reads: dict[str, Real]
+    reads: dict[str, Tensor]
     writes: tuple[str, ...]
     shares: str  # the tensor whose storage the results lie in, empty for their own
     made: tuple[tuple[str, Real], ...]
@@ -188,11 +188,11 @@ def _looked_at(loop: Loop, bodies: Bodies) -> _Body:
         for item in loop.body
     ]
     storage: dict[str, str] = {}
-    arriving: dict[str, Real] = {}
+    arriving: dict[str, Tensor] = {}
     for op in chain.from_iterable(steps):
-        for name, size in op.reads.items():
+        for name, tensor in op.reads.items():
             if name not in storage:
-                arriving.setdefault(name, size)
+                arriving.setdefault(name, tensor)
         for name in op.writes:
             storage[name] = storage.get(op.shares, op.shares) if op.shares else name
     last = {
@@ -207,7 +207,7 @@ def _looked_at(loop: Loop, bodies: Bodies) -> _Body:
     return _Body(
         steps=steps,
         storage=storage,
-        arriving=arriving,
+        arriving={name: tensor.bytes for name, tensor in arriving.items()},
         last=last,
         loops=tuple(item for item in loop.body if isinstance(item, Loop)),
         weights=(
@@ -221,7 +221,7 @@ def _looked_at(loop: Loop, bodies: Bodies) -> _Body:
 def _step(op: Op) -> _Step:
     view = isinstance(op, Rearrange) and op.view
     kept = isinstance(op, Rearrange) and op.move == "store"
-    reads = {t.name: t.bytes for t in op.reads if not t.name.startswith("cache.")}
+    reads = {t.name: t for t in op.reads if not t.name.startswith("cache.")}
     if isinstance(op, Rearrange) and op.move == "shard" and op.reads[0].name.startswith("prompt."):
         reads = {}  # engines embed the rows that a rank has; our executor is given all of them
     return _Step(

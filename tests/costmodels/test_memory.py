@@ -158,7 +158,7 @@ def test_caches_are_kept_for_every_layer_and_forward():
     layers = loop(kept, count=5, layers=True)
 
     assert memory.caches([layers]) == 5 * 20
-    assert memory.caches([loop(layers, name="text_tower", count=2)]) == 2 * 5 * 20
+    assert memory.caches([loop(layers, name="text_tower", count=2, keeps=2)]) == 2 * 5 * 20
     assert memory.caches([loop(layers, name="prefill", count=2)]) == 5 * 20
     assert (
         memory.caches([loop(loop(layers, name="forward"), loop(layers, name="forward"))]) == 5 * 20
