@@ -55,6 +55,7 @@ from topology.base import (
     parse,
     read_sourced,
     shown,
+    toml_of,
     unknown,
 )
 from topology.base.values import dataclass
@@ -196,12 +197,10 @@ def load_profile(text: str, name: str = "profile") -> Profile:
     ... all_gather = "0.6"''').hiding("all_gather")
     (0.6, 0.0)
     """
-    import tomllib  # noqa: PLC0415  # profiles that ship are kept parsed
-
     try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of too many digits, a deep list
-        raise InputError(f"{name}: no TOML: {str(error)[:120]}") from None
+        document = toml_of(text)
+    except InputError as error:
+        raise InputError(f"{name}: no TOML: {error}") from None
     return profile_of(document, text, name)
 
 

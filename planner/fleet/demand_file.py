@@ -1,7 +1,6 @@
 """Files that `planner capacity` reads: demands and prices, in TOML."""
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
@@ -12,7 +11,16 @@ from planner.request.quantities import read_rate, read_time
 from planner.request.request import UNMODELLED, Request
 from planner.scenario.keywords import request_of
 from planner.search.clients import wanted_of
-from topology.base import InputError, content, counted, decoded, number_in, shown, unknown
+from topology.base import (
+    InputError,
+    content,
+    counted,
+    decoded,
+    number_in,
+    shown,
+    toml_of,
+    unknown,
+)
 from topology.catalogue import find_hardware
 
 MOST: Final = 2**20
@@ -216,7 +224,6 @@ def _gpu_hour(table: Mapping[str, object], name: str) -> dict[str, float]:
 
 def _document(text: str, name: str, wanted: str) -> dict[str, object]:
     try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # an endless number is no TOMLDecodeError
-        why = " ".join(str(error).split())[:120]
-        raise InputError(f"{name}: no TOML: {why}; wanted {wanted}") from None
+        return toml_of(text)
+    except InputError as error:
+        raise InputError(f"{name}: no TOML: {error}; wanted {wanted}") from None

@@ -16,7 +16,8 @@ from planner.runners.runners import runners
 from planner.scenario.scenario import Scenario, resolve
 from planner.search.clients import Serving, wanted_of
 from planner.search.estimate import PlanEstimate, Rejected
-from planner.search.judging import judge_all
+from planner.search.evaluate import Shared
+from planner.search.judging import judge_undivided
 from planner.serving.serving import Served
 from topology.base import ModelError, PrecisionError, counted, format_seconds
 from topology.base.values import dataclass
@@ -207,13 +208,16 @@ def capacity(
     Raises `InputError` if a model, hardware or size cannot be right.
     """
     names = [find_hardware(name).name for name in hardware]
+    fastest = _Fastest()
     return Capacity(
-        answers=tuple(_answer(demand, names, prices) for demand in demands), prices=prices
+        answers=tuple(_answer(demand, names, prices, fastest) for demand in demands), prices=prices
     )
 
 
-def _answer(demand: Demand, names: Sequence[str], prices: Prices | None) -> Answer:
-    best = {name: _best(demand, name, prices) for name in names}
+def _answer(
+    demand: Demand, names: Sequence[str], prices: Prices | None, fastest: "_Fastest"
+) -> Answer:
+    best = {name: _best(demand, name, prices, fastest) for name in names}
     fleets = [fleet for fleet in best.values() if isinstance(fleet, Fleet)]
     without = tuple((name, why) for name, why in best.items() if isinstance(why, str))
     priced = all(fleet.cost_per_hour is not None for fleet in fleets)
@@ -233,13 +237,13 @@ class Short:
     over: float = math.inf
 
 
-def _best(demand: Demand, name: str, prices: Prices | None) -> Fleet | str:
+def _best(demand: Demand, name: str, prices: Prices | None, fastest: "_Fastest") -> Fleet | str:
     """Find the cheapest fleet of one kind of hardware, or say what comes nearest."""
     each = prices.gpu_hour.get(name) if prices else None
     made = [
         estimate if isinstance(estimate, Short) else _fleet_of(one, estimate, batch, each)
         for one in _by_engine(demand, name)
-        for estimate, batch in _replicas(one, name)
+        for estimate, batch in _replicas(one, name, fastest)
     ]
     fleets = [fleet for fleet in made if isinstance(fleet, Fleet)]
     best = min(fleets, key=lambda fleet: (fleet.gpus, fleet.response_s), default=None)
@@ -291,7 +295,9 @@ def _by_engine(demand: Demand, name: str) -> Iterator[Demand]:
         )
 
 
-def _replicas(demand: Demand, name: str) -> Iterator[tuple[PlanEstimate | Short, int]]:
+def _replicas(
+    demand: Demand, name: str, fastest: "_Fastest"
+) -> Iterator[tuple[PlanEstimate | Short, int]]:
     """Yield the fastest plan of every number of GPUs a replica may have, and places of it.
 
     Results of a batch start and end together: images are one request, and the answers of a
@@ -309,9 +315,9 @@ def _replicas(demand: Demand, name: str) -> Iterator[tuple[PlanEstimate | Short,
             yield Short(reason=str(error)), 1
             return
         decoder = scenario.model.kind == "decoder"
-        fastest = _fastest(request)
-        fits = fits or isinstance(fastest, PlanEstimate)
-        yield fastest, request.batch if decoder else 1
+        found = fastest.of(request)
+        fits = fits or isinstance(found, PlanEstimate)
+        yield found, request.batch if decoder else 1
 
 
 def _counts(node: int) -> list[int]:
@@ -325,16 +331,32 @@ def _counts(node: int) -> list[int]:
     return sorted({*halves, *(node * 2**power for power in range(most.bit_length()))})
 
 
-def _fastest(request: Request) -> PlanEstimate | Short:
+class _Fastest:
+    """The fastest plans of requests, each searched once; demands may ask the same."""
+
+    def __init__(self) -> None:
+        self.found: dict[Request, PlanEstimate | Short] = {}
+        self.shared: dict[Request, Shared] = {}
+
+    def of(self, request: Request) -> PlanEstimate | Short:
+        """Find the plan without replicas that is done first, or say why there is none."""
+        if request not in self.found:
+            alike = replace(request, hardware="", gpus=1)
+            shared = self.shared.setdefault(alike, Shared())
+            self.found[request] = _fastest(request, shared)
+        return self.found[request]
+
+
+def _fastest(request: Request, shared: Shared) -> PlanEstimate | Short:
     """Find the plan without replicas that is done first and can be run, or say why none can."""
     scenario = resolve(request)
     estimates: list[PlanEstimate] = []
     reason = ""
     try:
-        for outcome in judge_all(scenario):
+        for outcome in judge_undivided(scenario, shared):
             if isinstance(outcome, Rejected):
                 reason = f"{outcome.plan}: {outcome.reason}"
-            elif outcome.plan.degree("dp") == 1:
+            else:
                 estimates.append(outcome)
     except ModelError as error:
         return Short(reason=str(error))

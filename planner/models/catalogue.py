@@ -21,7 +21,7 @@ from planner.models.entries import (
 )
 from planner.models.fields import Fields, parse
 from planner.models.readers import reader_of
-from topology.base import InputError, near, shipped_table, shown, unknown
+from topology.base import InputError, near, read_up_to, shipped_table, shown, unknown
 
 ALIASES: Final = {
     "cosmos3": "cosmos3-nano",
@@ -278,7 +278,7 @@ def _text(path: Path) -> str:
             raise InputError(f"{shown}: not a file")
         if path.stat().st_size > _LARGEST:
             raise InputError(f"{shown}: larger than 10 MiB, wanted a config.json")
-        return path.read_bytes().decode("utf-8-sig")
+        return read_up_to(path, _LARGEST).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{shown}: not UTF-8 text, wanted a config.json") from None
     except OSError as error:

@@ -149,11 +149,11 @@ def judge(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Outco
     return estimate
 
 
-def judge_all(scenario: Scenario) -> Iterator[Outcome]:
-    """Judge every plan of all GPUs by itself."""
-    shared = Shared()
+def judge_undivided(scenario: Scenario, shared: Shared) -> Iterator[Outcome]:
+    """Judge every plan of all GPUs but replicas; `shared` is used and added to."""
     for plan in plans(scenario.model, scenario.deployment.gpus):
-        yield judge(scenario, plan, shared)
+        if plan.degree("dp") == 1:
+            yield judge(scenario, plan, shared)
 
 
 def _too_large(estimate: PlanEstimate, missing: float) -> str:

@@ -6,7 +6,8 @@ import tomllib
 
 import pytest
 
-from topology.base.files import shipped_table
+from topology.base import InputError
+from topology.base.files import shipped_table, toml_of
 
 TEXT = 'kind = "datasheet"\n[b200]\nsizes = [1, 2.5]\nranks = 8\n'
 TABLE = {"kind": "datasheet", "b200": {"sizes": [1, 2.5], "ranks": 8}}
@@ -61,3 +62,19 @@ def test_nothing_is_kept_where_it_cannot_be_or_must_not(written, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     (written.parent / "__pycache__").write_text("a file")
     assert shipped_table(written) == TABLE
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a" + ".a" * 40_000 + " = 1", "a key of more than 64 parts"),
+        ("x = {" + "'a' . " * 40_000 + "b = 1}", "a key of more than 64 parts"),
+        ("x = " + "[" * 40_000, "too deep to read"),
+        ("x = " + "9" * 20_000, "a number of thousands of digits"),
+        ("x = [" + "0.1, " * 40_000 + "\n", "Invalid"),
+        ("a" * 10**6, "Expected '='"),
+    ],
+)
+def test_what_somebody_wrote_is_read_or_refused_soon(text, said):
+    with pytest.raises(InputError, match=said):
+        toml_of(text)

@@ -21,8 +21,10 @@ from topology.base.files import (
     is_file,
     is_text,
     place,
+    read_up_to,
     shipped_table,
     text_of,
+    toml_of,
     write_new,
     write_whole,
 )
@@ -55,6 +57,7 @@ __all__ = [
     "UncalibratedError", "check_keys", "content", "counted", "decoded", "environment",
     "format_bytes", "format_interval", "format_number", "format_seconds", "is_file", "is_text",
     "near", "number_in", "one_line", "parse", "parse_bytes", "parse_rate", "place",
-    "read_choice", "read_sourced", "shipped_table", "shown", "text_of", "unknown", "write_new",
+    "read_choice", "read_sourced", "read_up_to", "shipped_table", "shown", "text_of", "toml_of",
+    "unknown", "write_new",
     "write_whole",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 import marshal
 import os
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS: Final = 10 * 2**20
 _LONGEST_PATH: Final = 1024
+_PIECE: Final = 2**20
+_MOST_PARTS: Final = 64
+_PART: Final = r"""(?:[\w-]+|"[^"\n]{0,99}"|'[^'\n]{0,99}')"""
+_DEEP_KEY: Final = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{_MOST_PARTS}}}")
+"""Parsers take a time that grows with the square of the parts."""
 
 
 def text_of(source: str | Path) -> str:
@@ -37,7 +43,7 @@ def text_of(source: str | Path) -> str:
         size = Path(source).stat().st_size
         if size > MOST_CHARACTERS:
             raise TopologyError(f"{shown}: {size} bytes: expected at most {MOST_CHARACTERS}")
-        return decoded(Path(source).read_bytes(), shown)
+        return decoded(read_up_to(Path(source), MOST_CHARACTERS), shown)
     except (OSError, ValueError) as error:
         if isinstance(error, TopologyError):
             raise
@@ -56,8 +62,7 @@ def content(source: str, most: int) -> bytes:
     try:
         exists, regular = path.exists(), path.is_file()
         if regular or not exists:
-            with path.open("rb") as file:
-                data = file.read(most + 1)
+            data = read_up_to(path, most + 1)
     except (OSError, ValueError) as error:
         raise InputError(getattr(error, "strerror", None) or "no path") from None
     if exists and not regular:
@@ -65,6 +70,55 @@ def content(source: str, most: int) -> bytes:
     if len(data) > most:
         raise InputError(f"wanted a file of at most {most} bytes")
     return data
+
+
+def read_up_to(path: Path, most: int) -> bytes:
+    """Read a file, or its first `most` bytes.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read, or does not answer at once, as some that the kernel makes.
+    """
+    data = bytearray()
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        while len(data) < most and (more := os.read(file, min(most - len(data), _PIECE))):
+            data += more
+    finally:
+        os.close(file)
+    return bytes(data)
+
+
+def toml_of(text: str) -> dict[str, Any]:
+    """Parse TOML that somebody wrote.
+
+    Raises
+    ------
+    InputError
+        With the reason, for the caller to say of what: no TOML, or keys, lists or numbers that
+        take longer than any file of ours needs.
+
+    Examples
+    --------
+    >>> toml_of("a.b = 1")
+    {'a': {'b': 1}}
+    >>> toml_of(".".join("x" * 100) + " = 1")
+    Traceback (most recent call last):
+    topology.base.errors.InputError: got a key of more than 64 parts
+    """
+    import tomllib  # noqa: PLC0415  # most commands find all tables parsed
+
+    if _DEEP_KEY.search(text):
+        raise InputError(f"got a key of more than {_MOST_PARTS} parts")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(" ".join(str(error).split())[:120]) from None
+    except RecursionError:
+        raise InputError("got lists or tables in each other, too deep to read") from None
+    except ValueError:
+        raise InputError("got a number of thousands of digits") from None
 
 
 def _kind(path: Path) -> str:

@@ -17,6 +17,7 @@ from topology.base import (
     read_choice,
     read_sourced,
     shown,
+    toml_of,
 )
 from topology.base.values import dataclass
 from topology.catalogue.devices import Device, read_device
@@ -288,16 +289,11 @@ def load_hardware_file(text: str, name: str, devices: Mapping[str, Device]) -> H
     Kernels are priced with the tables of a GPU's generation, which its compute capability names,
     so that it must be that of one of the `devices` of the catalogue.
     """
-    import tomllib  # noqa: PLC0415  # hardware that ships is kept parsed
-
     try:
-        tables = check_keys("file", tomllib.loads(text), ("hardware",), ("device",))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise CatalogueError(f"TOML: {str(error)[:120]}") from None
-    except ValueError as error:
-        if isinstance(error, CatalogueError):
-            raise
-        raise CatalogueError("TOML: got a number of thousands of digits") from None
+        document = toml_of(text)
+    except InputError as error:
+        raise CatalogueError(f"TOML: {error}") from None
+    tables = check_keys("file", document, ("hardware",), ("device",))
     node = tables["hardware"]
     if "device" in tables:
         if isinstance(node, Mapping) and "device" in node:

@@ -29,7 +29,6 @@
     hosts = 18
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar, cast, get_args
@@ -40,6 +39,7 @@ from topology.base import (
     Sourced,
     TopologyError,
     parse_rate,
+    toml_of,
     unknown,
 )
 from topology.base.values import dataclass
@@ -89,11 +89,9 @@ class ClusterText:
 def read_cluster(text: str) -> ClusterText:
     """Read a cluster file."""
     try:
-        table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise TopologyError(f"TOML: {str(error)[:120]}") from None
-    except ValueError:
-        raise TopologyError("TOML: got a number of thousands of digits, wanted a count") from None
+        table = toml_of(text)
+    except InputError as error:
+        raise TopologyError(f"TOML: {error}") from None
     _only(table, _TOP, "cluster")
     network, rack = (_entry(table, key, dict, f"a table [{key}]") for key in ("network", "rack"))
     _only(network or {}, _NETWORK, "network")
