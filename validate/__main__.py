@@ -17,9 +17,11 @@ from planner.command.options import Parser
 from topology.base import InputError, content
 from validate.accuracy.table import (
     BEGIN,
+    HELD_BEGIN,
     SHORT_BEGIN,
     documents,
     groups,
+    held_table,
     inserted,
     scores,
     table,
@@ -64,9 +66,9 @@ def _answer(arguments: argparse.Namespace) -> None:
     if arguments.format == "json":
         print(json.dumps([asdict(line) for line in scores(errors)], indent=2))
     elif arguments.format == "markdown":
-        print(table(errors).markdown())
+        print(f"{table(errors).markdown()}\n\n{held_table().markdown()}")
     else:
-        print(table(errors).text())
+        print(f"{table(errors).text()}\n\n{held_table().text()}")
 
 
 def _fit_engines(names: Sequence[str]) -> None:
@@ -88,7 +90,7 @@ def _put(name: str, tables: Mapping[str, str] | None) -> None:
     except ValueError as error:
         why = str(error) if isinstance(error, InputError) else "no text"
         raise InputError(f"--write {name}: {why}") from None
-    changed, wanted = text, tables or dict.fromkeys((BEGIN, SHORT_BEGIN), "")
+    changed, wanted = text, tables or dict.fromkeys((BEGIN, SHORT_BEGIN, HELD_BEGIN), "")
     for begin in [begin for begin in wanted if begin in text] or [BEGIN]:
         try:
             changed = inserted(changed, begin, wanted[begin])

@@ -307,9 +307,10 @@ def loaded(estimate: PlanEstimate, serving: Serving) -> PlanEstimate:
     """Give an estimate what its clients see, and the memory that its engines take for it."""
     parts = {**estimate.memory_parts_bytes, **serving.memory}
     apart = estimate.memory_apart
+    kernels = estimate.half_width_of(estimate.breakdown_s) / estimate.latency_s
     return replace(
         estimate,
-        serving=replace(serving, kernels=estimate.half_width_s / estimate.latency_s),
+        serving=replace(serving, kernels=kernels),
         memory_bytes=sum(size for name, size in parts.items() if name != apart),
         memory_parts_bytes=parts,
     )

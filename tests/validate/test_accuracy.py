@@ -30,6 +30,7 @@ from validate.accuracy.table import (
     cells,
     documents,
     groups,
+    held,
     inserted,
 )
 
@@ -49,6 +50,14 @@ def median(errors):
     ordered = sorted(map(abs, errors))
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else sum(ordered[middle - 1 : middle + 1]) / 2
+
+
+@pytest.mark.parametrize(("kind", "count"), [("images and videos", 200), ("language models", 25)])
+def test_intervals_hold_about_two_of_three_published_times(kind, count):
+    hits = held()[kind]
+
+    assert len(hits) >= count
+    assert 0.6 <= sum(hits) / len(hits) <= 0.85
 
 
 def test_collectives_of_one_node_from_a_mebibyte_up():

@@ -63,8 +63,7 @@ class PlanFigure:
     @property
     def predicted(self) -> float:
         """Seconds of the same part, as the planner prices it."""
-        part = self.part if self.part == "pipeline" else "latency"
-        estimate = _priced(replace(self, seconds=1.0, source="-", part=part))
+        estimate = _estimate(self)
         match self.part:
             case "latency" | "pipeline":
                 return estimate.latency_s
@@ -74,6 +73,11 @@ class PlanFigure:
                 return estimate.stages_s["denoise"]
             case "prefill":
                 return estimate.stages_s["prefill"]
+
+
+def _estimate(figure: PlanFigure) -> PlanEstimate:
+    part: Part = "pipeline" if figure.part == "pipeline" else "latency"
+    return _priced(replace(figure, seconds=1.0, source="-", part=part))
 
 
 @cache
@@ -116,6 +120,19 @@ def groups(figures: Iterable[PlanFigure]) -> dict[str, list[float]]:
         if figure.part != "speedup" or figure.gpus > 1:
             errors.setdefault(family(figure), []).append(_error(figure, single))
     return errors
+
+
+def held(figures: Iterable[PlanFigure]) -> dict[str, list[bool]]:
+    """Say of each whole time whether its interval holds it, by kind of model."""
+    found: dict[str, list[bool]] = {}
+    for figure in figures:
+        if figure.part != "speedup":
+            estimate = _estimate(figure)
+            width = estimate.half_width_s / estimate.latency_s
+            off = abs(figure.seconds / figure.predicted - 1)
+            kind = "language models" if "prefill" in estimate.stages_s else "images and videos"
+            found.setdefault(kind, []).append(off <= width)
+    return found
 
 
 def _error(figure: PlanFigure, single: Mapping[tuple[str, str], PlanFigure]) -> float:

@@ -18,6 +18,9 @@ BEGIN: Final = "<!-- accuracy: made by python -m validate accuracy --write docs/
 SHORT_BEGIN: Final = (
     "<!-- accuracy in short: made by python -m validate accuracy --write README.md -->"
 )
+HELD_BEGIN: Final = (
+    "<!-- intervals: made by python -m validate accuracy --write docs/accuracy.md -->"
+)
 END: Final = "<!-- /accuracy -->"
 UNSEEN: Final = "nccl-tests logs, in no fit"
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -58,17 +61,38 @@ def groups() -> Groups:
         **dispatch.groups(dispatch.read_figures(text("dispatch_figures.csv"))),
         **layers.groups(layers.read_figures(text("engine_layer_figures.csv"), all_devices())),
     }
-    names = {
-        "whole plans": "plan_figures",
-        "plans of other sources": "plan_figures_of_other_sources",
-    }
-    for words, name in names.items():
-        by_family = plans.groups(plans.read_figures(text(f"{name}.csv")))
+    for words, figures in _published().items():
+        by_family = plans.groups(figures)
         errors |= {f"{words}, {family}": group for family, group in by_family.items()}
     errors |= serving.groups(serving.read_figures(text("serving_figures.csv")))
     for machine in plans_run.MACHINES:
         errors |= plans_run.groups(text(f"{machine.folder}/plans.jsonl"), machine)
     return errors
+
+
+@cache
+def _published() -> Mapping[str, list[plans.PlanFigure]]:
+    """Read the times of plans that others published, as they are called in the table."""
+    names = {
+        "whole plans": "plan_figures",
+        "plans of other sources": "plan_figures_of_other_sources",
+    }
+    return {words: plans.read_figures(text(f"{name}.csv")) for words, name in names.items()}
+
+
+@cache
+def held() -> Mapping[str, Sequence[bool]]:
+    """Say of each published time whether the interval of its plan holds it, by kind of model."""
+    return plans.held(figure for figures in _published().values() for figure in figures)
+
+
+def held_table() -> Table:
+    """Make the table of intervals that hold, which are to be two in three."""
+    rows = [
+        [kind, str(len(hits)), f"{100 * sum(hits) / len(hits):.0f} %"]
+        for kind, hits in held().items()
+    ]
+    return Table(head=("intervals of published times of", "figures", "hold"), rows=rows)
 
 
 def scores(errors: Groups) -> list[Score]:
@@ -104,7 +128,11 @@ def cells(line: Score) -> list[str]:
 
 def documents(errors: Groups) -> dict[str, str]:
     """Write the tables of documents, by the line that each begins with."""
-    return {BEGIN: table(errors).markdown(), SHORT_BEGIN: short_table(errors).markdown()}
+    return {
+        BEGIN: table(errors).markdown(),
+        SHORT_BEGIN: short_table(errors).markdown(),
+        HELD_BEGIN: held_table().markdown(),
+    }
 
 
 def inserted(document: str, begin: str, rows: str) -> str:
