@@ -97,12 +97,13 @@ def test_the_basis_is_the_weakest_of_the_heavy_parts():
 
 
 def test_the_interval_adds_parts_as_independent_errors():
-    """8 % of 6 s, 20 % of 3 s and 3 % of 1 s: the root of the sum of squares."""
-    want = math.sqrt((0.08 * 6) ** 2 + (0.2 * 3) ** 2 + (0.03 * 1) ** 2)
+    """8 % of 6 s, 20 % of 3 s, 3 % of 1 s, and 8 % of all that no part has: a root of squares."""
+    parts = math.sqrt((0.08 * 6) ** 2 + (0.2 * 3) ** 2 + (0.03 * 1) ** 2)
     low, high = made().to_dict()["latency_interval_s"]
 
-    assert (high - low) / 2 == pytest.approx(want)
+    assert (high - low) / 2 == pytest.approx(math.hypot(parts, 0.08 * 10))
     assert (high + low) / 2 == pytest.approx(10)
+    assert made(engine="planner").half_width_s == pytest.approx(parts)
 
 
 def test_a_time_that_the_host_sets_is_as_unsure_as_hosts_differ():
