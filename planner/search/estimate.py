@@ -33,19 +33,18 @@ fitted to; extrapolated: the same, with what a law carried on may lose; datashee
 a fit to another GPU; assumed: a guess.
 """
 
-<<<<<<< HEAD
 PACE: Final = 0.2
 """Relative half-width of the time of a stage whose pace the host sets, in two hosts of three.
 
 FLUX.1 of 1024 pixels in eager code, bound by its host: 112, 133 and 151 ms a step on three machines
 of H100; a kernel of diffusers 20 and 26 us on two of H200 (`diffusers.toml`, `xdit.toml`).
-=======
+"""
+
 BESIDE_PARTS: Final = {"diffusion": 0.08, "decoder": 0.15}
 """Relative half-width of what no part has: the code, the version and the host of who runs a model.
 
 Measured, by kind of model: what makes intervals of two in three of 97 and 85 published times hold
 that were used for nothing else. Our own executor was measured to be within the parts.
->>>>>>> 0bb9213 (Intervals hold two in three of published times: what no part of a latency has is measured by kind of model)
 """
 
 APART: Final = 0.024
@@ -201,13 +200,10 @@ class PlanEstimate:
     @property
     def half_width_s(self) -> float:
         """Half the interval around the latency."""
-<<<<<<< HEAD
-        return hypot(self.half_width_of(self.breakdown_s), PACE * self.hosted_s)
-=======
         kind = "decoder" if "prefill" in self.stages_s else "diffusion"
         beside = 0.0 if self.engine == EXECUTOR else BESIDE_PARTS[kind]
-        return hypot(self.half_width_of(self.breakdown_s), beside * self.latency_s)
->>>>>>> 0bb9213 (Intervals hold two in three of published times: what no part of a latency has is measured by kind of model)
+        parts = self.half_width_of(self.breakdown_s)
+        return hypot(parts, PACE * self.hosted_s, beside * self.latency_s)
 
     def half_width_of(self, parts: Mapping[str, float]) -> float:
         """Half the interval around a sum of parts, each as well known as it is here."""
