@@ -95,7 +95,7 @@ def link_class(fabric: Fabric) -> LinkClass:
     """Name what a copy between two GPUs of one node goes over.
 
     ``nvlink`` is a switch, or direct links to several GPUs, of which rings use all at once;
-    ``bridge`` joins two, ``host`` is the memory of the host.
+    ``bridge`` joins two that have no other links, ``host`` is the memory of the host.
 
     >>> from topology.catalogue import find_hardware
     >>> names = ("h100-sxm", "h100-nvl", "t4", "l40s")
@@ -106,7 +106,8 @@ def link_class(fabric: Fabric) -> LinkClass:
         return "host"
     if fabric.link == "pcie":
         return "pcie"
-    return "bridge" if fabric.link == "nvlink" and fabric.local <= 2 else "nvlink"
+    alone = fabric.link == "nvlink" and fabric.local <= 2 and not fabric.direct
+    return "bridge" if alone else "nvlink"
 
 
 def load_library(*tables: Mapping[str, Any]) -> Library:

@@ -225,6 +225,18 @@ def test_bridged_h100_pcie_reach_a_quarter_of_an_sxm_node():
     assert rate == pytest.approx(115.9e9, rel=0.15)
 
 
+def test_two_gpus_of_a_mesh_reach_what_the_mesh_does_of_their_links():
+    """A bridge of H100 PCIe keeps two fifths of its links; SXM boards keep four, meshed or not."""
+    four, pair = (links(matrix(n, lambda a, b: "NV6"), "h100-sxm") for n in (4, 2))
+    rates = [
+        2 * (n - 1) / n * 2.0**33 / collective_time("all_reduce", 2.0**33, group) / group.bandwidth
+        for n, group in ((4, four), (2, pair))
+    ]
+
+    assert pair.direct == four.direct == pair.bandwidth
+    assert rates[1] == pytest.approx(rates[0], rel=0.2)
+
+
 @pytest.mark.parametrize(
     ("kind", "label", "size", "bus"),
     [("a100-sxm-80gb", "NV4", 2.0**27, 206.5e9), ("h100-sxm", "NV6", 2.0**33, 368e9)],

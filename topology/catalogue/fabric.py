@@ -72,7 +72,7 @@ class Fabric:
     exchange : bytes per second that one GPU can send while every rank of its node sends to every
         other, where shared links leave less than `bandwidth`; 0 where nothing is known of them.
     direct : bytes per second between two GPUs that are joined directly, where each has more links
-        than those to the other; 0 for as much as `bandwidth`.
+        than those to the other; 0 where none has.
     chain : bytes per second that each GPU of a node can pass on while data goes down an open
         chain, where links are shared and one hop less leaves more than `bandwidth`; 0 for as much.
     paces : what was measured on a host of these GPUs, which rules their pace on one host.

@@ -161,8 +161,9 @@ class Hardware:
     def _joined(self, local: int) -> tuple[BytesPerSecond, BytesPerSecond]:
         """Give what one GPU sends to `local` - 1 others it is joined to, and to one of them.
 
-        The second is 0 where it is as much. In a mesh each pair has an equal part of the links; in
-        a cube of eight, of six links a GPU, two lead to a neighbour and four stay in its half.
+        The second is 0 where it has no links beside these. In a mesh each pair has an equal part
+        of the links; in a cube of eight, of six links a GPU, two lead to a neighbour and four stay
+        in its half.
 
         >>> from topology.catalogue.tables import find_hardware
         >>> [find_hardware("gh200").fabric(ranks).bandwidth / 1e9 for ranks in (2, 3, 4)]
@@ -175,7 +176,7 @@ class Hardware:
         pair = whole / (3 if cube else self.domain - 1)
         most = min(local, 4) / 6 if cube else (local - 1) / (self.domain - 1)
         joined = whole if local >= self.domain else BytesPerSecond(whole * most)
-        return joined, BytesPerSecond(pair) if local > 2 else none
+        return joined, BytesPerSecond(pair)
 
     def exchange_rate(self, local: int, *, across: bool = False) -> BytesPerSecond:
         r"""Nominal bytes per second of one of `local` GPUs that all send to each other; 0 unknown.

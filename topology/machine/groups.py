@@ -8,7 +8,7 @@ from typing import Final
 
 from topology.base import BytesPerSecond, TopologyError
 from topology.catalogue import Architecture, Fabric, LinkKind, Network, Pace, find_hardware
-from topology.machine.graph import Cluster, Machine, Nic, Reached, is_nvlink
+from topology.machine.graph import Cluster, Gpu, Machine, Nic, Reached, is_nvlink
 from topology.machine.rings import (
     best_ring,
     chain_rate,
@@ -167,7 +167,7 @@ def _local(survey: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]
     members = [gpu for gpu in machine.gpus if gpu.name in inside]
     ports = [e for e in machine.edges if e.kind == "pcie" and (e.a in inside or e.b in inside)]
     link, bandwidth, chain = _link(survey, names, beside)
-    direct = direct_rate(survey, names) if link == "nvlink" and len(names) > 2 else 0.0
+    direct = direct_rate(survey, names) if link == "nvlink" and len(names) > 1 else 0.0
     alone = len(names) == 1 and not all(gpu.peer_to_peer for gpu in members)
     shared = link == "pcie" and len(names) > 2
     return Fabric(
@@ -179,8 +179,19 @@ def _local(survey: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]
         crosses_sockets=len({survey.cpus[name] for name in names}) > 1,
         pcie_generation=min((port.generation for port in ports), default=0),
         exchange=BytesPerSecond(_exchange(survey, names, beside) if shared else 0.0),
-        direct=BytesPerSecond(direct),
+        direct=BytesPerSecond(direct if direct < _links_of(survey, members) else 0.0),
         chain=BytesPerSecond(chain if chain > bandwidth else 0.0),
+    )
+
+
+def _links_of(survey: Survey, members: Sequence[Gpu]) -> float:
+    """Bytes per second of all NVLinks that each GPU has: those that are seen, or its kind's."""
+    return min(
+        max(
+            survey.nvlink[gpu.name],
+            find_hardware(gpu.hardware).link_bandwidth.value if gpu.hardware else 0.0,
+        )
+        for gpu in members
     )
 
 
