@@ -21,7 +21,7 @@ options = st.sampled_from(OPTIONS.split())
     command=st.sampled_from([*COMMANDS.values(), ("recommend",), ("models", "show"), ()]),
     words=st.lists(st.one_of(st.tuples(options, small), st.tuples(small)), max_size=3),
 )
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_any_words_are_an_answer_or_one_line(command, words):
     typed = [word for pair in words for word in pair]
     if any(word.isdecimal() and 64 < int(word) <= 4096 for word in typed):
@@ -50,7 +50,7 @@ def test_any_words_are_an_answer_or_one_line(command, words):
     ),
     gpus=st.sampled_from([1, 2]),
 )
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_config_is_an_answer_or_one_line(tmp_path, base, key, value, gpus):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**base, key: value}))

@@ -220,7 +220,7 @@ def test_one_layer_is_enough(name):
     assert sound(model)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(
     base=st.sampled_from(sorted(LIKE)),
     changes=st.dictionaries(st.sampled_from(KEYS), values, min_size=1, max_size=4),
@@ -229,7 +229,7 @@ def test_changed_configurations_are_a_model_or_one_line(base, changes):
     assert sound(read({**LIKE[base], **changes}))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     base=st.sampled_from(sorted(LIKE)),
     key=st.sampled_from(KEYS),
@@ -239,7 +239,7 @@ def test_changed_sizes_are_a_model_or_one_line(base, key, value):
     assert sound(read({**LIKE[base], key: value}))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     config=st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=6), values, max_size=8),
     kind=st.sampled_from(KINDS) | values,
@@ -249,7 +249,7 @@ def test_random_objects_are_a_model_or_one_line(config, kind, where):
     assert sound(read({**config, where: [kind] if where == "architectures" else kind}))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(text=st.text(max_size=40))
 def test_random_text_is_a_model_or_one_line(text):
     line = read_or_line("{" + text)

@@ -220,7 +220,6 @@ def test_an_illegal_plan_is_answered_with_the_nearest_legal_ones():
         ("mixtral-8x7b", 3, "adp3/ep3", "8 experts do not divide by ep3"),
         ("mixtral-8x7b", 2, "tp2/ep4", "ep4 does not divide the 2 ranks of adp x tp"),
         ("mixtral-8x7b", 4, "tp2.adp2", "adp stands outside tp"),
-        ("deepseek-v3", 32, "tp32", "2048 over tp32 is not a multiple of the quantisation block"),
         ("qwen3-next-80b-a3b", 2, "ring2", "a recurrence over a cut sequence is not modelled"),
         ("cosmos3-super", 1, "single", " GiB short, at vae decode"),
         ("flux.1-dev", 2, "tp2/vae4", "vae4 needs more than 2 GPUs"),
@@ -232,6 +231,13 @@ def test_reasons_say_what_got_and_wanted(model, gpus, plan, said):
 
     assert "\n" not in str(error.value)
     assert isinstance(error.value, InputError)
+
+
+def test_blocks_of_a_scale_are_not_parted():
+    scenario, plan = asked("deepseek-v3", 32), parse_plan("tp32")
+    said = "; ".join(objections(scenario.model, scenario.workload, plan, 32))
+
+    assert "2048 over tp32 is not a multiple of the quantisation block" in said
 
 
 @pytest.mark.parametrize(
