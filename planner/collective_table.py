@@ -23,7 +23,8 @@ from topology.base import (
     parse_bytes,
 )
 from topology.base.chart import Axis, Series, curves
-from topology.base.table import Drawing, Part, Said, Table, Title, csv, terminal
+from topology.base.rows import csv_text
+from topology.base.table import Drawing, Part, Said, Table, Title, terminal
 from topology.base.values import dataclass
 from topology.catalogue import Fabric, Network, find_hardware
 
@@ -131,8 +132,7 @@ class SideBySide:
 
     def csv(self) -> str:
         """Write a row of each size and algorithm as CSV: bytes, seconds, bytes a second."""
-        rows = [asdict(row).values() for table in self.tables for row in table.rows]
-        return csv(MessageRow.__dataclass_fields__, rows)
+        return csv_text([asdict(row) for table in self.tables for row in table.rows])
 
     def parts(self) -> list[Part]:
         """Say everything on a page, with the time and the bus bandwidth of each algorithm."""
@@ -209,12 +209,12 @@ class OverGpus:
     def csv(self) -> str:
         """Write a row of each number of GPUs, size and algorithm as CSV: bytes, seconds."""
         rows = [
-            [own.gpus, own.steps, *asdict(row).values()]
+            {"gpus": own.gpus, "steps": own.steps, **asdict(row)}
             for one in self.each
             for own in one.tables
             for row in own.rows
         ]
-        return csv(["gpus", "steps", *MessageRow.__dataclass_fields__], rows)
+        return csv_text(rows)
 
     def parts(self) -> list[Part]:
         """Say everything on a page."""
@@ -296,7 +296,7 @@ class CollectiveTable:
 
     def csv(self) -> str:
         """Write the rows as CSV: bytes, seconds, bytes a second."""
-        return csv(MessageRow.__dataclass_fields__, (asdict(row).values() for row in self.rows))
+        return csv_text([asdict(row) for row in self.rows])
 
     def parts(self) -> list[Part]:
         """Say everything on a page, with the time and the bus bandwidth by algorithm."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from costmodels.tables import profile_for
 from planner.advice.advice import advice, disaggregation
@@ -30,6 +30,7 @@ from topology.base import (
     format_seconds,
     shown,
 )
+from topology.base.rows import as_frame, flat
 from topology.base.table import Drawing, Table
 from topology.base.values import dataclass
 
@@ -84,6 +85,15 @@ class Recommendation:
 
         drawn = (cost_by_latency(self.priced), memory(self.plans[:DRAWN]))
         return notebook([self.table(), *(Drawing(svg=svg) for svg in drawn)])
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return a row of each plan, best first; runs : whether it can be run."""
+        able = {plan.plan for plan in self.runnable}
+        return [{**flat(one.to_dict()), "runs": one.plan in able} for one in self.plans]
+
+    def to_frame(self) -> Any:  # noqa: ANN401  # of whichever package is there
+        """Return a data frame of pandas or polars; see `as_frame`."""
+        return as_frame(self.rows())
 
     @property
     def request(self) -> Request:

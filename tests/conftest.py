@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")  # read when numpy is loaded, here and in children
+os.environ.pop("COLUMNS", None)  # of the terminal that tests are started in
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each child compiles all that it imports
 sys.path.insert(0, str(Path(__file__).parent))
 settings.register_profile(

@@ -9,6 +9,7 @@ from commands import ROOT
 SAID = {
     "own_model_and_hardware": ("my_model: 28 layers", "1 x my_gpu: single, ", "4 x my_gpu: "),
     "sweep": ("h100-sxm x 8: ", "l40s     x 8: ", "seconds a video", "h h100-sxm, l l40s"),
+    "cells": ("denoise", "a tenth slower: 1.0", "h200-sxm: ", "l40s: "),
     "compare_log": ("all_reduce on 2 x h200-sxm", "median error", "farthest apart: "),
 }
 

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import pkgutil
 import re
+import sys
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -105,6 +106,7 @@ RESULTS = (
     "planner.estimate('flux', gpus=2, plan='ulysses2')",
     "planner.recommend('flux', gpus=2)",
     "planner.simulate('flux', gpus=2, plan='ulysses2')",
+    "planner.capacity(model='flux', rate='1/s', slo='20s')",
     "planner.read_model('mixtral-8x7b')",
     "planner.read_topology('GPU0 GPU1\\nGPU0 X NV4\\nGPU1 NV4 X\\n')",
 )
@@ -121,6 +123,21 @@ def test_a_result_is_a_line_in_a_terminal_and_a_table_in_a_notebook(call):
     assert not tags & {"script", "link", "img", "iframe"}
     assert ("svg" in tags) == ("read_" not in call)
     assert len(drawn.findall(".//tr")) > 1
+
+
+@pytest.mark.parametrize("call", RESULTS[:4])
+def test_a_result_is_a_frame_of_whichever_package_is_there(call, monkeypatch):
+    result = eval(call)
+    columns = result.rows()[0].keys()
+    for package in ("pandas", "polars"):
+        pytest.importorskip(package)
+        frame = result.to_frame()
+        assert type(frame).__module__.startswith(package)
+        assert list(frame.columns) == list(columns)
+        assert len(frame) == len(result.rows())
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(planner.InputError, match="got neither pandas nor polars"):
+        result.to_frame()
 
 
 def test_an_unknown_name_is_an_attribute_error():

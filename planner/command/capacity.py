@@ -57,7 +57,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_named(served, {"--arrivals FILE": common.ARRIVALS})
     common.add_serving(served)
     common.add_profile(parser)
-    common.add_output(parser, (*common.FORMATS, "html"))
+    common.add_output(parser, common.ROWS)
 
 
 def _planned(options: argparse.Namespace) -> "Capacity":
@@ -83,7 +83,7 @@ def _planned(options: argparse.Namespace) -> "Capacity":
     if not names:
         raise InputError(f"hardware: got {options.hardware[:60]!r}, wanted names joined by commas")
     names = list(dict.fromkeys(names))
-    return capacity(demands, names, files.prices_of(options.price, names))
+    return capacity(demands, names, files.prices_of(options.price, names), options.note)
 
 
 def _check_alone(options: argparse.Namespace) -> None:
@@ -103,9 +103,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
     from planner.rendering import capacity as shown  # noqa: PLC0415
 
     capacity = _planned(options)
-    text = render_parts(
-        options.format, capacity.to_dict, shown.parts(capacity), "Capacity", options.typed
-    )
+    text = render_parts(options, capacity.to_dict, capacity.rows, shown.parts(capacity), "Capacity")
     return text, common.DONE if capacity.met else common.NO
 
 

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final, NoReturn, cast
 
-from planner.command.files import own_version, write
-from planner.command.options import DONE, NO, Answer, Command, Parser
+from planner.command.files import at_work, own_version, write
+from planner.command.options import DONE, NO, Answer, Command, Parser, settle_format
 from topology.base import InputError, ModelError, unknown
 
 BAD_INPUT, INTERRUPTED = 2, 130
+SHELLS: Final = ("bash", "zsh", "tcsh")
 HERE: Final = (
     "recommend", "estimate", "simulate", "capacity", "sweep", "collectives", "models",
     "topology", "export", "serve",
@@ -48,8 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     """Read the words of a command line, which pages show below."""
-    options = parser_of(words[0] if words else "").parse_args(words)
+    if not words or words[0] == "help":
+        words = [*words[1:], "--help"]
+    options = parser_of(words[0]).parse_args(words)
     options.typed = shlex.join(["planner", *words])
+    settle_format(options)
     return options
 
 
@@ -75,6 +79,10 @@ def parser_of(command: str) -> argparse.ArgumentParser:
     parser = Parser(prog="planner")
     WHOLE.describe(parser)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    parser.add_argument(
+        "--print-completion", action=_Completion, choices=SHELLS, metavar="SHELL",
+        help=f"print what completes commands and options in {', '.join(SHELLS)}",
+    )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in [command] if command in names else names:
         described = command_of(name)
@@ -92,7 +100,23 @@ def answer(options: argparse.Namespace) -> Answer:
         return compare(options)
     if options.command in HERE:  # no product of matrices is worth the start of numpy's threads
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    return command_of(options.command).run(options)
+    with at_work(options):
+        return command_of(options.command).run(options)
+
+
+class _Completion(argparse.Action):
+    """Prints a script for a shell."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, _: object, shell: object, *__: object
+    ) -> NoReturn:
+        try:
+            import shtab  # noqa: PLC0415  # an optional package
+        except ImportError:
+            wanted = "pip install 'multi-gpu-planner[completion]'"
+            raise InputError(f"--print-completion: shtab is not installed: {wanted}") from None
+        print(shtab.complete(parser, shell=str(shell)))
+        parser.exit(DONE)
 
 
 class _Version(argparse.Action):

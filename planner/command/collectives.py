@@ -43,7 +43,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_named(parser, {"--launch": _LAUNCH}, default=None)
     common.add_profile(parser)
     common.add_named(parser, {"--compare LOG": _COMPARE}, default=None)
-    common.add_output(parser, (*common.FORMATS, "csv", "html"))
+    common.add_output(parser, common.ROWS)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

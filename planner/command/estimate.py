@@ -6,6 +6,7 @@ from typing import Final
 
 from planner.command import options as common
 from planner.command.files import on_page, on_screen, render
+from topology.base.rows import csv_text
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +14,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_load(parser)
     common.add_plan(parser)
     common.add_pools(parser)
-    common.add_output(parser, (*common.FORMATS, "html"))
+    common.add_output(parser, common.ROWS)
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
@@ -29,6 +30,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
         options.format,
         estimate.to_dict,
         markdown=lambda: report.estimate_markdown(scenario, estimate, lines()),
+        csv=lambda: csv_text(estimate.rows()),
         html=lambda: on_page(
             estimate.name, report.estimate_page(scenario, estimate, lines()), options.typed
         ),

@@ -4,14 +4,27 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import Final, TextIO
 
 from topology.base import MOST_CHARACTERS, InputError, decoded, place, write_whole
+from topology.base.rows import csv_text
 from topology.base.table import Part, document, terminal
 
-WIDTH = 118
+WIDTH: Final = 118
 """Columns of what is not printed on a terminal."""
+LEAST: Final = 60
+QUIET_S: Final = 2.0
+"""Seconds before a terminal is told that an answer takes its time."""
+LOGGED_S: Final = 10.0
+"""Seconds before a log is."""
+SPEAKS: Final = ("sweep", "serve")
+"""Commands that say themselves how far they are."""
 
 
 def standard_input() -> str:
@@ -76,6 +89,58 @@ def tell(what: str, text: str) -> None:
         print(f"{what}: {text}", file=sys.stderr, flush=True)
 
 
+@contextmanager
+def at_work(options: Namespace) -> Iterator[None]:
+    """Say how long an answer has taken so far, and what `options.note` was told last.
+
+    A terminal is told from two seconds on, each second, in one line that goes when the answer
+    comes; a log that standard error goes to is told after ten seconds, and twice as many each time.
+    """
+    doing = [""]
+    options.note = lambda text: doing.__setitem__(0, f", {text}")
+    if options.command in SPEAKS or not _is_open(sys.stderr):
+        yield
+        return
+    done = threading.Event()
+    how = _on_terminal if sys.stderr.isatty() else _in_log
+    watch = threading.Thread(target=how, args=(options.command, doing, done), daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watch.join()
+
+
+def _is_open(stream: TextIO | None) -> bool:
+    """Whether a stream goes out of this process."""
+    try:
+        return stream is not None and stream.fileno() >= 0
+    except (OSError, ValueError):
+        return False
+
+
+def _on_terminal(command: str, doing: Sequence[str], done: threading.Event) -> None:
+    begun, wait, told = time.monotonic(), QUIET_S, False
+    while not done.wait(wait):
+        wait, told = 1.0, True
+        took = f"{time.monotonic() - begun:.0f} s so far"
+        print(f"{_ERASE}{command}: {took}{doing[0]}", end="", file=sys.stderr, flush=True)
+    if told:
+        print(_ERASE, end="", file=sys.stderr, flush=True)
+
+
+def _in_log(command: str, doing: Sequence[str], done: threading.Event) -> None:
+    took = LOGGED_S
+    wait = took
+    while not done.wait(wait):
+        tell(command, f"{took:.0f} s so far{doing[0]}")
+        wait, took = took, 2 * took
+
+
+_ERASE: Final = "\r\x1b[K"
+
+
 def render(style: str, document: Callable[[], object], **styles: Callable[[], str]) -> str:
     """Write an answer in the style that is asked for: as JSON, or as one of its other styles."""
     if style == "json":
@@ -84,15 +149,20 @@ def render(style: str, document: Callable[[], object], **styles: Callable[[], st
 
 
 def render_parts(
-    style: str, data: Callable[[], object], parts: Iterable[Part], title: str, typed: str
+    options: Namespace,
+    data: Callable[[], object],
+    rows: Callable[[], Sequence[Mapping[str, object]]],
+    parts: Iterable[Part],
+    title: str,
 ) -> str:
     """Write an answer made of parts in any style; `title` is that of its page."""
     return render(
-        style,
+        options.format,
         data,
         table=lambda: on_screen(parts, None),
         markdown=lambda: document(parts),
-        html=lambda: on_page(title, parts, typed),
+        csv=lambda: csv_text(rows()),
+        html=lambda: on_page(title, parts, options.typed),
     )
 
 
@@ -115,10 +185,12 @@ def own_version() -> str:
 
 
 def on_screen(parts: Iterable[Part], elsewhere: int | None = WIDTH) -> str:
-    """Write parts as wide as the terminal is, in colours if it is one.
+    """Write parts as wide as ``COLUMNS`` says, or the terminal is; in colours if it is one.
 
-    elsewhere : columns where it is none; None for as many as there are.
+    elsewhere : columns where it is none and nothing says; None for as many as there are.
     """
+    told = os.environ.get("COLUMNS", "")
+    columns = int(told) if told.isascii() and told.isdecimal() and len(told) < 6 else 0
     if sys.stdout is None or not sys.stdout.isatty():
-        return terminal(parts, elsewhere)
-    return terminal(parts, max(os.get_terminal_size().columns, 60), colour=True)
+        return terminal(parts, columns or elsewhere)
+    return terminal(parts, max(columns or os.get_terminal_size().columns, LEAST), colour=True)

@@ -6,13 +6,14 @@ from typing import Final
 from planner.command import options as common
 from planner.command.files import render
 from topology.base import InputError
+from topology.base.rows import csv_text, flat
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
     common.add_action(parser, "list", "show", "import")
     parser.add_argument("name", nargs="?", help="a catalogue name, a config.json or a folder")
     common.add_checked_profile(parser)
-    common.add_output(parser)
+    common.add_output(parser, (*common.FORMATS, "csv"))
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
@@ -29,14 +30,22 @@ def _run(options: argparse.Namespace) -> common.Answer:
             lambda: models.entries_json(entries),
             table=models.entries_table(entries, headed=False).text,
             markdown=models.entries_table(entries).markdown,
+            csv=lambda: csv_text([*map(flat, entries)]),
         )
         return text, common.DONE
     if options.name is None:
         raise InputError(f"models {options.action}: wanted a name or a file")
     described = read_model(options.name).to_dict()
-    style = "json" if options.action == "import" else options.format
+    style = common.style_of(options)
     table = facts(described)
-    return render(style, lambda: described, table=table.text, markdown=table.markdown), common.DONE
+    text = render(
+        style,
+        lambda: described,
+        table=table.text,
+        markdown=table.markdown,
+        csv=lambda: csv_text([flat(described)]),
+    )
+    return text, common.DONE
 
 
 COMMAND: Final = common.Command(

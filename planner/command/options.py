@@ -1,6 +1,7 @@
 """What commands share: how one is described and added, and the options that several take."""
 
 import argparse
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 
 DONE, NO = 0, 1
 FORMATS: Final = ("table", "json", "markdown")
+ENDINGS: Final = {".json": "json", ".md": "markdown", ".csv": "csv", ".html": "html"}
+"""Of files, and the format that each says."""
+ROWS: Final = (*FORMATS, "csv", "html")
+"""Of answers that have rows, and a page."""
+_OPTION: Final = re.compile(r"--?[A-Za-z]")
 _DIGITS: Final = re.compile(r"[-+]?[0-9]+", re.ASCII)
 _USUAL: Final = "(default: the model's usual one)"
 
@@ -117,20 +123,17 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401  # as argparse has them
         super().__init__(**{**kwargs, "allow_abbrev": False})
 
-    def option_names(self) -> list[str]:
-        """List the long options of this parser and of its commands."""
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401  # as argparse has them
+        """Read words; an option that there is not is named before one that is missing."""
         names = [name for action in self._actions for name in action.option_strings]
-        for action in self._actions:
-            if isinstance(action.choices, dict):
-                names += [
-                    name for parser in action.choices.values() for name in parser.option_names()
-                ]
-        return [name for name in names if name.startswith("--")]
+        words = args[:1] if self._subparsers else args
+        for word in itertools.takewhile("--".__ne__, words):
+            option = word.partition("=")[0]
+            if _OPTION.match(option) and option not in names:
+                raise unknown("option", option, [name for name in names if name.startswith("--")])
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        stray = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
-        if stray:
-            raise unknown("option", stray[1], self.option_names())
         raise InputError(f"{message[0].lower()}{message[1:]}")
 
 
@@ -293,11 +296,50 @@ def add_output(
     parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS, *, file: bool = True
 ) -> None:
     """Add how and where an answer is written."""
+    usual = "that of the ending of --output, or table" if file else "table"
     parser.add_argument(
-        "--format", choices=formats, default="table", help="of the answer (default: table)"
+        "--format",
+        choices=formats,
+        default=None if file else "table",
+        help=f"of the answer (default: {usual})",
     )
     if file:
         parser.add_argument("--output", metavar="FILE", help="write here instead of printing")
+        parser.set_defaults(formats=formats)
+
+
+def settle_format(options: argparse.Namespace) -> None:
+    """Take the format that the ending of ``--output`` says, where it says one.
+
+    Raises
+    ------
+    InputError
+        If the answer has no such format, or another one is asked for.
+    """
+    if "formats" not in options:
+        return
+    output = options.output or ""
+    said = next((style for ending, style in ENDINGS.items() if output.endswith(ending)), None)
+    if said is not None and said not in options.formats:
+        endings = [ending for ending, style in ENDINGS.items() if style in options.formats]
+        raise InputError(f"--output {output}: wanted a name that ends in {', '.join(endings)}")
+    if said is not None and options.format not in (None, said):
+        wanted = f"--format {said}, or a name of another ending"
+        raise InputError(f"--output {output}: got --format {options.format}, wanted {wanted}")
+    options.format = options.format or said or "table"
+
+
+def style_of(options: argparse.Namespace) -> str:
+    """Choose the format of an action, of which importing has one.
+
+    Raises `InputError` if another is asked for.
+    """
+    if options.action != "import":
+        return str(options.format)
+    if options.format not in ("table", "json"):
+        got = f"{options.command} import: got {options.format}"
+        raise InputError(f"{got}, wanted json, which it always writes")
+    return "json"
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@ from typing import Final
 
 from planner.command import options as common
 from planner.command.files import on_page, on_screen, render
+from topology.base.rows import csv_text
 
 TOP: Final = 8
 
@@ -43,7 +44,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
         },
     )
     parser.add_argument("--rejected", action="store_true", help="print why plans were rejected")
-    common.add_output(parser, (*common.FORMATS, "html"))
+    common.add_output(parser, common.ROWS)
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
@@ -59,6 +60,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
         options.format,
         answer.to_dict,
         markdown=lambda: report.recommendation_markdown(answer, top=options.top or TOP),
+        csv=lambda: csv_text(answer.rows()),
         html=lambda: on_page(
             report.asked(answer.scenario),
             report.recommendation_page(answer, top=options.top or TOP),

@@ -45,7 +45,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=common.whole, default=1, metavar="N", help=_RUNS)
     common.add_flags(parser, {"--what-if": _WHAT_IF})
     common.add_named(parser, {"--trace FILE": _TRACE})
-    common.add_output(parser, (*common.FORMATS, "html"))
+    common.add_output(parser, common.ROWS)
 
 
 def _check_files(options: argparse.Namespace) -> None:
@@ -111,7 +111,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
         told = {"what_if": [change.to_dict() for change in changes]} if options.what_if else {}
         return {**simulation.to_dict(), **told}
 
-    return render_parts(options.format, document, parts, title, options.typed), common.DONE
+    return render_parts(options, document, simulation.rows, parts, title), common.DONE
 
 
 COMMAND: Final = common.Command(

@@ -1,11 +1,12 @@
 """``planner topology``: machines, of the catalogue and from files."""
 
 import argparse
-from typing import Final
+from typing import Final, cast
 
 from planner.command import options as common
 from planner.command.files import on_page, on_screen, render
 from topology.base import InputError
+from topology.base.rows import csv_text, flat
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +18,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     )
     common.add_generation(parser)
     common.add_checked_profile(parser)
-    common.add_output(parser, (*common.FORMATS, "html"))
+    common.add_output(parser, common.ROWS)
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
@@ -37,13 +38,18 @@ def _run(options: argparse.Namespace) -> common.Answer:
         pcie_generation=options.pcie_generation,
     )
     text = render(
-        "json" if options.action == "import" else options.format,
+        common.style_of(options),
         machine.to_dict,
         table=lambda: on_screen(drawing.report(machine)),
         markdown=lambda: drawing.markdown(machine),
+        csv=lambda: csv_text(list(map(flat, _links(machine.to_dict())))),
         html=lambda: on_page(machine.name, drawing.parts(machine), options.typed),
     )
     return text, common.DONE
+
+
+def _links(described: dict[str, object]) -> list[dict[str, object]]:
+    return cast("list[dict[str, object]]", described["links"])
 
 
 def _list(options: argparse.Namespace) -> str:
@@ -55,7 +61,7 @@ def _list(options: argparse.Namespace) -> str:
         if value is not None:
             raise InputError(f"topology list: got --{name.replace('_', '-')} {value}, wanted none")
     if options.format == "html":
-        raise InputError("topology list: got --format html, wanted table, json or markdown")
+        raise InputError("topology list: got --format html, wanted table, json, markdown or csv")
     hardware = list(all_hardware().values())
     table = hardware_table(hardware)
     return render(
@@ -63,6 +69,7 @@ def _list(options: argparse.Namespace) -> str:
         lambda: {"hardware": [kind.to_dict() for kind in hardware]},
         table=lambda: on_screen([table]),
         markdown=table.markdown,
+        csv=lambda: csv_text([flat(kind.to_dict()) for kind in hardware]),
     )
 
 

@@ -1,9 +1,9 @@
 """How many GPUs a demand needs: replicas of a plan, and requests that queue for them."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from planner.fleet.queueing import MOST_SERVERS, most_rate, servers_needed, wait
 from planner.fleet.replica_rates import in_time, most_pace, ready, replicas_for
@@ -19,7 +19,10 @@ from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.evaluate import Shared
 from planner.search.judging import judge_undivided
 from planner.serving.serving import Served
-from topology.base import ModelError, PrecisionError, counted, format_seconds
+from topology.base import ModelError, PrecisionError, counted, format_number, format_seconds
+from topology.base.chart import Axis, Series, curves
+from topology.base.rows import as_frame, flat
+from topology.base.table import Drawing, Table
 from topology.base.values import dataclass
 from topology.catalogue import find_hardware
 
@@ -28,6 +31,11 @@ MOST_GPUS: Final = 64
 HOUR: Final = 3600
 THOUSAND: Final = 1000
 POINTS: Final = 13
+IN_NOTEBOOKS: Final = (
+    "demand", "hardware", "plan", "engine", "replicas", "gpus", "response_s", "utilisation",
+    "cost_per_hour",
+)  # fmt: skip
+"""Columns of fleets that a notebook shows."""
 SIZES: Final = ("height", "width", "frames", "steps", "input_tokens", "output_tokens", "batch")
 SERVED: Final = (
     "ttft_percentile", "tpot_percentile", "kv_precision", "chunk", "prefix_hit", "spread", "burst",
@@ -100,6 +108,11 @@ class Fleet:
     runner: str = ""
     launch: Launch | None = None
     unfinished: bool = False
+
+    @property
+    def name(self) -> str:
+        """The hardware and the plan of a replica."""
+        return f"{self.estimate.hardware}: {self.estimate.plan}"
 
     @property
     def gpus(self) -> int:
@@ -188,6 +201,30 @@ class Capacity:
         costs = [answer.fleets[0].cost_per_hour for answer in self.answers if answer.fleets]
         return sum(cost for cost in costs if cost is not None) if None not in costs else None
 
+    def rows(self) -> list[dict[str, object]]:
+        """Return a row of each fleet, the best one of each demand first."""
+        return [
+            {"demand": answer.demand.name, "rate_per_s": answer.demand.rate_per_s}
+            | flat(fleet.to_dict())
+            for answer in self.answers
+            for fleet in answer.fleets
+        ]
+
+    def to_frame(self) -> Any:  # noqa: ANN401  # of whichever package is there
+        """Return a data frame of pandas or polars; see `as_frame`."""
+        return as_frame(self.rows())
+
+    def _repr_html_(self) -> str:
+        from topology.base.page import notebook  # noqa: PLC0415  # for notebooks alone
+
+        rows = [[str(row[name]) for name in IN_NOTEBOOKS] for row in self.rows()]
+        drawn = [by_rate(answer, "{:.3g}/s".format) for answer in self.answers if answer.fleets]
+        table = Table(head=IN_NOTEBOOKS, rows=rows, align="<<<<>")
+        return notebook([table, *(Drawing(svg=svg) for svg in drawn)])
+
+    def __repr__(self) -> str:
+        return f"<Capacity: {counted(len(self.answers), 'demand')}, {counted(self.gpus, 'GPU')}>"
+
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
         return {
@@ -199,25 +236,38 @@ class Capacity:
 
 
 def capacity(
-    demands: Sequence[Demand], hardware: Sequence[str], prices: Prices | None = None
+    demands: Sequence[Demand],
+    hardware: Sequence[str],
+    prices: Prices | None = None,
+    tell: Callable[[str], object] = str,
 ) -> Capacity:
     """Find the fleet of each kind of hardware that meets each demand with the least.
 
     The least money, where every kind of hardware has a price; else the fewest GPUs.
+
+    tell : is told which fleet is looked for.
 
     Raises `InputError` if a model, hardware or size cannot be right.
     """
     names = [find_hardware(name).name for name in hardware]
     fastest = _Fastest()
     return Capacity(
-        answers=tuple(_answer(demand, names, prices, fastest) for demand in demands), prices=prices
+        answers=tuple(_answer(demand, names, prices, fastest, tell) for demand in demands),
+        prices=prices,
     )
 
 
 def _answer(
-    demand: Demand, names: Sequence[str], prices: Prices | None, fastest: "_Fastest"
+    demand: Demand,
+    names: Sequence[str],
+    prices: Prices | None,
+    fastest: "_Fastest",
+    tell: Callable[[str], object],
 ) -> Answer:
-    best = {name: _best(demand, name, prices, fastest) for name in names}
+    best = {}
+    for number, name in enumerate(names, 1):
+        tell(f"{demand.name} on {name}, {number} of {len(names)}")
+        best[name] = _best(demand, name, prices, fastest)
     fleets = [fleet for fleet in best.values() if isinstance(fleet, Fleet)]
     without = tuple((name, why) for name, why in best.items() if isinstance(why, str))
     priced = all(fleet.cost_per_hour is not None for fleet in fleets)
@@ -496,6 +546,27 @@ def curve(fleet: Fleet) -> list[tuple[float, float]]:
         for rate, count in zip(rates, places, strict=True)
         if count is not None
     ]
+
+
+def by_rate(answer: Answer, write: Callable[[float], str]) -> str:
+    """Draw the GPUs of each fleet by rate; the rate asked for is set off. write : writes a rate."""
+    wanted = answer.demand.rate_per_s
+    axes = (
+        Axis(title="rate (logarithmic)", write=write, base=2, unit=wanted),
+        Axis(title="GPUs", write=format_number),
+    )
+    series = [
+        Series(
+            name=fleet.name,
+            points=[
+                (rate, gpus, f"{write(rate)} takes {counted(round(gpus), 'GPU')}")
+                for rate, gpus in curve(fleet)
+            ],
+            shape="steps",
+        )
+        for fleet in answer.fleets
+    ]
+    return curves("GPUs by rate", series, axes, (wanted, f"asked: {write(wanted)}"))
 
 
 def words(fleet: Fleet) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from planner.fleet.fleet import Answer, Capacity, Demand, Fleet, Prices, curve, words
+from planner.fleet.fleet import Answer, Capacity, Demand, Fleet, Prices, by_rate, curve, words
 from planner.plan_charts import memory, timelines
 from planner.rendering.engines import UNFINISHED
 from planner.rendering.plot import plot
@@ -211,36 +211,15 @@ def _rate(per_second: float, unit: str, digits: int = 3) -> str:
 
 def _charts(answer: Answer) -> list[Part]:
     """Draw the GPUs of each fleet by rate, its latency against its cost, and its memory."""
-    wanted = answer.demand.rate_per_s
-    unit = unit_of(wanted)
-    axes = (
-        Axis(title="rate (logarithmic)", write=lambda rate: _rate(rate, unit), base=2, unit=wanted),
-        Axis(title="GPUs", write=format_number),
-    )
-    series = [
-        Series(
-            name=_of(fleet),
-            points=[
-                (rate, gpus, f"{_rate(rate, unit)} takes {counted(round(gpus), 'GPU')}")
-                for rate, gpus in curve(fleet)
-            ],
-            shape="steps",
-        )
-        for fleet in answer.fleets
-    ]
-    asked_for = (wanted, f"asked: {_rate(wanted, unit)}")
+    unit = unit_of(answer.demand.rate_per_s)
     plans = [fleet.estimate for fleet in answer.fleets]
     drawn = [
-        curves("GPUs by rate", series, axes, asked_for),
+        by_rate(answer, lambda rate: _rate(rate, unit)),
         _cost_chart(answer),
         timelines(plans),
         memory(plans),
     ]
     return [Drawing(svg=svg) for svg in drawn if svg]
-
-
-def _of(fleet: Fleet) -> str:
-    return f"{fleet.estimate.hardware}: {fleet.estimate.plan}"
 
 
 def _cost_chart(answer: Answer) -> str:
@@ -252,6 +231,6 @@ def _cost_chart(answer: Answer) -> str:
     for fleet in answer.fleets:
         cost = fleet.cost_per_hour if priced and fleet.cost_per_hour is not None else fleet.gpus
         says = f"{format_seconds(fleet.response_s)}, {_number(cost)} {up.title}"
-        series.append(Series(name=_of(fleet), points=[(fleet.response_s, cost, says)]))
+        series.append(Series(name=fleet.name, points=[(fleet.response_s, cost, says)]))
     axes = (Axis(title=in_time, write=format_seconds), up)
     return curves("Cost of a fleet against its latency", series, axes, None)

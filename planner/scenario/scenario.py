@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 from planner.engines.caches import reuse_of
 from planner.engines.tables import allowed, engine_names, engines, feature_caches, find_engine
 from planner.models import Kind, Model, lengths, line_of, read_model
 from planner.request.lengths import Lengths, Trace, read_requests
-from planner.request.request import EXECUTOR, RUNTIME, Request
+from planner.request.request import EXECUTOR, RUNTIME, CachePrecision, Request
 from planner.request.workload import USUAL, Habits, Workload
 from planner.scenario.deployment import Deployment, deployment_of, run_by, usual_precision
 from planner.scenario.drafts import speculation_of
@@ -70,14 +70,19 @@ class Scenario:
     def resolved(self) -> Request:
         """The request, with what runs it here and the usual sizes filled in."""
         deployment, work, usual = self.deployment, self.workload, self.model.defaults
-        request = replace(self.request, engine=deployment.engine, runtime=deployment.runtime.name)
+        request = replace(
+            self.request,
+            engine=deployment.engine,
+            runtime=deployment.runtime.name,
+            nodes=deployment.hosts,
+        )
         if self.model.kind == "decoder":
             prompt = int(work.length(self.model.streams[0].name))
             return replace(
                 request,
                 input_tokens=prompt,
                 output_tokens=int(work.output_tokens),
-                spread=request.spread or 0.0,
+                kv_precision=cast("CachePrecision", work.kv_precision),
             )
         return replace(
             request,
@@ -85,6 +90,7 @@ class Scenario:
             width=request.width or usual.width,
             frames=int(work.frames),
             steps=int(work.steps),
+            text_tokens=int(dict(work.tokens)["text"]) if "text" in dict(work.tokens) else None,
         )
 
     @property

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from itertools import accumulate
 from math import hypot, sqrt
-from typing import Final
+from typing import Any, Final
 
 from costmodels.basis import Basis
 from planner.placement.placement import Placement, visible
@@ -14,6 +14,7 @@ from planner.request.workload import Speculation
 from planner.search.clients import Point, Serving
 from topology.base import format_bytes, format_interval, format_number, format_seconds
 from topology.base.chart import Axis, ChartRow, ChartSpan, spans
+from topology.base.rows import as_frame, flat
 from topology.base.table import Drawing, Table
 from topology.base.values import dataclass
 
@@ -230,6 +231,14 @@ class PlanEstimate:
         time = spans("One request, stage by stage", [self.stage_row()], TIME)
         held = spans("Memory at its peak", [self.memory_row()], MEMORY)
         return notebook([self.table(), Drawing(svg=time), Drawing(svg=held)])
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return the estimate as a row."""
+        return [flat(self.to_dict())]
+
+    def to_frame(self) -> Any:  # noqa: ANN401  # of whichever package is there
+        """Return a data frame of pandas or polars; see `as_frame`."""
+        return as_frame(self.rows())
 
     def stage_row(self) -> ChartRow:
         """Put the stages of a request one behind the other."""

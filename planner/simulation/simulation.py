@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from planner.simulation.disturbances import ALIKE, Disturbances
 from planner.simulation.gantt import chart, legend, middle, rows
 from planner.simulation.tasks import Event, RankTasks, jittered, paces_of, tasks_of
 from topology.base import InputError, counted, format_seconds
+from topology.base.rows import as_frame, flat
 from topology.base.table import Drawing, Table
 from topology.base.values import dataclass
 
@@ -112,6 +113,14 @@ class Simulation:
         from topology.base.page import notebook  # noqa: PLC0415  # for notebooks alone
 
         return notebook([self.stage_table(), self.rank_table(), self.timeline()])
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return a row of each rank."""
+        return [flat(asdict(rank)) for rank in self.ranks]
+
+    def to_frame(self) -> Any:  # noqa: ANN401  # of whichever package is there
+        """Return a data frame of pandas or polars; see `as_frame`."""
+        return as_frame(self.rows())
 
     def timeline(self) -> Drawing:
         """Draw one layer of the turn."""

@@ -1,6 +1,5 @@
 """Rows of a sweep, to be written as CSV, JSON lines or Parquet, or taken as a data frame."""
 
-import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Any, Final
 
 from planner.sweeping.portion import Row
 from topology.base import InputError
+from topology.base.rows import as_frame, csv_text
 from topology.base.table import Table
 from topology.base.values import dataclass
 
@@ -44,12 +44,7 @@ class Rows(Sequence[Row]):
         InputError
             If neither is installed.
         """
-        for name in ("pandas", "polars"):
-            try:
-                return import_module(name).DataFrame(list(self.rows))
-            except ImportError:
-                continue
-        raise InputError("to_frame: got neither pandas nor polars, wanted one of them")
+        return as_frame(self.rows)
 
     def _repr_html_(self) -> str:
         head = list(self.rows[0]) if self.rows else []
@@ -75,12 +70,7 @@ def writer_of(output: str) -> Callable[[Sequence[Mapping[str, object]]], bytes]:
 
 
 def _csv(rows: Sequence[Mapping[str, object]]) -> str:
-    names = dict.fromkeys(name for row in rows for name in row)
-    out = io.StringIO(newline="")
-    table = csv.DictWriter(out, fieldnames=list(names), lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    return out.getvalue()
+    return f"{csv_text(rows)}\n"
 
 
 def _lines(rows: Sequence[Mapping[str, object]]) -> str:

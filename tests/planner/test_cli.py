@@ -189,7 +189,6 @@ def test_help_and_version_are_answers(argv):
 
 
 BAD = [
-    ((), "required"),
     (("recommend",), "--model"),
     (("fly",), "unknown command 'fly'"),
     (("recommend", *REQUEST, "--colour", "red"), "unknown option '--colour'"),

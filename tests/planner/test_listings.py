@@ -33,7 +33,9 @@ def test_all_hardware_is_listed(style):
 
 
 def test_a_list_is_no_page():
-    assert_refused(*run("topology", "list", "--format", "html"), "wanted table, json or markdown")
+    assert_refused(
+        *run("topology", "list", "--format", "html"), "wanted table, json, markdown or csv"
+    )
 
 
 @pytest.mark.parametrize(

@@ -255,8 +255,3 @@ def _in_document(part: Part) -> str:
 def bullets(lines: Iterable[str]) -> list[str]:
     """Write lines as a list of a document."""
     return [f"- {line}" for line in lines]
-
-
-def csv(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """Write rows of values as they are, joined by commas."""
-    return "\n".join(",".join(map(str, row)) for row in (head, *rows))

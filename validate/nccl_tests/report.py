@@ -10,7 +10,8 @@ from costmodels.collectives import Op
 from planner.rendering.plot import plot
 from topology.base import format_bytes, format_number, format_seconds
 from topology.base.chart import Axis, Series, curves
-from topology.base.table import Drawing, Part, Said, Table, Title, bullets, csv, terminal
+from topology.base.rows import csv_text
+from topology.base.table import Drawing, Part, Said, Table, Title, bullets, terminal
 from topology.base.values import dataclass
 from validate.nccl_tests.diagnosis import SMALL
 
@@ -178,11 +179,9 @@ def _point(row: ComparedRow, rate: float) -> tuple[float, float, str]:
 
 def as_csv(comparisons: Sequence[LogComparison]) -> str:
     """Write the rows of comparisons as CSV: seconds and bytes a second."""
-    return csv(
-        ["op", "hardware", "gpus", "nodes", *ComparedRow.__dataclass_fields__],
-        (
-            [compared.op, compared.hardware, compared.gpus, compared.nodes, *asdict(row).values()]
-            for compared in comparisons
-            for row in compared.rows
-        ),
-    )
+    return csv_text([
+        {"op": one.op, "hardware": one.hardware, "gpus": one.gpus, "nodes": one.nodes}
+        | asdict(row)
+        for one in comparisons
+        for row in one.rows
+    ])  # fmt: skip
