@@ -41,10 +41,10 @@ FLUX.1 of 1024 pixels in eager code, bound by its host: 112, 133 and 151 ms a st
 of H100; a kernel of diffusers 20 and 26 us on two of H200 (`diffusers.toml`, `xdit.toml`).
 """
 
-BESIDE_PARTS: Final = {"diffusion": 0.08, "decoder": 0.15}
+BESIDE_PARTS: Final = {"diffusion": 0.07, "decoder": 0.15}
 """Relative half-width of what no part has: the code, the version and the host of who runs a model.
 
-Measured, by kind of model: what makes intervals of two in three of 97 and 85 published times hold
+Measured, by kind of model: what makes two in three of 52 and 85 intervals hold published times
 that were used for nothing else. Our own executor was measured to be within the parts.
 """
 

@@ -97,11 +97,11 @@ def test_the_basis_is_the_weakest_of_the_heavy_parts():
 
 
 def test_the_interval_adds_parts_as_independent_errors():
-    """8 % of 6 s, 20 % of 3 s, 3 % of 1 s, and 8 % of all that no part has: a root of squares."""
+    """8 % of 6 s, 20 % of 3 s, 3 % of 1 s, and 7 % of all that no part has: a root of squares."""
     parts = math.sqrt((0.08 * 6) ** 2 + (0.2 * 3) ** 2 + (0.03 * 1) ** 2)
     low, high = made().to_dict()["latency_interval_s"]
 
-    assert (high - low) / 2 == pytest.approx(math.hypot(parts, 0.08 * 10))
+    assert (high - low) / 2 == pytest.approx(math.hypot(parts, 0.07 * 10))
     assert (high + low) / 2 == pytest.approx(10)
     assert made(engine="planner").half_width_s == pytest.approx(parts)
 
@@ -111,7 +111,7 @@ def test_a_time_that_the_host_sets_is_as_unsure_as_hosts_differ():
     one, four = (planner.estimate("flux.1-dev", plan=p, **asked) for p in ("single", "ulysses4"))
 
     assert four.half_width_s > 0.19 * four.latency_s
-    assert one.half_width_s < 0.05 * one.latency_s
+    assert one.half_width_s < 0.1 * one.latency_s
 
 
 def test_what_is_known_better_has_a_shorter_interval():
