@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import chain
 
+import numpy as np
+
 from costmodels.program import (
     CausalConvolution,
     Communication,
@@ -79,13 +81,14 @@ def caches(stages: Sequence[Loop], bodies: Bodies | None = None) -> Real:
 def stored(stages: Sequence[Loop], bodies: Bodies | None = None) -> Iterator[tuple[Tensor, Real]]:
     """Yield what is kept for later, each once, and how many layers and forwards keep such.
 
-    A rank of a pipeline is written down once for each place that a forward passes.
+    Loops that are never run keep nothing. A rank of a pipeline is written down once for each place
+    that a forward passes.
     """
     bodies = bodies or Bodies()
     found: dict[tuple[str, int], tuple[Tensor, Real]] = {}
     for stage in stages:
         for body, loops in bodies.inside(stage):
-            if not body.stored:
+            if not body.stored or not all(np.any(loop.count) for loop in loops):
                 continue
             first, kept = _first(loops), _layers(loops)
             found |= {(tensor.name, first): (tensor, kept) for tensor in body.stored}
@@ -203,7 +206,8 @@ def _looked_at(loop: Loop, bodies: Bodies) -> _Body:
     }
     weights = [op.weight for op in loop.body if isinstance(op, _WEIGHED)]
     sizes = [(weight.layered, (weight.name, weight.bytes)) for weight in weights]
-    moves = (op for op in loop.body if isinstance(op, Rearrange))
+    stored = {"store": "outputs", "keep": "outputs", "append": "inputs"}
+    moves = [op for op in loop.body if isinstance(op, Rearrange)]
     return _Body(
         steps=steps,
         storage=storage,
@@ -214,7 +218,7 @@ def _looked_at(loop: Loop, bodies: Bodies) -> _Body:
             [one for inside, one in sizes if not inside],
             [one for inside, one in sizes if inside],
         ),
-        stored=[move.outputs[0] for move in moves if move.move in ("store", "keep")],
+        stored=[getattr(op, stored[op.move])[0] for op in moves if op.move in stored],
     )
 
 

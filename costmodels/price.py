@@ -49,7 +49,6 @@ from costmodels.program import (
     SendReceive,
     Size,
     Tensor,
-    ceil_div,
 )
 from costmodels.runtime import Runtime
 from topology.base import UncalibratedError
@@ -337,7 +336,8 @@ def _latent(op: Attention, target: Target) -> Priced:
         )  # fmt: skip
     else:
         # of a cut prompt, whose queries stand all over, as many keys as they see on average
-        keys = op.keys if op.pairs == 1.0 else ceil_div(op.keys + op.queries, round(1 / op.pairs))
+        seen = np.asarray(op.keys) * op.pairs + np.asarray(op.queries) / 2
+        keys = op.keys if op.pairs == 1.0 else np.ceil(seen)
         seconds = latent_context_time(
             op.heads, op.queries, keys, device, batch=batch, sizes=sizes, kv_precision=cache,
             sustained=True, engine=engine,
@@ -355,7 +355,7 @@ def _attention(op: Attention, target: Target) -> Priced:
     masked = whole and bool(np.any(np.greater(op.queries, 1)))
     cache = "fp8" if op.k.itemsize == 1 else precision
     mask = target.mask if _sees_itself(op) else ""
-    keys = op.keys if op.pairs == 1.0 else ceil_div(op.keys, round(1 / op.pairs))
+    keys = op.keys if op.pairs == 1.0 else np.ceil(np.asarray(op.keys) * op.pairs)
     before = max(op.window - 1, 0)  # a query's own key is one of its window
     keys = np.minimum(keys, before + op.queries) if op.window else keys
     seconds = attention_time(

@@ -250,16 +250,17 @@ def sweep(  # type: ignore[misc]  # hardware may be several
     from planner.sweeping import executor_of, questions_of, run  # noqa: PLC0415  # few ask
 
     _check_one_plan("sweep prices one plan a row", options, POOLED)
+    _check_one_plan("sweep prices whole prompts", options, ("prefix_hit",))
     _check_names(executor=executor, scheduler=scheduler)
     asked = questions_of(models, hardware, gpus, plan, options)
     return run(asked, executor_of(executor, scheduler), lambda _: None)
 
 
 def _check_one_plan(what: str, options: Mapping[str, object], names: Sequence[str]) -> None:
-    """Refuse two pools where plans of one are looked at."""
+    """Refuse two pools where plans of one are looked at, and what else has no meaning there."""
     for name in names:
         value = options.get(name)
-        if value is not None and not (isinstance(value, str | int) and not value):
+        if value is not None and not (isinstance(value, str | int | float) and not value):
             raise InputError(f"{name}: got {shown(value)}, wanted none: {what}")
 
 

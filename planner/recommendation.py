@@ -328,7 +328,7 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
 
 def _check_unloaded(request: Request) -> None:
     """Refuse to be told what only a load has to do with, and not of what load."""
-    for name in ("slo_ttft", "slo_tpot", "prefix_hit", "spread"):
+    for name in ("slo_ttft", "slo_tpot", "spread"):
         if value := getattr(request, name):
             got = format_seconds(value) if name.startswith("slo") else f"{value:g}"
             raise InputError(

@@ -147,7 +147,8 @@ class Attention(Operation):
 
     spans : where the rows stand in their streams; keys that are padding are masked, and a causal
     query sees keys at its own position and before. `turn` names a ring axis and how many steps
-    the keys have travelled: they are those of the rank `turn[1]` before this one.
+    the keys have travelled: they are those of the rank `turn[1]` before this one; `asks` where the
+    queries have, and the keys stayed.
     pairs : share of query-key pairs that is computed (1/2 where causal work is even).
     log_sum_exp : present when the result is to be merged with another part.
     """
@@ -163,6 +164,7 @@ class Attention(Operation):
     key_spans: tuple[Span, ...]
     causal: bool = False
     turn: tuple[str, int] | None = None
+    asks: bool = False
     window: int = 0
     pairs: float = 1.0
     log_sum_exp: Tensor | None = None
@@ -430,6 +432,7 @@ Move = Literal[
     "last",  # the row here that stands last in the stream
     "latest",  # [parts, b, 1, f] -> the one of them that stands last
     "hop",  # [parts, b, r, f] -> the one of the rank that stands `turn` before this one; a view
+    "homeward",  # [b, r, f] of each step of a ring -> [parts, b, r, f]: by rank that asked
     "borders",  # [b, r, f] -> [1, b, 2 * halo, f]: the rows at both ends
     "surround",  # rows, and the borders of all ranks in order -> neighbours' rows at both ends
 ]

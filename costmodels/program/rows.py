@@ -58,14 +58,15 @@ def positions_of(spans: Sequence[Span], index: Index) -> Numbers:
 def attention_positions(op: Attention, index: Index) -> tuple[Numbers, Numbers]:
     """Find the positions of an attention's queries and keys; -1 for padding.
 
-    Keys that came round a ring are those of the rank they set out from.
+    Keys that came round a ring, or queries, are those of the rank they set out from.
     """
     origin = dict(index)
     if op.turn is not None:
         axis, step = op.turn
         degree = next(d for span in op.key_spans for name, d in span.axes if name == axis)
         origin[axis] = (index[axis] - step) % degree
-    return positions_of(op.query_spans, index), positions_of(op.key_spans, origin)
+    asking, answering = (origin, index) if op.asks else (index, origin)
+    return positions_of(op.query_spans, asking), positions_of(op.key_spans, answering)
 
 
 def rotary_angles(op: Pointwise, index: Index) -> NDArray[np.float64]:

@@ -27,15 +27,20 @@ from planner.strategies.shards import attend_shards
 def decoder_inputs(work: RankWork) -> tuple[Tensor, ...]:
     """Embedded prompt and embedded next token, ``[batch, tokens, hidden]``; whole on every rank."""
     stream, hidden = work.model.streams[0].name, work.model.main.hidden
-    batch, tokens = work.share.batch, work.workload.length(stream)
+    batch, tokens = work.share.batch, work.workload.length(stream) - work.workload.cached
     prompt = Tensor(f"prompt.{stream}", (batch, tokens, hidden))
     return prompt, Tensor(f"next.{stream}", (batch, 1, hidden))
 
 
 def prefill(work: RankWork) -> Loop:
-    """Run the prompt through the layers, keep its keys and values, and predict a token."""
+    """Run the prompt through the layers, keep its keys and values, and predict a token.
+
+    What is cached of it is looked at, and stays in front of what is kept.
+    """
     keeps = bool(np.any(np.asarray(work.workload.output_tokens) > 0))
     storing = replace(work, memory="store") if keeps else work
+    if work.workload.prefixed:
+        storing = replace(work, memory="append")
     span = work.spans[work.model.streams[0].name]
     body = tuple(_forward(storing, (decoder_inputs(work)[0], span)))
     return Loop(name="prefill", count=1, body=body)
@@ -103,9 +108,8 @@ def _layers(work: RankWork, given: tuple[Tensor, Span, Tensor]) -> Emits[None]:
     if work.stage == 0:
         if span.axes:
             here = replace(whole, name="here", shape=x.shape)
-            whole = yield from move(
-                "shard", [whole], here, axis="", degree=span.parts, spans=(span,)
-            )
+            given = (replace(span, start=0),)
+            whole = yield from move("shard", [whole], here, axis="", degree=span.parts, spans=given)
         yield from pointwise("cast", (whole,), x.name)
     for layer, number in work.layers:
         body = layer_body(work, layer, {layer.towers[0].streams: x})

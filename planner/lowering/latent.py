@@ -11,6 +11,7 @@ References
 .. [1] DeepSeek-AI, "DeepSeek-V2", 2024, arXiv:2405.04434, section 2.1
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -104,7 +105,7 @@ def latent_attention(work: RankWork, begun: Latents) -> Emits[Tensor]:
         return (yield from _attend_chunks(work, begun))
     if work.memory == "append":
         rows, seen = yield from _append(work, begun)
-        return (yield from _absorbed(work, begun, rows, seen))
+        return (yield from _way(begun.row.shape[1])(work, begun, rows, seen))
     if work.memory == "store":
         kept = work.kept(begun.tower, begun.layer, begun.row.shape[1])
         yield Rearrange(move="store", inputs=(begun.row,), outputs=(kept,))
@@ -133,10 +134,14 @@ def _attend_chunk(
     span = replace(chunk.span(begun.tower.streams[0]), copies=1)
     alone = replace(begun, name=name, spans=(span,), query=own, row=new)
     rows, seen = yield from _append(work, alone, chunk.name)
-    few = chunk.scored or (isinstance(chunk.tokens, int) and chunk.tokens == 1)
-    way = _absorbed if few else _expanded
+    way = _absorbed if chunk.scored else _way(chunk.tokens)
     out = yield from way(work, alone, rows, seen)
     return (yield from regroup(out, 1, query.shape[1], f"{name}.met"))
+
+
+def _way(rows: Size) -> Callable[..., Emits[Tensor]]:
+    """Choose between the two forms: a row is absorbed, more of them expand what they see."""
+    return _absorbed if isinstance(rows, int) and rows == 1 else _expanded
 
 
 def _append(

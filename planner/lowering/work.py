@@ -5,8 +5,10 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Literal, cast
 
+import numpy as np
+
 from costmodels.program import Part, Size, Span, Tensor, Weight
-from costmodels.program.emit import Emits
+from costmodels.program.emit import Emits, total_rows
 from planner.models import Block, Ffn, Model, Tower
 from planner.request.plan import Plan
 from planner.request.workload import Workload
@@ -154,10 +156,20 @@ class RankWork:
         """
         if not self.share.sequence:
             return span.start, (Span(span.stream, span.start + span.rows),)
+        before = self._before(span)
+        own = span if span.axes else replace(span, axes=self.share.sequence, grain=self.share.grain)
+        return total_rows(before), (*before, own)
+
+    def _before(self, span: Span) -> list[Span]:
+        """List what is kept ahead of a span: what was cached, and the prompt behind it."""
+        cached = self.workload.cached
+        new = span.start - cached
         stream = next(s for s in self.model.streams if s.name == span.stream)
-        before = span_of(self.model, stream, span.start, self.share)
-        cut = replace(span, axes=self.share.sequence, grain=self.share.grain)
-        return before.rows, (before, cut)
+        cuts = [
+            replace(span_of(self.model, stream, tokens, self.share), start=start)
+            for tokens, start in ((cached, 0), (new, cached))
+        ]
+        return [cut for cut in cuts if np.any(np.asarray(cut.tokens) > 0)]
 
     def cached(self, stream: str) -> bool:
         """Whether the keys and values of a stream are computed once, ahead of the steps."""
@@ -195,8 +207,9 @@ def rank_work(model: Model, workload: Workload, plan: Plan) -> RankWork:
     """Put together what lowering needs; the plan is taken to be legal."""
     share = share_of(workload, plan)
     spans = {
-        stream.name: span_of(model, stream, workload.length(stream.name), share)
+        stream.name: replace(span_of(model, stream, tokens, share), start=workload.cached)
         for stream in model.streams
+        for tokens in [workload.length(stream.name) - workload.cached]
     }
     work = RankWork(
         model=model, workload=workload, share=share, spans=spans, attend=_exchanges(share)

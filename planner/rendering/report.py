@@ -130,7 +130,9 @@ def _tokens(scenario: Scenario) -> str:
     named = [(f"{name} tokens" if name != "tokens" else "tokens in", n) for name, n in work.tokens]
     if scenario.model.kind != "decoder":
         return ", ".join(f"{tokens:,} {what}" for what, tokens in named)
-    words = [f"{tokens:,} {what}" for what, tokens in [*named, ("out", work.output_tokens)]]
+    cached = [("of them cached", work.cached)] if work.prefixed else []
+    all_named = [*named, *cached, ("out", work.output_tokens)]
+    words = [f"{tokens:,} {what}" for what, tokens in all_named]
     if scenario.lengths is not None or None not in (request.input_tokens, request.output_tokens):
         return ", ".join(words)
     if request.input_tokens is None and request.output_tokens is None:

@@ -252,9 +252,10 @@ class Workload:
     tokens : length of every stream. steps : denoising steps. passes : forwards a step.
     output_tokens : tokens to generate (decoders). pixels : height x width x frames to decode.
     line : tokens side by side across the image, for models that convolve over them.
-    kv_precision : of keys and values that are kept. habits : of whoever runs it. speculation : of
-    decoding; a token a step where there is none. reuse : of features, in some of the steps.
-    warmup : first steps of which a plan in pieces (``/patch4``) runs all pieces together.
+    cached : tokens of a decoder's prompt whose keys and values are there. kv_precision : of keys
+    and values that are kept. habits : of whoever runs it. speculation : of decoding; a token a step
+    where there is none. reuse : of features, in some of the steps. warmup : first steps of which a
+    plan in pieces (``/patch4``) runs all pieces together.
     """
 
     tokens: tuple[tuple[str, Size], ...]
@@ -262,6 +263,7 @@ class Workload:
     steps: Size = 1
     passes: int = 1
     output_tokens: Size = 0
+    cached: Size = 0
     pixels: Size = 0
     frames: Size = 1
     line: Size = 0
@@ -275,6 +277,11 @@ class Workload:
     def length(self, stream: str) -> Size:
         """Tokens of one stream of the model."""
         return dict(self.tokens)[stream]
+
+    @property
+    def prefixed(self) -> bool:
+        """Whether some of a prompt is cached."""
+        return bool(np.any(np.asarray(self.cached) > 0))
 
     @property
     def skipped(self) -> Size:

@@ -55,6 +55,8 @@ def refusal(scenario: Scenario, plan: Plan) -> str:
     engine = scenario.deployment.runner
     if engine is not None:
         return refusal_of(engine, scenario.model, plan, settings_of(scenario, plan))
+    if scenario.workload.prefixed:
+        return "runs whole prompts, of which nothing is cached"
     return tensorrt_refusal(scenario, plan) if scenario.deployment.exported else ""
 
 

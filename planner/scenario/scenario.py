@@ -202,6 +202,7 @@ def workload_of(
             tokens=tuple((stream.name, prompt) for stream in model.streams),
             batch=request.batch,
             output_tokens=output,
+            cached=min(int(request.prefix_hit * prompt), prompt - 1),
             precision=request.precision or "bf16",
             kv_precision=request.kv_precision
             or usual_cache(model, request.precision or "bf16", habits),

@@ -13,6 +13,7 @@ from planner.search.evaluate import Shared, price
 from planner.search.plan_memory import encoder_bytes, usable_bytes
 from planner.search.plans import (
     LONGEST,
+    asking,
     illegal_axes,
     legal_plans,
     objections,
@@ -118,8 +119,8 @@ def _outcome(scenario: Scenario, plan: Plan, seen: dict[Plan, Outcome], shared: 
         seen[plan] = replicated(plan.degree("dp"), seen[alone])
         return seen[plan]
     outcome = judge(scenario, plan, shared)
-    other = turned(scenario.deployment, plan)
-    if other is not None:
+    others = turned(scenario.deployment, plan), asking(scenario.workload, plan)
+    for other in filter(None, others):
         outcome = min(outcome, judge(scenario, other, shared), key=_latency)
     seen[plan] = outcome
     return outcome

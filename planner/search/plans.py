@@ -15,7 +15,7 @@ from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.scenario.deployment import Deployment
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
-from planner.strategies import Proposal, allgather_kv, pipefusion, strategies, tp
+from planner.strategies import Proposal, allgather_kv, pipefusion, ring, ring_q, strategies, tp
 from topology.base import TopologyError, counted
 
 LONGEST: Final = 32
@@ -282,6 +282,17 @@ def turned(deployment: Deployment, plan: Plan) -> Plan | None:
     axes, outer = list(plan.axes), names.index("ulysses")
     axes[outer], axes[inner] = axes[inner], axes[outer]
     return replace(plan, axes=tuple(axes))
+
+
+def asking(workload: Workload, plan: Plan) -> Plan | None:
+    """Let queries pass round a ring in place of keys and values, where some of a prompt is cached.
+
+    Which of the two is faster depends on how much is: both are judged.
+    """
+    if plan.degree(ring.AXIS) == 1 or not workload.prefixed:
+        return None
+    names = {ring.AXIS: ring_q.AXIS}
+    return replace(plan, axes=tuple((names.get(name, name), n) for name, n in plan.axes))
 
 
 def _spans(deployment: Deployment, gpus: int) -> bool:

@@ -79,7 +79,8 @@ def drafting(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
     assert speculation is not None
     draft = speculation.draft
     tokens = workload.length(scenario.model.streams[0].name)
-    own = replace(workload, tokens=((draft.streams[0].name, tokens),), speculation=None)
+    streams = ((draft.streams[0].name, tokens),)
+    own = replace(workload, tokens=streams, cached=0, speculation=None)
     if not speculation.own:
         request = replace(scenario.request, model=draft, precision=None)
         precision = usual_precision(draft, request)

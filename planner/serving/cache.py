@@ -48,7 +48,9 @@ def pool_of(scenario: Scenario, plan: Plan, ways: Scheduling, longest: int) -> P
     longest : tokens of a request, prompt and answer; sliding windows keep fewer of each.
     """
     model, stream = scenario.model, scenario.model.streams[0].name
-    once = replace(scenario.workload, batch=1, tokens=((stream, longest),), output_tokens=1)
+    once = replace(
+        scenario.workload, batch=1, tokens=((stream, longest),), output_tokens=1, cached=0
+    )
     sized, deployment = replace(scenario, workload=once), scenario.deployment
     chunk = Chunk(name="prompts", tokens=ways.chunk, context=0)
     pools, bodies = [], memory.Bodies()
@@ -138,7 +140,7 @@ def kept(scenario: Scenario, plan: Plan, prompt: int) -> float:
     """Count the bytes of a prompt on the rank of a plan that has most of them."""
     model, alone = scenario.model, plan.without("dp")
     tokens = ((model.streams[0].name, prompt - 1),)
-    work = replace(scenario.workload, batch=1, tokens=tokens, output_tokens=1)
+    work = replace(scenario.workload, batch=1, tokens=tokens, output_tokens=1, cached=0)
     programs = (lower(model, work, alone, place) for place in ends_of(alone))
     return max(float(np.max(caches_of(model, work, program))) for program in programs)
 

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, cast
 
 import numpy as np
@@ -93,7 +94,7 @@ def step_prices(
         Chunk(name="prompts", tokens=_size(each), context=_size(c), sequences=_size(t / each)),
         answers(scenario.workload, _size(k), _size(r)),
     )
-    model, workload = scenario.model, scenario.workload
+    model, workload = scenario.model, replace(scenario.workload, cached=0)
     target = scenario.deployment.target(model, plan)
     shape = (len(prompts), len(contexts), len(decodes), len(lengths))
     prices: Prices = {}

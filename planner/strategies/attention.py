@@ -12,6 +12,9 @@ References
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from costmodels.program import Attention, LinearAttention, Span, Tensor
 from costmodels.program.emit import Emits, concat_rows, split_features, split_rows
@@ -19,8 +22,8 @@ from planner.strategies.base import AttentionCall
 from planner.strategies.sequence import is_cut
 from topology.base.values import dataclass
 
-STATE_BYTES = 4
-"""Bytes of a number of the state, which is kept in 32 bits."""
+STATE_BYTES = SUM_BYTES = 4
+"""Bytes of a number of the state, and of a log-sum-exp, which are kept in 32 bits."""
 
 
 Spans = tuple[Span, ...]
@@ -137,8 +140,37 @@ def attention_over(
         key_spans=answering,
         causal=call.causal,
         window=call.window,
-        pairs=0.5 if call.causal and split else 1.0,
+        pairs=pairs_of(call, asking, answering) if split else 1.0,
     )
+
+
+def partial_attention(
+    call: AttentionCall, query: Tensor, keys: Keys, turn: tuple[str, int], *, asks: bool = False
+) -> Emits[tuple[Tensor, Tensor]]:
+    """Emit attention to the keys of one rank, with the log-sum-exp that a merge needs.
+
+    Parameters
+    ----------
+    turn : an axis, and how many steps along it the keys came; or the queries, where it `asks`.
+    """
+    (both,), step = keys.tensors, turn[1]
+    whole = yield from attention_over(call, query, both, query_spans(call), keys.spans)
+    out = replace(whole.out, name=f"{call.name}.part{step}")
+    total = Tensor(f"{call.name}.lse{step}", (*query.shape[:2], call.heads), SUM_BYTES)
+    pairs = pairs_of(call, whole.query_spans, keys.spans)
+    yield replace(whole, out=out, turn=turn, asks=asks, pairs=pairs, log_sum_exp=total)
+    return out, total
+
+
+def pairs_of(call: AttentionCall, asking: Spans, answering: Spans) -> float:
+    """Give the share of pairs that a rank computes where causal work is even.
+
+    Queries see all of what was before them, and half of what came with them.
+    """
+    if not call.causal:
+        return 1.0
+    new, seen = (sum(int(np.max(span.tokens)) for span in spans) for spans in (asking, answering))
+    return 1.0 - 0.5 * new / seen
 
 
 def sum_of_keys(call: AttentionCall, both: Tensor, name: str) -> Emits[Tensor]:

@@ -12,14 +12,13 @@ References
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from costmodels.program import Pointwise, SendReceive, Span, Tensor
+from costmodels.program import Pointwise, SendReceive, Tensor
 from costmodels.program.emit import Emits, concat_rows, pointwise
 from planner.strategies.attention import (
     Keys,
-    attention_over,
     keys_apart,
+    partial_attention,
     queries_and_keys,
-    query_spans,
     read_sums,
     results_of,
     sum_of_keys,
@@ -35,7 +34,7 @@ class RingAttention(SequenceStrategy):
 
     axis = AXIS
     nesting = 4
-    excludes = ("allgather_kv",)
+    excludes = ("allgather_kv", "ring_q")
 
     def divide(self, share: Share, degree: int) -> Share:
         return replace(share, sequence=((AXIS, degree), *share.sequence), zigzag=True)
@@ -64,7 +63,8 @@ class RingAttention(SequenceStrategy):
                 yield SendReceive(x=chunk, out=following, axis=AXIS, degree=degree)
             beside = staying if step == 0 else Keys([], ())
             both = yield from concat_rows([chunk, *beside.tensors], f"{chunk.name}.all")
-            part = yield from _partial(call, query, both, (*moving.spans, *beside.spans), step)
+            here = Keys([both], (*moving.spans, *beside.spans))
+            part = yield from partial_attention(call, query, here, (AXIS, step))
             result = part if result is None else (yield from _merge(call, result, part, step))
             chunk = following
         assert result is not None
@@ -92,18 +92,6 @@ def _linear(
         state, chunk = part, following
     assert state is not None
     return (yield from read_sums(call, query, state))
-
-
-def _partial(
-    call: AttentionCall, query: Tensor, both: Tensor, key_spans: tuple[Span, ...], step: int
-) -> Emits[tuple[Tensor, Tensor]]:
-    """Emit attention to one chunk, with the log-sum-exp that the merge needs."""
-    whole = yield from attention_over(call, query, both, query_spans(call), key_spans)
-    out = replace(whole.out, name=f"{call.name}.part{step}")
-    total = Tensor(f"{call.name}.lse{step}", (*query.shape[:2], call.heads), 4)
-    pairs = 0.5 if call.causal else 1.0
-    yield replace(whole, out=out, turn=(AXIS, step), pairs=pairs, log_sum_exp=total)
-    return out, total
 
 
 def _merge(

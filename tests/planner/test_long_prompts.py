@@ -10,6 +10,7 @@ References
    arXiv:2411.01783, abstract; a host alone "can take 60 seconds" for 128K, section 1
 """
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -19,19 +20,22 @@ from planner.api import estimate
 from planner.request.request import Request
 from planner.runners.refusal import refusal
 from planner.scenario.scenario import resolve
-from planner.search.evaluate import price
-from planner.search.judging import judge
+from planner.search.evaluate import Shared, price
+from planner.search.judging import judge, outcomes_on
+from planner.search.plans import asking, objections
 from planner.strategies import parse_plan
 from topology.base import InputError
 
 
 @cache
-def prefilled(plan, tokens, model="llama-3.1-405b", precision="fp8", hardware="h100-sxm"):
+def prefilled(
+    plan, tokens, model="llama-3.1-405b", precision="fp8", hardware="h100-sxm", prefix_hit=0.0
+):
     """The estimate of a prompt alone, whether or not it fits."""
     parsed = parse_plan(plan)
     request = Request(
         model=model, hardware=hardware, gpus=parsed.gpus, precision=precision,
-        input_tokens=tokens, output_tokens=0,
+        input_tokens=tokens, output_tokens=0, prefix_hit=prefix_hit,
     )  # fmt: skip
     return price(resolve(request), parsed)
 
@@ -50,6 +54,70 @@ def test_meta_prefills_as_long_but_for_its_slower_gpus(tokens, measured, within)
     said = seconds("ring16.tp8", tokens)
 
     assert measured * (1 - within) < said < measured
+
+
+@pytest.mark.parametrize(
+    ("new", "queries", "keys"), [(1_280, 898.7, 1023.4), (12_800, 2205.3, 2080.7)]
+)
+def test_queries_pass_round_where_little_of_a_prompt_is_new_and_keys_where_more_is(
+    new, queries, keys
+):
+    """The paper's table 4: 128,000 tokens on four hosts, of which so many are new; milliseconds."""
+    hit = 1 - new / 128_000
+    asked, answered = (
+        seconds(plan, 128_000, prefix_hit=hit) for plan in ("ring_q4.tp8", "ring4.tp8")
+    )
+
+    assert (asked < answered) == (queries < keys)
+    assert asked / answered == pytest.approx(queries / keys, abs=0.13)
+
+
+@pytest.mark.parametrize("plan", ["tp8", "ring2.tp4", "ring_q2.tp4", "allgather_kv4.tp2"])
+def test_what_is_cached_of_a_prompt_is_kept_and_not_computed(plan):
+    """Half of it, whose queries see the other half: the second half's share of attention, 3/4."""
+    whole, half = (
+        prefilled(plan.replace("_q", ""), 262_144, model="llama-3.1-8b"),
+        prefilled(plan, 262_144, model="llama-3.1-8b", prefix_hit=0.5),
+    )
+
+    assert half.breakdown_s["gemm"] == pytest.approx(0.5 * whole.breakdown_s["gemm"], rel=0.02)
+    more = half.breakdown_s["attention"] / whole.breakdown_s["attention"]
+    assert more == pytest.approx(0.75, rel=0.03)
+
+
+def test_a_ring_passes_what_is_faster():
+    """The two are judged in place of each other, here over two hosts of a GPU each."""
+    scenario = resolve(
+        Request(
+            model="llama-3.1-8b", hardware="h100-sxm", gpus=2, nodes=2, input_tokens=128_000,
+            prefix_hit=0.995,
+        )
+    )  # fmt: skip
+    plan = parse_plan("ring2")
+    other = asking(scenario.workload, plan)
+
+    assert str(other) == "ring_q2"
+    assert asking(replace(scenario.workload, cached=0), plan) is None
+    assert asking(scenario.workload, parse_plan("tp2")) is None
+    judged = {each: price(scenario, each).latency_s for each in (plan, other)}
+    found = [one.plan for one in outcomes_on(scenario, {}, Shared()) if one.plan in judged]
+    assert found == [min(judged, key=judged.get)]
+
+
+@pytest.mark.parametrize(
+    ("plan", "model", "hit", "said"),
+    [
+        ("ring_q8", "llama-3.1-8b", 0.0, "for prompts of which some is cached"),
+        ("ring_q8", "deepseek-v3", 0.9, "rows of latent attention are fewer than its queries"),
+        ("ring_q2.ring4", "llama-3.1-8b", 0.9, "bring queries and keys together: choose one"),
+        ("ring_q8", "gemma-3-27b", 0.9, "a window of 1024 tokens sees few of the keys"),
+    ],
+)
+def test_queries_pass_where_they_are_fewer_than_keys(plan, model, hit, said):
+    plan = parse_plan(plan)
+    scenario = resolve(Request(model=model, gpus=plan.gpus, input_tokens=65_536, prefix_hit=hit))
+
+    assert said in "; ".join(objections(scenario.model, scenario.workload, plan, plan.gpus))
 
 
 def test_sixteen_hosts_are_fifteen_times_one():

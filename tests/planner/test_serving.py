@@ -375,7 +375,6 @@ def test_a_bad_trace_is_one_line(tmp_path, text, message):
         ({"rate": 1, "burst": 1e300}, "burst: got 1e.300, wanted more than 0 and at most 100"),
         ({"slo_ttft": 10**400, "rate": 1}, "slo_ttft: got 1000.*, wanted more than 0"),
         ({"slo_ttft": 1.0}, "slo_ttft: got 1 s of no load, wanted a concurrency, a rate or"),
-        ({"prefix_hit": 0.5}, "prefix_hit: got 0.5 of no load, wanted a concurrency, a rate or"),
         ({"spread": 0.25}, "spread: got 0.25 of no load, wanted a concurrency, a rate or"),
         ({"burst": 4.0}, "burst: got 4 of no rate, wanted a rate beside it"),
         ({"burst": 4.0, "concurrency": 2}, "burst: got 4 of no rate, wanted a rate beside it"),

@@ -185,6 +185,57 @@ SPREAD_CUT = ("ring2/ep2", "ring4/ep4", "allgather_kv2.tp2/ep4", "ring2.tp2/ep2"
 CUT_PROMPTS += [(testmodels.deepseek, text) for text in (*SPREAD_CUT, "pp2.ring2/ep2")]
 
 
+CACHED, NEW = 19, 13
+"""Tokens of a prompt in two parts, of which no number of ranks divides either."""
+BEHIND = ["single", "pp2", "ring3", "allgather_kv2", "pp2.ring2"]
+PREFIXES = [(testmodels.hybrid, "tp2"), (windowed, "allgather_kv2")]
+PREFIXES += [(testmodels.deepseek, text) for text in BEHIND]
+PREFIXES += [(testmodels.llama, text) for text in (*BEHIND, "tp2", "ulysses2", "ring2.ulysses2")]
+PREFIXES += [
+    (testmodels.llama, text) for text in ("ring_q2", "ring_q3", "ulysses2.ring_q2", "ring_q2.tp2")
+]
+
+
+class InParts(Source):
+    """A prompt whose parts are those of the whole."""
+
+    def array(self, name, shape):
+        if not name.startswith("prompt."):
+            return Source.array(self, name, shape)
+        whole = Source.array(self, name, (shape[0], CACHED + NEW, shape[2]))
+        return whole[
+            :, {CACHED: slice(CACHED), NEW: slice(CACHED, None)}.get(shape[1], slice(None))
+        ]
+
+
+def _behind(model, text, cached):
+    """Run a prompt and a token; where some of it is cached, what cached that goes before."""
+    plan, (stream, *_) = parse_plan(text), model.streams
+    work = testmodels.workload(model, batch=1, passes=1, output_tokens=1)
+    whole = replace(work, tokens=((stream.name, CACHED + NEW),), cached=cached)
+    assert not list(objections(model, whole, plan, plan.gpus))
+    programs = []
+    for place in range(plan.degree("pp")):
+        program = lower(model, whole, plan, place, ordered=True)
+        if cached:
+            part = replace(work, tokens=((stream.name, cached),))
+            before = lower(model, part, plan, place, ordered=True)
+            program = replace(program, stages=(before.stages[0], *program.stages))
+        programs.append(program)
+    return [out for out in execute(programs, whole, InParts(0)) if not np.isnan(out).any()]
+
+
+@pytest.mark.parametrize(
+    ("model", "text"), PREFIXES, ids=lambda value: getattr(value, "name", value)
+)
+def test_a_prompt_behind_what_is_cached_of_it_equals_the_whole_prompt(model, text):
+    """Whether keys pass round a ring or queries do, and over the cache that both have left."""
+    (whole,), outs = _behind(model, "single", 0), _behind(model, text, CACHED)
+
+    assert outs
+    assert max(np.abs(out - whole).max() for out in outs) < 1e-9 * np.abs(whole).max()
+
+
 @pytest.mark.parametrize(("tokens", "output"), [(4, 1), (11, 0), (17, 1), (24, 0), (24, 1)])
 @pytest.mark.parametrize(
     ("model", "text"), CUT_PROMPTS, ids=lambda case: getattr(case, "name", case)

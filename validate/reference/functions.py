@@ -352,6 +352,9 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
             return [first[latest_rank(op.spans[0], op.axis, op.degree, index)]]
         case "hop":
             return [first[(index[op.axis] - op.turn) % op.degree]]
+        case "homeward":
+            steps = [(index[op.axis] - rank) % op.degree for rank in range(op.degree)]
+            return [np.stack([inputs[step] for step in steps])]
         case "borders":
             halo = int(op.outputs[0].shape[2]) // 2
             return [np.concatenate([first[:, :halo], first[:, -halo:]], axis=1)[None]]

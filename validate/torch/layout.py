@@ -103,6 +103,9 @@ def _kernel(op: Rearrange, setting: Setting) -> Kernel:  # noqa: C901, PLR0911, 
         case "hop":
             chunk = (setting.index[op.axis] - op.turn) % op.degree
             return lambda inputs: [inputs[0][chunk]]
+        case "homeward":
+            steps = [(setting.index[op.axis] - rank) % op.degree for rank in range(op.degree)]
+            return lambda inputs: [torch.stack([inputs[step] for step in steps])]
         case "last":
             row = int(np.argmax(positions(op.spans[0], setting.index)))
             return lambda inputs: [inputs[0][:, row : row + 1]]

@@ -1,0 +1,106 @@
+"""Ring Attention whose queries travel, for a prompt that is cached for the most part.
+
+Few queries look at many keys then: these stay on their ranks, queries pass once round, and all that
+they found is sent home in one all-to-all and merged [1]_. What travels grows with the new tokens of
+a prompt, where a ring's keys and values grow with all of it.
+
+References
+----------
+.. [1] Yang et al., "Context Parallelism for Scalable Million-Token Inference", 2024,
+   arXiv:2411.01783: pass-Q beside pass-KV
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from costmodels.program import Pointwise, SendReceive, Tensor
+from costmodels.program.emit import Emits, collective, concat_features, concat_rows, move
+from planner.models import Model
+from planner.strategies.attention import (
+    SUM_BYTES,
+    Keys,
+    keys_apart,
+    partial_attention,
+    queries_and_keys,
+    results_of,
+)
+from planner.strategies.base import Attend, AttentionCall, Proposal, SequenceStrategy, Share
+from planner.strategies.sequence import sequence_objections
+
+AXIS = "ring_q"
+
+
+class RingOfQueries(SequenceStrategy):
+    """Cut the sequence; pass queries round the ring inside attention."""
+
+    axis = AXIS
+    nesting = 4
+    excludes = ("allgather_kv", "ring")
+
+    def suits(self, model: Model) -> bool:
+        """Leave it to whoever judges a ring to try this one in its place."""
+        del model
+        return False
+
+    def divide(self, share: Share, degree: int) -> Share:
+        return replace(share, sequence=((AXIS, degree), *share.sequence), zigzag=True)
+
+    def objections(self, proposal: Proposal, degree: int) -> Iterator[str]:
+        """Object to prompts of which nothing is cached, and to rows and windows that are few."""
+        yield from sequence_objections(proposal, degree, AXIS)
+        if {"allgather_kv", "ring"} & dict(proposal.share.sequence).keys():
+            yield "ring_q, ring and allgather_kv all bring queries and keys together: choose one"
+        if not proposal.workload.prefixed:
+            yield "ring_q passes queries: for prompts of which some is cached (prefix_hit)"
+        if any(tower.latent is not None for tower in proposal.model.towers):
+            yield "rows of latent attention are fewer than its queries, which ring_q passes"
+        if windows := {tower.window for tower in proposal.model.towers} - {0}:
+            yield f"a window of {min(windows)} tokens sees few of the keys that ring_q{degree} asks"
+
+    def attend(self, call: AttentionCall, degree: int, inner: Attend) -> Emits[list[Tensor]]:
+        """Emit `degree` partial attentions, the queries' way round, and the results' way home."""
+        del inner  # a ring is the innermost exchange: its partial attentions are its own
+        query, keys = yield from queries_and_keys(call)
+        cut, whole = keys_apart(call, keys, AXIS)
+        assert not whole.tensors
+        both = yield from concat_rows(cut.tensors, f"{call.name}.kv")
+        found: list[tuple[Tensor, Tensor]] = []
+        for step in range(degree):
+            following = Tensor(f"{call.name}.queries{step + 1}", query.shape, query.itemsize)
+            if step + 1 < degree:
+                yield SendReceive(x=query, out=following, axis=AXIS, degree=degree)
+            here = Keys([both], cut.spans)
+            part = yield from partial_attention(call, query, here, (AXIS, step), asks=True)
+            found.append(part)
+            query = following
+        out = yield from _merged(call, found, degree)
+        return (yield from results_of(call, out))
+
+
+STRATEGY = RingOfQueries()
+
+
+def _merged(
+    call: AttentionCall, found: Sequence[tuple[Tensor, Tensor]], degree: int
+) -> Emits[Tensor]:
+    """Emit the results' way home, and the merge of those of all ranks by their sums."""
+    outs, totals = zip(*found, strict=True)
+    out = yield from _sent_home(outs, f"{call.name}.found", degree)
+    total = yield from _sent_home(totals, f"{call.name}.sums", degree)
+    wide = Tensor(f"{out.name}.wide", out.shape, SUM_BYTES)
+    yield Pointwise(function="cast", inputs=(out,), outputs=(wide,))
+    every = yield from concat_features((wide, total), f"{call.name}.every")
+    merged = Tensor(f"{call.name}.out", outs[0].shape, outs[0].itemsize)
+    sums = Tensor(f"{call.name}.lse", totals[0].shape, SUM_BYTES)
+    yield Pointwise(
+        function="merge_all", inputs=(every,), outputs=(merged, sums),
+        heads=(call.heads, call.heads), size=call.value_size,
+    )  # fmt: skip
+    return merged
+
+
+def _sent_home(parts: Sequence[Tensor], name: str, degree: int) -> Emits[Tensor]:
+    """Emit what gives each rank that which its queries found on all of them."""
+    packed = Tensor(f"{name}.by_rank", (degree, *parts[0].shape), parts[0].itemsize)
+    yield from move("homeward", parts, packed, axis=AXIS, degree=degree)
+    return (yield from collective("all_to_all", packed, AXIS, degree, name))
