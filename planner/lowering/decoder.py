@@ -108,8 +108,8 @@ def _layers(work: RankWork, given: tuple[Tensor, Span, Tensor]) -> Emits[None]:
     if work.stage == 0:
         if span.axes:
             here = replace(whole, name="here", shape=x.shape)
-            given = (replace(span, start=0),)
-            whole = yield from move("shard", [whole], here, axis="", degree=span.parts, spans=given)
+            rows = (replace(span, start=0),)
+            whole = yield from move("shard", [whole], here, axis="", degree=span.parts, spans=rows)
         yield from pointwise("cast", (whole,), x.name)
     for layer, number in work.layers:
         body = layer_body(work, layer, {layer.towers[0].streams: x})
