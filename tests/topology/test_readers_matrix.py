@@ -319,3 +319,14 @@ def test_most_of_the_links_of_a_gpu_are_a_switch_in_every_view():
                 text = pastes.square(f"NV{count}", seen)
                 machine = read_topology(text, hardware=find_hardware(kind))
                 assert {name for name, _ in links(machine)} == {"NVSWITCH"}
+
+
+def test_a_second_paste_of_the_machine_adds_its_nics():
+    bare = "     GPU0 GPU1\nGPU0  X   NV4\nGPU1 NV4   X\n"
+    whole = "     GPU0 GPU1 NIC0\nGPU0  X   NV4 PIX\nGPU1 NV4   X  SYS\nNIC0 PIX SYS   X\n"
+    other = whole.replace("NIC0", "NIC1")
+    alone = read_topology(whole)
+
+    for text in (bare + "\n" + whole, whole + "\n" + bare):
+        assert read_topology(text).pairs == alone.pairs
+    assert read_topology(whole + "\n" + other).pairs == alone.pairs

@@ -259,10 +259,15 @@ class _Place:
 def read_matrices(tables: Sequence[Matrix], lines: Sequence[str], listing: Listing) -> Reading:
     """Combine the tables of one text, and what stands around them, into one reading."""
     labelled = [table for table in tables if not table.status]
-    main = max(labelled or tables, key=lambda table: len(table.gpus))
+    main = max(labelled or tables, key=lambda table: (len(table.gpus), len(table.columns)))
     same = [table for table in labelled if set(table.gpus) == set(main.gpus)]
     cells = [_cells(table) for table in same]
-    labels, under = _merged(cells)
+    labels, under = _merged(
+        [
+            {ends: label for ends, label in one.items() if {*ends} <= {*main.columns}}
+            for one in cells
+        ]
+    )
     places = {row.name: _place(row, main.tail) for row in main.rows}
     listed = {gpu.name: gpu for gpu in listing.gpus}
     if not labelled:
