@@ -1,6 +1,5 @@
 """What is kept of a sweep until it is done: a folder with a file for each portion."""
 
-import fcntl
 import json
 import shutil
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,7 @@ from typing import Final
 
 from planner.sweeping.portion import Row
 from planner.sweeping.questions import Questions
-from topology.base import InputError, write_whole
+from topology.base import InputError, held, write_whole
 
 ABOUT: Final = "sweep.txt"
 """File that says of which sweep the folder is."""
@@ -45,21 +44,8 @@ def keep(folder: Path, name: str, rows: Sequence[Row]) -> None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold a folder that is there, for as long as this process works in it, however it ends.
-
-    Raises
-    ------
-    InputError
-        If another process does.
-    """
-    with (folder / ABOUT).open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            wanted = "one sweep at a time"
-            raise InputError(f"--resume: {folder} is in use by another, wanted {wanted}") from None
-        except OSError:  # a file system without locks
-            pass
+    """Hold a folder that is there; raises InputError if another sweep does."""
+    with held(folder, f"--resume: {folder} is in use by another, wanted one sweep at a time"):
         yield
 
 

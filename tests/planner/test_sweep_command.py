@@ -1,7 +1,6 @@
 """A sweep asks many questions at once, and every row is what its question gets alone."""
 
 import csv
-import fcntl
 import json
 import os
 import signal
@@ -19,7 +18,7 @@ from planner.request.request import Request
 from planner.sweeping import Questions, read_numbers
 from planner.sweeping import run as answer
 from planner.sweeping.executors import dask, local
-from topology.base import InputError
+from topology.base import InputError, held
 
 FLUX = {"models": "flux", "hardware": ["h100-sxm", "l40s"], "gpus": "1,4", "height": (512, 1024)}
 
@@ -148,12 +147,11 @@ def test_parquet_holds_the_same_rows(tmp_path):
 
 
 def in_use(folder):
-    with (folder / "sweep.txt").open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+    try:
+        with held(folder, "in use"):
+            return False
+    except InputError:
+        return True
 
 
 def test_a_sweep_that_was_killed_goes_on_with_what_is_done(tmp_path):

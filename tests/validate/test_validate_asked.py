@@ -13,7 +13,7 @@ from costmodels.tables import read_profile, shipped_profile
 from topology.base import InputError
 from validate.bench import system as bench
 from validate.fit.text import to_toml
-from validate.launch import is_rank
+from validate.launch import find_place, is_rank
 from validate.plans import command, host, report, restarts, system
 from validate.plans.cases import Case, digest_of
 from validate.plans.checks import hardware_of
@@ -269,6 +269,22 @@ def test_a_profile_is_installed_once_and_listed(monkeypatch, tmp_path):
     assert str(installed) in out
     assert "broken.toml" in err
     assert shipped_profile("h100-sxm") is not None
+
+
+def test_a_folder_of_results_is_one_runs_at_a_time(tmp_path):
+    words = ("--model", "flux", "--plan", "tp2", "--backend", "torch", "--device", "cpu")
+    with system.alone_in(tmp_path / "out"):
+        code, _, err = run("validate", *words, "--results", str(tmp_path / "out"))
+
+    assert code == 2
+    assert err.endswith("out: another run writes there, wanted another --results\n")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "9" * 30])
+def test_a_port_that_cannot_be_is_refused(port):
+    with pytest.raises(InputError, match=r"MASTER_PORT: got .*, wanted a port from 1 to 65535"):
+        find_place({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": port})
 
 
 def test_ranks_of_others_are_known_and_slurm_is_not_taken_for_one():

@@ -4,7 +4,8 @@ import marshal
 import os
 import re
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -250,6 +251,29 @@ def write_new(path: Path, text: str) -> None:
         raise InputError(f"{path}: {error.strerror}") from None
     finally:
         draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def held(folder: Path, busy: str) -> Iterator[None]:
+    """Hold a folder that is there, for as long as this process works in it, however it ends.
+
+    Raises
+    ------
+    InputError
+        With `busy` if another process does.
+    """
+    import fcntl  # noqa: PLC0415  # few hold one
+
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # of a file system without locks
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(busy) from None
+        yield
+    finally:
+        os.close(file)
 
 
 def environment() -> dict[str, str]:

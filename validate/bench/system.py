@@ -18,6 +18,7 @@ from typing import Any, Final
 from topology.base import InputError, write_whole
 from topology.base.values import dataclass
 from validate.fit.rows import Row, failure, line, whole
+from validate.launch.place import port_of
 from validate.launch.system import free_port
 
 ROWS: Final = "rows.jsonl"
@@ -64,7 +65,7 @@ def task() -> RankTask:
         ranks=int(os.environ.get("WORLD_SIZE", "1")),
         local=int(os.environ.get("LOCAL_RANK", str(rank))),
         address=os.environ.get("MASTER_ADDR", "127.0.0.1"),
-        port=int(os.environ.get("MASTER_PORT", "29511")),
+        port=port_of(os.environ, 29511),
         **{**document, "folder": Path(document["folder"])},
     )
 

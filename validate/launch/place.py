@@ -12,6 +12,7 @@ PROGRESS: Final = "VALIDATE_PROGRESS"
 PHASE_LIMIT: Final = "VALIDATE_PHASE_LIMIT"
 """Seconds that a phase may take which states no limit of its own."""
 
+LAST_PORT: Final = 65535
 _HERE: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
@@ -59,7 +60,7 @@ def find_place(env: Mapping[str, str]) -> Place:
         world=world,
         local=local,
         address=env.get("MASTER_ADDR", "127.0.0.1"),
-        port=_number(env, "MASTER_PORT") if "MASTER_PORT" in env else 29500,
+        port=port_of(env, 29500),
         progress=env.get(PROGRESS, ""),
         phase_s=float(_number(env, PHASE_LIMIT)) if PHASE_LIMIT in env else 300.0,
         hosted=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
@@ -76,6 +77,14 @@ def is_rank(env: Mapping[str, str]) -> bool:
     (True, False)
     """
     return any(rank in env and world in env for rank, world, _ in STARTERS[:3])
+
+
+def port_of(env: Mapping[str, str], usual: int) -> int:
+    """Read the port at which ranks meet; raises InputError if there can be none of that number."""
+    port = _number(env, "MASTER_PORT") if "MASTER_PORT" in env else usual
+    if not 0 < port <= LAST_PORT:
+        raise InputError(f"MASTER_PORT: got {port}, wanted a port from 1 to {LAST_PORT}")
+    return port
 
 
 def _number(env: Mapping[str, str], name: str) -> int:

@@ -168,15 +168,22 @@ def _measured(
     )
     output = Path(arguments.results)
     system.check_folder(output)
-    if arguments.device == "cpu" and (setup.place is None or not setup.place.rank):
+    if setup.place is not None and setup.place.rank:
+        _check_all_ranks(cases, setup, of_engine=of_engine)
+        return run_as(setup.place, cases, options, output, work)
+    if arguments.device == "cpu":
         system.complain(f"measured on a CPU, beside what is predicted for {setup.hardware}")
-    if setup.place is None and not of_engine:
-        return run(cases, options, output)
-    if setup.place is None:
-        return _by_ranks(cases, options, output)
+    with system.alone_in(output):
+        if setup.place is None:
+            return (_by_ranks if of_engine else run)(cases, options, output)
+        _check_all_ranks(cases, setup, of_engine=of_engine)
+        return run_as(setup.place, cases, options, output, work)
+
+
+def _check_all_ranks(cases: Sequence[Case], setup: Setup, *, of_engine: bool) -> None:
+    """Refuse plans of fewer ranks than were started, where an engine runs them."""
     if of_engine and any(parse_plan(case.plan).gpus != setup.gpus for case in cases):
         raise InputError(f"plans: wanted all of the {setup.gpus} ranks that were started")
-    return run_as(setup.place, cases, options, output, work)
 
 
 def _module(engine: str) -> str:

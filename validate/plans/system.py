@@ -8,11 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, cast
 
-from topology.base import InputError, write_whole
+from topology.base import InputError, held, write_whole
 from topology.base.values import dataclass
 
 PATIENCE_S = 60
@@ -157,6 +157,22 @@ def check_folder(path: Path) -> None:
         raise InputError(f"{str(path)[:80]}: {str(there)[:80]} is no folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise InputError(f"{str(path)[:80]}: {str(there)[:80]} cannot be written to")
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Make a folder of results and hold it; one in which nothing was written is gone again.
+
+    Raises InputError if another run has it, or it cannot be made.
+    """
+    with _named(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with held(folder, f"{folder}: another run writes there, wanted another --results"):
+            yield
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def write(path: Path, text: str) -> None:
