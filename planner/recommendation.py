@@ -43,6 +43,7 @@ NO_PIPELINES: Final = (
     "above {} GPUs pipelines deeper than it takes to fit are left out: replicas in their place are "
     "as fast"
 )
+OF_ONE: Final = " for one request; with more room for keys and values pipelines may serve more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +264,7 @@ def _notes(scenario: Scenario) -> Iterator[str]:
     if request.gpus > MANY:
         yield NO_RINGS
     if request.gpus > many(scenario.model) and request.objective != "memory":
-        yield NO_PIPELINES.format(many(scenario.model))
+        yield NO_PIPELINES.format(many(scenario.model)) + (OF_ONE if scenario.served else "")
 
 
 def shortened(answer: Recommendation, count: int) -> Recommendation:

@@ -25,6 +25,11 @@ from topology.base.values import dataclass
 
 AXES: Final = ("dp", "pp", "adp", "tp")
 """Axes that engines serve with; those that cut a sequence are for one long prompt."""
+CUT: Final = (
+    "cuts each prompt over {} GPUs: not modelled under load, where steps run pieces of prompts "
+    "beside sequences that decode, and no engine cuts such steps; for one request at a time leave "
+    "the load out"
+)
 ROUNDS: Final = 10
 """Requests that a client's place sends, as benchmark clients do: the first fill an idle engine all
 at once, the last drain it, and those between are alike."""
@@ -184,7 +189,8 @@ class Served:
     def told(self, concurrency: float | None) -> dict[str, int]:
         """Give the limits of one engine that were assumed: requests at once, and tokens."""
         ways, lengths = self.ways, self.lengths
-        rows = ways.rows if concurrency is None else ceil(concurrency / self.engines)
+        asked = inf if concurrency is None else concurrency
+        rows = min(ways.rows, ceil(asked / self.engines)) if asked < inf else ways.rows
         chunk = ways.chunk if ways.chunked else max(ways.chunk, lengths.longest)
         return {"batch": rows, "length": lengths.longest, "chunk": chunk}
 
@@ -192,7 +198,7 @@ class Served:
 def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Served | str:
     """Make a plan ready to serve at most so many requests at once, or say why it cannot."""
     if any(axis not in AXES for axis, _ in plan.axes):
-        return "a plan that cuts prompts is not modelled under load"
+        return CUT.format(plan.sequence_ranks)
     copies = plan.degree("adp")
     if most < copies:
         return f"adp{copies} has {copies} ranks with requests of their own, and {most} are at once"

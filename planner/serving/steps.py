@@ -17,7 +17,11 @@ from planner.scenario.scenario import Scenario
 from planner.search.speculation import answers, draft_costs
 from topology.base.values import dataclass
 
-ROWS: Final = (0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+ROWS: Final = (
+    0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+    1536, 2048,
+)  # fmt: skip
+"""Sequences that decode; close where each that comes may touch more experts."""
 TOKENS: Final = (0, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 Column = NDArray[np.float64]
 Grid = list[list[list[list[float]]]]
@@ -121,9 +125,12 @@ def _size(values: object) -> Size:
 
 
 def _up_to(nodes: Sequence[int], most: int) -> list[float]:
-    """Keep the nodes up to the most that there is, which is the last.
+    """Keep the nodes up to the first that is as large as the most that there is, or that itself.
 
-    >>> _up_to((0, 1, 2, 4), 3)
-    [0.0, 1.0, 2.0, 3.0]
+    Loads of one plan are thus read between the same nodes, whichever are followed together.
+
+    >>> _up_to((0, 1, 2, 4), 3), _up_to((0, 1, 2, 4), 9)
+    ([0.0, 1.0, 2.0, 4.0], [0.0, 1.0, 2.0, 4.0, 9.0])
     """
-    return [float(node) for node in nodes if node < most] + [float(most)]
+    last = next((node for node in nodes if node >= most), most)
+    return [float(node) for node in nodes if node < most] + [float(last)]
