@@ -102,7 +102,8 @@ class Habits:
     parallel_decode : models whose images all ranks of a replica decode together.
     tiled_decode : models whose frames are decoded in tiles where that is a matter of choice.
     token_modulation : models whose shifts and scales are projected for every token.
-    windowed_cache : layers with a sliding window keep the keys and values that it sees, not all.
+    windows : by family of models, ``any`` for the rest, the share of a sequence that the cache has
+    room for in layers with a sliding window; 0 where they keep what it sees alone.
     kv_repeat : keys and values may be repeated where there are fewer heads than ranks.
     wide_collectives : collectives carry 32-bit numbers. scattered_inputs : replicated inputs are
     cut by a reduce-scatter, not by a slice.
@@ -132,7 +133,7 @@ class Habits:
     parallel_decode: tuple[str, ...] = ()
     tiled_decode: tuple[str, ...] = ()
     token_modulation: tuple[str, ...] = ()
-    windowed_cache: bool = True
+    windows: Mapping[str, float] = field(default_factory=dict, hash=False)
     kv_repeat: bool = True
     wide_collectives: bool = False
     scattered_inputs: bool = False
@@ -173,6 +174,10 @@ class Habits:
         served = [way for way in self.tokens if way.serves(top_k, fabric, device)]
         last = next((place for place, way in enumerate(served) if not way.most), len(served))
         return tuple(served[: last + 1])
+
+    def window_room(self, family: str) -> float:
+        """Return the share of a sequence that is kept in layers with a window, at the least."""
+        return self.windows.get(family, self.windows.get("any", 0.0))
 
     def rounding_of(self, family: str) -> float:
         """Return the share of roundings that are kernels of their own in a family of models."""

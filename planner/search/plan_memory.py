@@ -80,7 +80,7 @@ def caches_of(
     """Bytes that are kept of sequences at the end of an answer; a prefill alone keeps none.
 
     Ranks that a sequence is cut over keep as many of its rows each; layers with a sliding window
-    what it sees, where the engine's cache knows of windows.
+    what it sees, or the share of a sequence that the engine has room for if that is more.
     """
     stages = program.transformer
     if model.kind != "decoder":
@@ -90,12 +90,15 @@ def caches_of(
     whole = ceil_div(whole, plan.sequence_ranks)
     degree = plan.degree("tp")
     towers = {block.name: block.towers[0] for block in model.blocks}
+    room = workload.habits.window_room(model.family)
     total: Real = 0.0
     for tensor, layers in memory.stored(stages, bodies):
         kept = towers[tensor.name.split(".")[1]].kept(degree)
-        if not workload.habits.windowed_cache:
-            kept = replace(kept, window=0)
-        total = total + tensor.shape[0] * layers * kept.bytes(whole, int(tensor.itemsize))
+        itemsize = int(tensor.itemsize)
+        each = kept.bytes(whole, itemsize)
+        if kept.window and room:
+            each = np.maximum(each, room * replace(kept, window=0).bytes(whole, itemsize))
+        total = total + tensor.shape[0] * layers * each
     return total
 
 

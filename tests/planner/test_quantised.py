@@ -169,17 +169,21 @@ def test_layers_with_a_window_keep_what_they_see():
     assert kept(kv_precision="fp8") == kept() / 2
 
 
-def test_an_engine_without_windows_keeps_every_token():
-    scenario = resolve(Request(model="gemma-3-27b", input_tokens=131071, output_tokens=1))
-    work = replace(scenario.workload, habits=replace(USUAL, windowed_cache=False))
+def test_engines_keep_of_windows_what_their_caches_have_room_for():
+    def kept(model, engine):
+        sizes = {"input_tokens": 131_000, "output_tokens": 1, "kv_precision": "bf16"}
+        plan = planner.estimate(
+            model, gpus=4, hardware="h200-sxm", plan="tp4", engine=engine, **sizes
+        )
+        return 4 * plan.to_dict()["memory_parts_bytes"]["kv"]
 
-    program = lower(scenario.model, work, parse_plan("single"))
-    kept, blind = (
-        float(parts_of(one, program)["kv"]) for one in (scenario, replace(scenario, workload=work))
+    gemma, oss = (
+        {engine: kept(model, engine) for engine in ("vllm", "sglang-llm", "tensorrt-llm")}
+        for model in ("gemma-3-27b", "gpt-oss-120b")
     )
-
-    assert blind == pytest.approx(66.6e9, rel=0.01)
-    assert blind > 5.9 * kept
+    assert gemma["vllm"] == pytest.approx(11.2e9, rel=0.01)
+    assert gemma["sglang-llm"] == gemma["tensorrt-llm"] == pytest.approx(66.6e9, rel=0.01)
+    assert oss["sglang-llm"] == pytest.approx((1 + 0.8) / 2 * oss["tensorrt-llm"])
 
 
 def test_a_cache_of_8_bits_takes_half_and_is_read_faster():
