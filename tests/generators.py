@@ -12,7 +12,9 @@ from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
 from planner.search.estimate import PlanEstimate
-from planner.search.evaluate import price
+from planner.search.evaluate import Shared, price
+from planner.search.judging import judge
+from planner.search.plans import plans
 from planner.search.ranking import search
 from planner.strategies import parse_plan, strategies
 from topology.base import InputError
@@ -37,6 +39,14 @@ def recommended(model, gpus=8, **more):
 def ranked(model, gpus=8, **more):
     """Every plan of a request, ranked, without a look at who runs them: a third of the work."""
     return search(asked(model, gpus, **more))
+
+
+def judge_all(scenario):
+    """What becomes of every plan of all GPUs, each judged by itself."""
+    shared = Shared()
+    return [
+        judge(scenario, plan, shared) for plan in plans(scenario.model, scenario.deployment.gpus)
+    ]
 
 
 @cache

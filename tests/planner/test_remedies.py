@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from generators import asked, ranked, recommended
+from generators import asked, judge_all, ranked, recommended
 
 from planner.advice.remedies import would_fit
 from planner.recommendation import estimate_plan, recommend_plans
@@ -13,7 +13,7 @@ from planner.request.plan import Plan, nearest
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
 from planner.search.estimate import PlanEstimate
-from planner.search.judging import judge, judge_all
+from planner.search.judging import judge
 from planner.search.plan_memory import peak_of
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, counted

@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from generators import MODELS, asked, made, ranked, recommended
+from generators import MODELS, asked, judge_all, made, ranked, recommended
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +14,7 @@ from planner.recommendation import estimate_plan, recommend_plans, shortened
 from planner.request.plan import Plan, nearest
 from planner.request.request import Request
 from planner.search.estimate import PlanEstimate, Rejected
-from planner.search.judging import judge, judge_all
+from planner.search.judging import judge
 from planner.search.plan_memory import usable_bytes
 from planner.search.plans import objections, plans
 from planner.search.ranking import TIE, counts_up_to, rank
