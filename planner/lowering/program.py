@@ -26,12 +26,7 @@ from planner.lowering.diffusion import (
     text_tower,
     vae_decode,
 )
-from planner.lowering.variants import (
-    with_exchanges_apart,
-    with_gathered_rings,
-    with_scattered_inputs,
-    with_wide_collectives,
-)
+from planner.lowering.variants import as_run
 from planner.lowering.work import Chunk, Layers, RankWork, rank_work
 from planner.models import Block, Model
 from planner.request.plan import Plan
@@ -121,7 +116,7 @@ def _at_every_place(work: RankWork, write: Callable[[RankWork], T]) -> list[T]:
 
 
 def _written(work: RankWork, plan: Plan) -> Program:
-    model, habits = work.model, work.workload.habits
+    model = work.model
     loops: tuple[Loop, ...]
     if model.kind == "decoder":
         loops = (prefill(work), decode(work, mean_length(work)))
@@ -132,13 +127,7 @@ def _written(work: RankWork, plan: Plan) -> Program:
         inputs = diffusion_inputs(work)
         output = latents(work)
     program = Program(axes=plan.axes, stages=loops, inputs=inputs, output=output)
-    if habits.scattered_inputs:
-        program = with_scattered_inputs(program)
-    if habits.exchanges_apart:
-        program = with_exchanges_apart(program)
-    if habits.rings == "gathered":
-        program = with_gathered_rings(program)
-    return with_wide_collectives(program) if habits.wide_collectives else program
+    return as_run(program, work.workload.habits)
 
 
 def lower_steps(

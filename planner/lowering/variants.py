@@ -26,48 +26,58 @@ from costmodels.program import (
     Tensor,
 )
 from costmodels.program.emit import collective, split_features
+from planner.request.workload import Habits
 
-Change = Callable[[Op], Iterator[Op]]
+Change = Callable[[Op], Iterator[Op | Loop]]
 
 WIDE = 4
 """Bytes an element of 32-bit numbers."""
 
 
-def with_wide_collectives(program: Program) -> Program:
-    """Return a program whose collectives carry 32-bit numbers, with a cast before and after."""
-    return replace(program, stages=tuple(_mapped(loop, _widened) for loop in program.stages))
+def as_run(program: Program, habits: Habits) -> Program:
+    """Return a program as whoever has these habits writes it: as much work by other operations.
+
+    Collectives may carry 32-bit numbers, with a cast before and after; replicated inputs be cut by
+    a reduce-scatter along each axis; rings gather all chunks first, and pass none on; and queries,
+    keys and values go to their heads one after the other.
+    """
+    changes = (
+        (habits.scattered_inputs, lambda: _scattered),
+        (habits.exchanges_apart, _apart),
+        (habits.rings == "gathered", _gathered),
+        (habits.wide_collectives, lambda: _widened),
+    )
+    for has, begin in changes:
+        if has:
+            stages = tuple(_mapped(loop, begin) for loop in program.stages)
+            program = replace(program, stages=stages)
+    return program
 
 
-def with_scattered_inputs(program: Program) -> Program:
-    """Return a program that cuts replicated inputs by a reduce-scatter along each axis."""
-    return replace(program, stages=tuple(_mapped(loop, _scattered) for loop in program.stages))
-
-
-def with_gathered_rings(program: Program) -> Program:
-    """Return a program whose rings gather all chunks first, and pass none on."""
-    return replace(program, stages=tuple(_gathered(loop) for loop in program.stages))
-
-
-def with_exchanges_apart(program: Program) -> Program:
-    """Return a program whose queries, keys and values go to their heads one after the other."""
-    return replace(program, stages=tuple(_apart(loop) for loop in program.stages))
-
-
-def _apart(loop: Loop) -> Loop:
+def _mapped(loop: Loop, begin: Callable[[], Change]) -> Loop:
+    """Change the operations of a loop; what a change remembers is of one body."""
     body: list[Op | Loop] = []
-    packed: dict[str, Rearrange] = {}
+    change = begin()
     for item in loop.body:
-        if isinstance(item, Loop):
-            body.append(_apart(item))
-        elif isinstance(item, Rearrange) and item.move == "pack_heads" and len(item.parts) > 1:
-            packed[item.outputs[0].name] = item
-        elif isinstance(item, Collective) and item.x.name in packed:
-            packed[item.out.name] = packed.pop(item.x.name)
-        elif isinstance(item, Rearrange) and item.inputs[0].name in packed:
-            body += _exchanged_apart(packed.pop(item.inputs[0].name), item)
-        else:
-            body.append(item)
+        body += [_mapped(item, begin)] if isinstance(item, Loop) else change(item)
     return replace(loop, body=tuple(body))
+
+
+def _apart() -> Change:
+    """Let exchanges of queries, keys and values wait for what lays them out again."""
+    packed: dict[str, Rearrange] = {}
+
+    def change(op: Op) -> Iterator[Op | Loop]:
+        if isinstance(op, Rearrange) and op.move == "pack_heads" and len(op.parts) > 1:
+            packed[op.outputs[0].name] = op
+        elif isinstance(op, Collective) and op.x.name in packed:
+            packed[op.out.name] = packed.pop(op.x.name)
+        elif isinstance(op, Rearrange) and op.inputs[0].name in packed:
+            yield from _exchanged_apart(packed.pop(op.inputs[0].name), op)
+        else:
+            yield op
+
+    return change
 
 
 def _exchanged_apart(pack: Rearrange, unpack: Rearrange) -> Iterator[Op | Loop]:
@@ -93,17 +103,16 @@ def _exchanged_apart(pack: Rearrange, unpack: Rearrange) -> Iterator[Op | Loop]:
     yield Rearrange(move="concat_features", inputs=tuple(pieces), outputs=unpack.outputs, view=True)
 
 
-def _gathered(loop: Loop) -> Loop:
-    body: list[Op | Loop] = []
+def _gathered() -> Change:
     passed: dict[str, tuple[Tensor, int]] = {}
-    for item in loop.body:
-        if isinstance(item, Loop):
-            body.append(_gathered(item))
-        elif isinstance(item, SendReceive) and not item.ends:
-            body += _hop(item, passed)
+
+    def change(op: Op) -> Iterator[Op | Loop]:
+        if isinstance(op, SendReceive) and not op.ends:
+            yield from _hop(op, passed)
         else:
-            body.append(item)
-    return replace(loop, body=tuple(body))
+            yield op
+
+    return change
 
 
 def _hop(op: SendReceive, passed: dict[str, tuple[Tensor, int]]) -> Iterator[Op]:
@@ -125,13 +134,6 @@ def _hop(op: SendReceive, passed: dict[str, tuple[Tensor, int]]) -> Iterator[Op]
         turn=turn + 1,
         view=True,
     )
-
-
-def _mapped(loop: Loop, change: Change) -> Loop:
-    body: list[Op | Loop] = []
-    for item in loop.body:
-        body += [_mapped(item, change)] if isinstance(item, Loop) else list(change(item))
-    return replace(loop, body=tuple(body))
 
 
 def _widened(op: Op) -> Iterator[Op]:

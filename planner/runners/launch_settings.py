@@ -118,7 +118,8 @@ def folder_of(text: str, *, pipeline: bool) -> str:
 def _sizes(request: Request, *, video: bool) -> dict[str, int]:
     names = ("height", "width", *(["frames"] if video else []), "steps")
     sizes = {name: getattr(request, name) for name in names}
-    return {name: int(size) for name, size in sizes.items() if size} | _batch(request)
+    sizes["batch"] = request.batch if request.batch > 1 else 0
+    return {name: int(size) for name, size in sizes.items() if size}
 
 
 def _drafts(scenario: Scenario) -> _Drafts:
@@ -166,7 +167,3 @@ def _lengths(scenario: Scenario, load: Mapping[str, int]) -> dict[str, int]:
 def _longest(workload: Workload) -> int:
     prompt = max((int(tokens) for _, tokens in workload.tokens), default=0)
     return prompt + int(workload.output_tokens)
-
-
-def _batch(request: Request) -> dict[str, int]:
-    return {"batch": request.batch} if request.batch > 1 else {}

@@ -209,7 +209,7 @@ def simulate(
     """
     if scenario.workload.speculation is not None:
         raise InputError("speculative: got one, wanted none: events follow steps of a token each")
-    replica = _replica(estimate.plan)
+    replica = estimate.plan.without("dp")
     disturbed.checked(replica)
     deployment = seated(scenario, estimate.plan)
     target = deployment.target(scenario.model, estimate.plan)
@@ -299,10 +299,6 @@ def _turn(
         samples = [ran.seconds for _, ran in all_runs]
         work, ran = all_runs[0]
     return _Turn(stage=places[0], work=work, ran=ran, paces=paces, samples=samples)
-
-
-def _replica(plan: Plan) -> Plan:
-    return plan.without("dp")
 
 
 def _check_size(stages: Sequence[Sequence[Loop]], plan: Plan) -> None:
