@@ -219,7 +219,29 @@ class OverGpus:
     def parts(self) -> list[Part]:
         """Say everything on a page."""
         said = [Said(lines=self.notes())] if self.left_out else []
-        return [Title(text=self.title(), level=1), self.table(), *said]
+        drawn = Drawing(svg=self._chart())
+        return [Title(text=self.title(), level=1), drawn, self.table(), *said]
+
+    def _chart(self) -> str:
+        """Draw how much faster each algorithm is than the first, by GPUs."""
+        first, *others = self.each[0].algorithms
+        sizes = self.each[0].tables[0].rows
+        series = [
+            Series(
+                name=f"{name} at {format_bytes(sizes[at].message_bytes)}",
+                points=[
+                    (one.tables[0].gpus, gain := one.gain(one.tables[place], at), f"{gain:.2f}x")
+                    for one in self.each
+                ],
+            )
+            for place, name in enumerate(others, 1)
+            for at in ((0, -1) if len(sizes) > 1 else (0,))
+        ]
+        axes = (
+            Axis(title="GPUs", write=format_number, base=2),
+            Axis(title=f"times as fast as {first}", write="{:g}x".format),
+        )
+        return curves(f"Gain over {first} by GPUs", series, axes, None)
 
     def markdown(self) -> str:
         """Write the comparison for a document."""

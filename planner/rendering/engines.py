@@ -15,12 +15,12 @@ from topology.base.table import Line, Part, Said, Table, Title, Typed
 UNFINISHED: Final = "planner export times the transformer and makes no results yet"
 
 
-def to_run(runs: Sequence[Contender], lead: PlanEstimate) -> Iterator[Line | Table]:
+def to_run(runs: Sequence[Contender], lead: PlanEstimate) -> Iterator[Line | Typed]:
     """Say what to run, with what, how long it takes, and what to type."""
     run = runs[0]
     yield Line(text=headline(run, lead), style="bold")
     if run.launch is not None:
-        yield Table(rows=[[run.launch.line]], indent=2)
+        yield Typed(line=run.launch.line)
     yield from (Line(text=line, style="dim") for line in unfinished(runs))
 
 
@@ -160,11 +160,11 @@ def nearest(rejected: Sequence[Rejected], request: Request, top: int) -> Table |
     return Table(head=head, rows=rows, align="<>>>>>", fixed=1, head_in="dim") if rows else None
 
 
-def lighter(alternatives: Sequence[Alternative]) -> Iterator[Line | Table]:
+def lighter(alternatives: Sequence[Alternative]) -> Iterator[Line | Typed]:
     """Say what else could be asked for, what runs that, and what to type."""
     for sentence, line in _alternatives(alternatives):
         yield Line(text=f"- {sentence}")
-        yield Table(rows=[[line]], indent=4)
+        yield Typed(line=line, indent=4)
 
 
 def _alternatives(alternatives: Sequence[Alternative]) -> Iterator[tuple[str, str]]:
@@ -180,7 +180,9 @@ def others(runs: Sequence[Contender]) -> Iterator[str | Line | Table]:
     if rows:
         yield ""
         yield Line(text="with others:", style="bold")
-        yield Table(rows=rows, align="<", fixed=1, indent=2, columns_in={0: "dim"})
+        yield Table(
+            rows=rows, align="<", fixed=1, indent=2, columns_in={0: "dim"}, typed=range(len(rows))
+        )
 
 
 def _lines(runs: Sequence[Contender]) -> dict[str, str]:

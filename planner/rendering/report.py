@@ -74,7 +74,8 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
 def _workers(answer: Recommendation) -> Parts:
     """Say what to type for each worker of the best split, with the engine that was priced."""
     lines = split_lines(answer)
-    return [Table(rows=[[one.engine, one.line] for one in lines], align="<", fixed=1, indent=2)]
+    rows = [[one.engine, one.line] for one in lines]
+    return [Table(rows=rows, align="<", fixed=1, indent=2, typed=range(len(rows)))]
 
 
 def _shown(answer: Recommendation, top: int) -> Recommendation:
@@ -239,6 +240,7 @@ def _run_by(
         indent=2,
         rows_in={number: "dim" for number, launch in enumerate(launches) if not launch.line},
         columns_in={0: "dim"},
+        typed=[number for number, launch in enumerate(launches) if launch.line],
     )
     yield from _notes(_runtimes(scenario, launches))
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from planner.rendering import report
 from planner.runners.launch import launch_lines
 from planner.search.estimate import WORDS, worded
 from topology.base import format_bytes, format_seconds
-from topology.base.table import terminal
+from topology.base.table import continued, terminal
 
 CASES = [
     ("cosmos3-nano", {}),
@@ -208,6 +209,20 @@ def test_colours_are_for_terminals():
 
     assert "\x1b[" not in plain
     assert "\x1b[" in coloured
+
+
+@pytest.mark.parametrize("model", ["cosmos3-nano", "llama-3.1-8b"])
+@pytest.mark.parametrize("width", [30, 80])
+def test_a_line_to_type_is_whole_for_a_shell_however_it_is_broken(model, width):
+    lines = [run.launch.line for run in recommended(model).runs if run.launch]
+    lines.append("""run --with '{"a": "b c"}' --and "it's  here"  # then ask it""")
+
+    for line in lines:
+        broken = continued(line, width)
+        words = shlex.split(broken.replace(" \\\n", " "), comments=True)
+        long = [part for part in broken.splitlines() if len(part) > width]
+        assert words == shlex.split(line, comments=True)
+        assert all(" " not in part.removesuffix(" \\").strip("# ") or "'" in part for part in long)
 
 
 def unlinked():

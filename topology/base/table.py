@@ -4,9 +4,11 @@ Terminals get text that rich lays out, in colours where they have them; document
 are made of the same parts, in `page`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from html import escape
+from textwrap import wrap
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from topology.base.values import dataclass
@@ -18,6 +20,9 @@ Style = Literal["", "bold", "dim", "red", "yellow", "cyan"]
 Part: TypeAlias = "str | Line | Title | Said | Typed | Drawing | Table"
 """Of an answer; a text is a sentence of its own."""
 _GAP: Final = 2
+_ON: Final = " \\"
+_WORDS: Final = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
+"""Of a shell: what is quoted is not broken."""
 _LEFT: Final = ' class="l"'
 _KEPT: Final = 2  # columns that are never left out
 _ANY: Final = 10000  # columns where nothing is to be broken
@@ -78,7 +83,8 @@ class Table:
     align : at which end of a column its cells stand, ``<`` left or ``>`` right, column by column;
     the last sign is that of all further ones. least : fewest characters of the first columns.
     fixed : columns that are never broken. indent : columns of a terminal to the left of the table.
-    rows_in, columns_in : styles by place, on a terminal.
+    rows_in, columns_in : styles by place, on a terminal. typed : rows whose last cell is a line to
+    type, which goes on behind a backslash where it is too long.
     """
 
     head: Sequence[str] = ()
@@ -90,6 +96,7 @@ class Table:
     head_in: Style = ""
     rows_in: Mapping[int, Style] = field(default_factory=dict)
     columns_in: Mapping[int, Style] = field(default_factory=dict)
+    typed: Collection[int] = ()
 
     def text(self, width: int | None = None, *, colour: bool = False) -> str:
         """Write the table for a terminal; cells are broken where it is wider than `width`.
@@ -128,7 +135,8 @@ class Table:
     def _least(self, place: int, cells: Sequence[str]) -> int:
         told = self.least[place] if place < len(self.least) else 0
         whole = cells if place < self.fixed else [word for cell in cells for word in cell.split()]
-        return max([told, *map(len, whole)])
+        head = self.head[place].split() if self.head else []
+        return max([told, *map(len, whole), *map(len, head)])
 
     def grid(self, width: int) -> "Padding":
         """Return the table as rich draws it in so many columns."""
@@ -154,9 +162,16 @@ class Table:
                 no_wrap=place < self.fixed,
                 overflow="fold",
             )
+        room = width - self.indent - sum(self._before())
         for number, row in enumerate(self.rows):
-            grid.add_row(*map(Text, row[: len(widths)]), style=self.rows_in.get(number, ""))
+            cells = [*row[:-1], continued(row[-1], room)] if number in self.typed else row
+            grid.add_row(*map(Text, cells[: len(widths)]), style=self.rows_in.get(number, ""))
         return Padding(grid, (0, 0, 0, self.indent))
+
+    def _before(self) -> Iterator[int]:
+        """Yield what columns before the last one take of a terminal."""
+        for cells in list(zip(*self.rows, strict=True))[:-1]:
+            yield max(map(len, cells)) + _GAP
 
     def _left(self, place: int) -> bool:
         return self.align[min(place, len(self.align) - 1)] == "<"
@@ -186,6 +201,28 @@ class Table:
         return f"<tr>{''.join(cells)}</tr>"
 
 
+def continued(line: str, width: int) -> str:
+    r"""Break a line to type so that a shell takes it as one; a comment behind it goes on as such.
+
+    >>> print(continued("run --plan tp2 --name 'a b'  # then look", 18))
+    run --plan tp2 \
+    --name 'a b'
+    # then look
+    """
+    if len(line) <= width:
+        return line
+    command, mark, comment = line.partition(" # ")
+    lines = [""]
+    for word in _WORDS.findall(command):
+        longer = f"{lines[-1]} {word}".lstrip()
+        if lines[-1] and len(longer) > width - len(_ON):
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    said = wrap(comment, max(width - len("# "), 1), break_long_words=False) if mark else []
+    return "\n".join([f"{_ON}\n".join(lines), *(f"# {text}" for text in said)])
+
+
 def terminal(parts: Iterable[Part], width: int | None = None, *, colour: bool = False) -> str:
     """Write an answer for a terminal, of at most `width` columns.
 
@@ -213,7 +250,8 @@ def terminal(parts: Iterable[Part], width: int | None = None, *, colour: bool = 
                     grid = Table(rows=[[line] for line in part.lines], indent=part.indent)
                     console.print(grid.grid(console.width), end="\n" if part.lines else "")
                 case Typed():
-                    console.print(Table(rows=[[part.line]], indent=part.indent).grid(console.width))
+                    grid = Table(rows=[[part.line]], indent=part.indent, typed=(0,))
+                    console.print(grid.grid(console.width))
                 case Drawing() if not part.lines:
                     continue
                 case Drawing():
