@@ -191,13 +191,9 @@ def communicator_bytes(profile: Profile | None = None) -> float:
     return _number("memory.toml", "B", "communicator") if own is None else own.value
 
 
-def headroom(kind: str) -> float:
-    """Share of a GPU's memory that engines leave free: of ``diffusion`` models, or ``decoder``.
-
-    >>> headroom("diffusion") < headroom("decoder") < 1
-    True
-    """
-    return _number("memory.toml", "1", "headroom", kind)
+def headroom() -> float:
+    """Share of a GPU's memory that is left free."""
+    return _number("memory.toml", "1", "headroom")
 
 
 @cache

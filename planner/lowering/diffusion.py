@@ -408,7 +408,7 @@ def vae_decode(work: RankWork, degree: int) -> Loop:
         flop=pixels * vae.flop_per_pixel * (vae.eager_work if slow else 1.0),
         traffic=pixels * vae.peak_bytes_per_pixel,
         eager=vae.eager if slow else 0.0,
-        passes=pixels * vae.eager_bytes if slow else 0.0,
+        passes=pixels * vae.eager_bytes_per_pixel if slow else 0.0,
         planes=work.model.latent is not None and work.model.latent.temporal == 1,
     )
     return Loop(name="vae_decode", count=1, body=(decode,))

@@ -333,8 +333,8 @@ class Vae:
     `overlap` times as long; 0 where it has no such way.
     parallel : engines exist that split the decode over GPUs.
     eager : FLOP for which eager code keeps a multiprocessor a cycle with norms and copies; 0 where
-    nobody measured it. eager_work, eager_bytes : of a FLOP the FLOP at the peak of 16 bits that
-    take as long in eager code, and bytes of a pixel that it moves beside, where those are known.
+    nobody measured it. eager_work : FLOP at the peak of 16 bits that take as long as one in eager
+    code, where that is known, and eager_bytes_per_pixel what such code moves beside.
     """
 
     name: str
@@ -348,7 +348,7 @@ class Vae:
     parallel: bool = False
     eager: float = 0.0
     eager_work: float = 1.0
-    eager_bytes: float = 0.0
+    eager_bytes_per_pixel: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ _SOURCED: Final = ("kind", "source")
 _OPTIONAL: Final = ("vae", "transformers", "attention", "own", "encoders", "defaults")
 _DECODER: Final = (
     ("may_tile", "1"), ("overlap", "1"), ("eager", "FLOP"), ("eager_work", "1"),
-    ("eager_bytes", "B"),
+    ("eager_bytes_per_pixel", "B"),
 )  # fmt: skip
 """What is known of some decoders, each in its unit."""
 _REQUEST_KEYS: Final = tuple(field.name for field in fields(Defaults))

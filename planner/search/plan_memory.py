@@ -164,13 +164,19 @@ def decode_bytes(model: Model, workload: Workload, replicas: int) -> Real:
 
 
 def usable_bytes(scenario: Scenario) -> float:
-    """Bytes of a GPU that a plan may use, for a kind of model.
+    """Bytes of a GPU that a plan may use: what its engine is told to take, or all but a little.
+
+    What an engine takes of that which weights leave is asked of a load alone.
 
     >>> from planner.scenario.scenario import resolve
     >>> from planner.request.request import Request
-    >>> request = Request(model="qwen3-8b", hardware="a100-sxm-80gb")  # 80 GiB
-    >>> round(usable_bytes(resolve(request)) / 2**30, 2)
+    >>> asked = {"model": "qwen3-8b", "hardware": "a100-sxm-80gb"}  # 80 GiB
+    >>> for engine in ("", "sglang-llm"):
+    ...     print(round(usable_bytes(resolve(Request(**asked, engine=engine))) / 2**30, 1))
+    77.6
     72.0
     """
-    held = scenario.deployment.hardware.device.memory.value
-    return held * (1 - headroom(scenario.model.kind))
+    held, deployment = scenario.deployment.hardware.device.memory.value, scenario.deployment
+    ways, runner = deployment.scheduling, deployment.runner
+    told = scenario.model.kind == "decoder" and runner is not None and not ways.of_free
+    return held * (ways.memory if told else 1 - headroom())

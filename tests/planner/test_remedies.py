@@ -245,8 +245,8 @@ def test_fewer_gpus_are_named_where_no_split_is_legal():
 
 def test_when_nothing_fits_that_is_said():
     """405 billion parameters in 16 bits on up to 64 GPUs of 16 GB."""
-    scenario = asked("llama-3.1-405b", 1, hardware="t4", precision="fp16")
-    line = would_fit(scenario, short_of("llama-3.1-405b", 1, hardware="t4", precision="fp16"))
+    given = {"hardware": "t4", "precision": "fp16", "engine": "sglang-llm"}
+    line = would_fit(asked("llama-3.1-405b", 1, **given), short_of("llama-3.1-405b", 1, **given))
 
     assert line == "nothing tried fits 13.5 GiB a GPU"  # nine tenths of 15
 
