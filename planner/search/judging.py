@@ -46,7 +46,7 @@ def many(model: Model) -> int:
 
 
 def estimates(outcomes: Iterable[Outcome]) -> list[PlanEstimate]:
-    """Keep what runs."""
+    """Keep the estimates among outcomes."""
     return [outcome for outcome in outcomes if isinstance(outcome, PlanEstimate)]
 
 

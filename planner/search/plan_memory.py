@@ -103,7 +103,7 @@ def caches_of(
 
 
 def peak_of(scenario: Scenario, plan: Plan) -> float:
-    """Bytes on the fullest GPU of a legal plan, without its time."""
+    """Count the bytes on the fullest GPU of a legal plan, without pricing its time."""
     return max(
         memory_of(scenario, program)[1]
         for program in lower_places(scenario.model, scenario.workload, plan)

@@ -62,7 +62,7 @@ class PrefillQueue(PoolQueue):
         self.last: dict[int, int] = {}
 
     def accept(self, sequence: Sequence) -> None:
-        """Queue a request."""
+        """Put a request into a worker's queue."""
         self.waiting.append(sequence)
         self.given += sequence.prompt
         self._look()

@@ -91,11 +91,11 @@ class Served:
         return Workers(ways=self.ways, capacity=self.pool.tokens, steps=self.steps, places=places)
 
     def under(self, load: Load) -> Trail:
-        """Follow the requests of one engine."""
+        """Run the requests of a load through the queue of one engine."""
         return Queue(self.workers, load, self.prefix, self.gain).run()
 
     def at(self, concurrency: int) -> Serving:
-        """Keep so many requests in flight."""
+        """Find what clients see with so many requests in flight."""
         each = ceil(concurrency / self.engines)
         rounds = max(FEWEST, min(ROUNDS, ceil(FOLLOWED / each)))
         load = closed(self.lengths, each, each * rounds)

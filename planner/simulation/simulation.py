@@ -95,7 +95,7 @@ class Simulation:
 
     @property
     def latency_s(self) -> float:
-        """Seconds of a request."""
+        """Seconds of a simulated request."""
         return sum(self.stages_s.values())
 
     @property

@@ -180,7 +180,7 @@ class _Draft:
             ready.update(dict.fromkeys((t.name for t in op.writes), frozenset((number,))))
 
     def _message(self, key: MessageKey, op: Communication, step: Step) -> int:
-        """Find a message, or add it."""
+        """Find a message among the tasks, or add it."""
         if key not in self.messages:
             seconds = float(step.priced.seconds)
             alone = op.stream == "compute"

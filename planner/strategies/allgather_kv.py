@@ -41,7 +41,7 @@ class AllGatherKV(SequenceStrategy):
         return replace(share, sequence=((AXIS, degree), *share.sequence), zigzag=True)
 
     def objections(self, proposal: Proposal, degree: int) -> Iterator[str]:
-        """Object to uneven tokens."""
+        """Object to tokens that do not divide by the ranks."""
         yield from sequence_objections(proposal, degree, AXIS)
 
     def attend(self, call: AttentionCall, degree: int, inner: Attend) -> Emits[list[Tensor]]:

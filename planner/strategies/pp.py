@@ -18,7 +18,7 @@ AXIS = "pp"
 
 
 class Pipeline(Strategy):
-    """Cut the layers."""
+    """Cut the layers into stages, one for each place of a pipeline."""
 
     axis = AXIS
     nesting = 1

@@ -27,7 +27,7 @@ VOCABULARY_PADDING = 64
 
 
 class TensorParallel(Strategy):
-    """Cut every layer's weights."""
+    """Cut the weights of every layer over the ranks of tensor parallelism."""
 
     axis = AXIS
     nesting = 6

@@ -24,7 +24,7 @@ Executor = Callable[[Sequence[Portion]], Iterator[Done]]
 
 
 def executor_of(name: str, scheduler: str = "", workers: int | None = None) -> Executor:
-    """Find who runs portions.
+    """Find the executor that runs the portions of a sweep.
 
     Raises
     ------

@@ -113,7 +113,7 @@ class Draft:
         return self.cast(self.constant(np.full(shape, number, np.float32), hint), like.dtype, hint)
 
     def scaled(self, x: Value, factor: float, hint: str) -> Value:
-        """Multiply by a number."""
+        """Add layers that multiply by a number."""
         return self.elementwise("PROD", x, self.scalar(factor, x, f"{hint}.factor"), hint)
 
     def unary(self, operation: str, x: Value, hint: str) -> Value:
@@ -121,11 +121,11 @@ class Draft:
         return self.add("unary", (x,), x.shape, x.dtype, hint, operation=operation)
 
     def activation(self, operation: str, x: Value, hint: str) -> Value:
-        """Apply an activation."""
+        """Add a layer that applies an activation."""
         return self.add("activation", (x,), x.shape, x.dtype, hint, operation=operation)
 
     def reduce(self, operation: str, x: Value, axis: int, hint: str) -> Value:
-        """Reduce one axis to length one."""
+        """Add a layer that reduces one axis to length one."""
         axis %= len(x.shape)
         shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
         return self.add("reduce", (x,), shape, x.dtype, hint, operation=operation, axis=axis)

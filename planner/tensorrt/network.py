@@ -81,7 +81,7 @@ class EngineNetwork:
 
 
 def dtype_of(array: Array) -> Dtype:
-    """Type of an array."""
+    """Name TensorRT's type of an array."""
     return "fp32" if array.dtype == np.float32 else "int32"
 
 

@@ -57,7 +57,7 @@ def fabric(
 
 @lru_cache(maxsize=256)
 def _pace(survey: Survey, reached: Reached) -> Pace:
-    """Say of what links a measured pace is."""
+    """Tie a bus bandwidth that was measured on a machine to the links that it is of."""
     names = [gpu.name for gpu in survey.machine.gpus[: reached.gpus]]
     return Pace(op=reached.op, fabric=_local(survey, names, ()), bus=reached.bus)
 

@@ -188,7 +188,7 @@ def _seconds(run: Callable[[], None], wait: Callable[[], None]) -> float:
 
 
 def _launched(run: Callable[[], None], wait: Callable[[], None]) -> float:
-    """Time the host alone, from an idle device to the last launch."""
+    """Time the host alone over a forward, from an idle device to the last launch."""
     wait()
     begun = time.perf_counter()
     run()

@@ -169,7 +169,7 @@ def links_of(log: Log, options: LogOptions) -> tuple[Fabric, str, tuple[str, ...
 
 
 def _ranks(log: Log, options: LogOptions) -> int:
-    """Say how many GPUs ran: as the caller says, who may leave out some of those that are listed.
+    """Count the GPUs that a log is of: as the caller says, who may leave out some of those listed.
 
     Raises InputError if nobody says, it cannot be, or the log says another number.
     """

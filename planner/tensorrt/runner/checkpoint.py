@@ -79,7 +79,7 @@ class Stored:
         return numbers * self.scale[down][:, across]
 
     def numbers(self) -> Floats:
-        """Read all of it."""
+        """Read all numbers of a tensor of a checkpoint."""
         return floats(self.raw.view(STORED[self.dtype]), self.dtype)
 
     def part(self, number: int, parts: int) -> "Stored":

@@ -47,7 +47,7 @@ class Connections:
         return heard
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections to other ranks."""
         for line in self.lines.values():
             line.close()
 
@@ -59,7 +59,7 @@ def _word(said: Sequence[object], rank: int, what: str) -> object:
 
 
 def join(rank: int, world: int, address: tuple[str, int], limit_s: float, plan: str) -> Connections:
-    """Bring all ranks together.
+    """Connect all ranks with one another.
 
     address : host and port of rank 0.
     plan : what they are here for; ranks with another plan are refused.

@@ -67,7 +67,7 @@ class Folder:
         return engines[0 if document["shared"] else place(self.plan, name, rank)]
 
     def constants(self, name: str) -> dict[str, Bits]:
-        """Constants of a network."""
+        """Read the constants of a network."""
         path = self.path / "networks" / f"{name}.npz"
         with _readable(path), path.open("rb") as file:
             return dict(np.load(file, allow_pickle=False))
@@ -101,7 +101,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def document_at(path: Path) -> Document:
-    """Read a JSON object."""
+    """Read a JSON document of a folder."""
     with _readable(path):
         document = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(document, dict):

@@ -90,7 +90,7 @@ class Given:
     tensor: Foreign
 
     def get_output(self, place: int) -> Foreign:
-        """Return the input."""
+        """Return the input, as TensorRT's layers return theirs."""
         assert place == 0
         return self.tensor
 

@@ -41,7 +41,7 @@ def load(names: tuple[str, ...] = NAMES) -> ModuleType:
 
 
 def version(library: ModuleType) -> str:
-    """Version of the library."""
+    """Return the version of TensorRT."""
     return str(library.__version__)
 
 
@@ -74,5 +74,5 @@ def is_rtx(library: ModuleType) -> bool:
 
 
 def type_of(library: ModuleType, dtype: str) -> Foreign:
-    """TensorRT's type."""
+    """Return TensorRT's type of a name."""
     return getattr(library, TYPES[dtype])

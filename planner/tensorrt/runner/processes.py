@@ -103,7 +103,7 @@ class Guard:
         self.alarm(0.0)
 
     def start(self) -> "Guard":
-        """Begin to watch."""
+        """Begin to watch the processes of ranks."""
         threading.Thread(target=self._look, daemon=True).start()
         return self
 

@@ -103,7 +103,7 @@ def cut(entry: Layer, rank: int) -> Chosen:
 
 @cache
 def _block() -> Floats:
-    """Draw a million numbers."""
+    """Draw a million numbers, of which random weights are made."""
     return np.random.default_rng(0).standard_normal(BLOCK).astype(np.float32)
 
 
