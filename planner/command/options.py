@@ -3,6 +3,7 @@
 import argparse
 import itertools
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -126,6 +127,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401  # as argparse has them
         """Read words; an option that there is not is named before one that is missing."""
         names = [name for action in self._actions for name in action.option_strings]
+        args = sys.argv[1:] if args is None else args
         words = args[:1] if self._subparsers else args
         for word in itertools.takewhile("--".__ne__, words):
             option = word.partition("=")[0]
