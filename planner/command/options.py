@@ -412,8 +412,6 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
     }
     for name, what in sizes.items():
         parser.add_argument(f"--{name}", type=whole, metavar="N", help=f"{what} {_USUAL}")
-    warmup = "steps that PipeFusion runs exactly ahead of the others (default: 1)"
-    parser.add_argument("--warmup-steps", type=whole, metavar="N", help=warmup)
     parser.add_argument(
         "--batch", type=whole, default=1, metavar="N", help="results at once (default: 1)"
     )
@@ -459,7 +457,11 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
         help="run the tower of a model that does not look at the step, as in Cosmos 3: once or "
         "every_step (default: the engine's habit, or once)",
     )
+    warmup = "steps that PipeFusion runs exactly ahead of the others (default: 1)"
+    parser.add_argument("--warmup-steps", type=whole, metavar="N", help=warmup)
     add_named(parser, {"--cache NAME": _CACHE})
+    for name in ("--sparse-attention", "--async-ulysses"):
+        parser.add_argument(name, nargs="?", action=Unmodelled, help=argparse.SUPPRESS)
     add_flags(parser, {"--offload": "text encoders leave the GPU before denoising"})
     parser.add_argument(
         "--kv-repeat",

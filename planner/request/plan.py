@@ -8,7 +8,7 @@ from typing import Final
 from topology.base.values import dataclass
 from topology.catalogue import Fabric, Hardware
 
-SEQUENCE: Final = ("ulysses", "ring", "ring_q", "allgather_kv")
+SEQUENCE: Final = ("ulysses", "uaa", "ring", "ring_q", "allgather_kv")
 """Axes over whose ranks a sequence is cut."""
 
 

@@ -70,6 +70,10 @@ CHOICES: Final = {
 
 UNMODELLED: Final = {
     "lora": "adapters (LoRA) are not modelled; price the model they are merged into",
+    "sparse_attention": "attention that leaves keys out (Sparse VideoGen, VSA, STA ...) is not "
+    "modelled; fp8 and int8 attention are kernels: fa3, cudnn, sage, sage2",
+    "async_ulysses": "Ulysses beside the projections (asynchronous) is not modelled; price "
+    "ulysses: on two L20 FLUX.1 takes 2 to 5 % longer so (Cache-DiT)",
 }
 """What is asked for and has no price here."""
 

@@ -224,7 +224,7 @@ def _division(case: _Case) -> str:
         sizes.get(name, getattr(usual, name)) for name in ("height", "width", "frames")
     )
     along_frames, rows, columns = (int(n) for n in grid(latent, height, width, frames))
-    ranks = plan.sequence_ranks
+    ranks = plan.sequence_ranks // plan.degree("uaa")
     tokens = along_frames * rows * columns
     counts = {
         "tokens": ([tokens], ranks),

@@ -83,14 +83,19 @@ def _short_prompt(proposal: Proposal) -> Iterator[str]:
             yield f"a prompt of {tokens} tokens for {proposal.share.grain} ranks: some have none"
 
 
-def sequence_objections(proposal: Proposal, degree: int, axis: str) -> Iterator[str]:
-    """Reasons that hold for every way to cut a sequence; given once, for the outermost axis."""
+def sequence_objections(
+    proposal: Proposal, degree: int, axis: str, *, padded: bool = False
+) -> Iterator[str]:
+    """Reasons that hold for every way to cut a sequence; given once, for the outermost axis.
+
+    padded : tokens need not divide.
+    """
     if proposal.share.sequence[0] != (axis, degree):
         return
     grain = proposal.share.grain
     if proposal.workload.speculation is not None:
         yield "drafted tokens over a cut sequence are not modelled"
-    for name in _must_divide(proposal.model):
+    for name in [] if padded else _must_divide(proposal.model):
         tokens = proposal.workload.length(name)
         if np.any(np.asarray(tokens) % grain):
             left = f"{tokens % grain} left"

@@ -20,6 +20,10 @@ from planner.strategies.sequence import is_cut, sequence_objections
 AXIS = "ulysses"
 
 
+Over = tuple[str, int]
+"""An axis and its degree."""
+
+
 class Ulysses(SequenceStrategy):
     """Cut the sequence; exchange for a cut of the heads around attention."""
 
@@ -27,16 +31,16 @@ class Ulysses(SequenceStrategy):
     nesting = 3
 
     def divide(self, share: Share, degree: int) -> Share:
-        return replace(share, sequence=(*share.sequence, (AXIS, degree)))
+        return replace(share, sequence=(*share.sequence, (self.axis, degree)))
 
     def objections(self, proposal: Proposal, degree: int) -> Iterator[str]:
         """Object to uneven tokens, heads or key-value heads."""
-        yield from sequence_objections(proposal, degree, AXIS)
+        yield from sequence_objections(proposal, degree, self.axis)
         if any(tower.latent is not None for tower in proposal.model.towers):
             yield f"latent attention has one row for all heads, which ulysses{degree} cannot cut"
             return
         tensor = proposal.share.tensor
-        for query, key_value in sorted(set(_head_counts(proposal))):
+        for query, key_value in sorted(set(head_counts(proposal))):
             if query % (degree * tensor):
                 yield f"{query} heads do not divide by ulysses{degree}" + _times(tensor)
             elif key_value % (degree * tensor):
@@ -47,30 +51,34 @@ class Ulysses(SequenceStrategy):
 
     def attend(self, call: AttentionCall, degree: int, inner: Attend) -> Emits[list[Tensor]]:
         """Emit the change to heads, `inner`, and the change back."""
-        here = [entry for entry in call.entries if is_cut(entry, AXIS)]
-        whole = [entry for entry in call.entries if not is_cut(entry, AXIS)]
-        gathered = yield from _to_heads(call, here, degree)
-        local = yield from _own_heads(call, whole, degree)
+        here = [entry for entry in call.entries if is_cut(entry, self.axis)]
+        whole = [entry for entry in call.entries if not is_cut(entry, self.axis)]
+        over = self.axis, degree
+        gathered = yield from _to_heads(call, here, over)
+        local = yield from _own_heads(call, whole, over)
         results = yield from inner(
             replace(
                 call,
                 entries=(*gathered, *local),
-                heads=call.heads // degree,
-                key_value_heads=call.key_value_heads // degree,
+                heads=-(-call.heads // degree),
+                key_value_heads=-(-call.key_value_heads // degree),
             )
         )
         asking = [entry for entry in here if entry.has_queries]
-        back = yield from _to_rows(call, asking, results[:1] if asking else [], degree)
+        back = yield from _to_rows(call, asking, results[:1] if asking else [], over)
         rest = results[1:] if asking else results
-        full = yield from _all_heads(call, rest, degree)
+        full = yield from _all_heads(call, rest, over)
         pieces = {True: iter(back), False: iter(full)}
-        return [next(pieces[is_cut(entry, AXIS)]) for entry in call.entries if entry.has_queries]
+        return [
+            next(pieces[is_cut(entry, self.axis)]) for entry in call.entries if entry.has_queries
+        ]
 
 
 STRATEGY = Ulysses()
 
 
-def _head_counts(proposal: Proposal) -> Iterator[tuple[int, int]]:
+def head_counts(proposal: Proposal) -> Iterator[tuple[int, int]]:
+    """Yield heads of queries, and of keys and values, of every tower that is cut."""
     for tower in proposal.model.towers:
         if not set(tower.streams) <= set(proposal.model.reuses):
             yield tower.heads.query, tower.heads.key_value
@@ -80,7 +88,7 @@ def _times(tensor: int) -> str:
     return f" x tp{tensor}" if tensor > 1 else ""
 
 
-def _to_heads(call: AttentionCall, here: Sequence[Entry], degree: int) -> Emits[list[Entry]]:
+def _to_heads(call: AttentionCall, here: Sequence[Entry], over: Over) -> Emits[list[Entry]]:
     """Collect all rows of the cut streams, for this rank's heads."""
     kinds = [
         [entry for entry in here if (entry.has_queries, entry.has_keys) == kind]
@@ -90,14 +98,15 @@ def _to_heads(call: AttentionCall, here: Sequence[Entry], degree: int) -> Emits[
     entries = []
     for number, kind in enumerate(kinds):
         if kind:
-            entry = yield from _exchange_heads(call, kind, degree, f"{call.name}.a2a{number}")
+            entry = yield from _exchange_heads(call, kind, over, f"{call.name}.a2a{number}")
             entries.append(entry)
     return entries
 
 
 def _exchange_heads(
-    call: AttentionCall, entries: Sequence[Entry], degree: int, name: str
+    call: AttentionCall, entries: Sequence[Entry], over: Over, name: str
 ) -> Emits[Entry]:
+    axis, degree = over
     first = entries[0]
     parts = call.parts(first)
     spans = tuple(span for entry in entries for span in entry.spans)
@@ -105,53 +114,57 @@ def _exchange_heads(
     shape = (degree, batch, total_rows(spans), width)
     packed = Tensor(f"{name}.packed", shape, first.tensor.itemsize)
     tensors = [entry.tensor for entry in entries]
-    yield from move("pack_heads", tensors, packed, axis=AXIS, degree=degree, parts=parts)
-    received = yield from collective("all_to_all", packed, AXIS, degree, f"{name}.received")
-    joined = tuple(span.within(AXIS) for span in spans)
+    yield from move("pack_heads", tensors, packed, axis=axis, degree=degree, parts=parts)
+    received = yield from collective("all_to_all", packed, axis, degree, f"{name}.received")
+    joined = tuple(span.within(axis) for span in spans)
     rows = Tensor(f"{name}.rows", (batch, total_rows(joined), width), packed.itemsize)
-    yield from move("unpack_rows", [received], rows, axis=AXIS, degree=degree, spans=spans)
+    yield from move("unpack_rows", [received], rows, axis=axis, degree=degree, spans=spans)
     return Entry(spans=joined, tensor=rows, has_queries=first.has_queries, has_keys=first.has_keys)
 
 
-def _own_heads(call: AttentionCall, whole: Sequence[Entry], degree: int) -> Emits[list[Entry]]:
+def _own_heads(call: AttentionCall, whole: Sequence[Entry], over: Over) -> Emits[list[Entry]]:
     """Take this rank's heads of rows that every rank has."""
+    axis, degree = over
     entries = []
     for number, entry in enumerate(whole):
         x, parts = entry.tensor, call.parts(entry)
         width = sum(part.local(degree) for part in parts)
         out = Tensor(f"{call.name}.own{number}", (*x.shape[:2], width), x.itemsize)
-        yield from move("heads", [x], out, axis=AXIS, degree=degree, parts=parts, view=True)
+        yield from move("heads", [x], out, axis=axis, degree=degree, parts=parts, view=True)
         entries.append(replace(entry, tensor=out))
     return entries
 
 
 def _to_rows(
-    call: AttentionCall, asking: Sequence[Entry], results: Sequence[Tensor], degree: int
+    call: AttentionCall, asking: Sequence[Entry], results: Sequence[Tensor], over: Over
 ) -> Emits[list[Tensor]]:
     """Give this rank its rows again, with all heads."""
+    axis, degree = over
     if not asking:
         return []
     spans = tuple(span for entry in asking for span in entry.spans)
     (result,), name = results, f"{call.name}.back"
     batch, width = result.shape[0], call.query.local(degree)
     packed = Tensor(f"{name}.packed", (degree, batch, total_rows(spans), width), result.itemsize)
-    yield from move("pack_rows", [result], packed, axis=AXIS, degree=degree, spans=spans)
-    received = yield from collective("all_to_all", packed, AXIS, degree, f"{name}.received")
-    out = Tensor(name, (batch, total_rows(spans), width * degree), result.itemsize)
-    yield from move("unpack_heads", [received], out, axis=AXIS, degree=degree, parts=(call.query,))
+    yield from move("pack_rows", [result], packed, axis=axis, degree=degree, spans=spans)
+    received = yield from collective("all_to_all", packed, axis, degree, f"{name}.received")
+    features = call.query.units * call.query.size
+    out = Tensor(name, (batch, total_rows(spans), features), result.itemsize)
+    yield from move("unpack_heads", [received], out, axis=axis, degree=degree, parts=(call.query,))
     rows = [entry.tensor.shape[1] for entry in asking]
     return (yield from split_rows(out, rows, [f"{name}{n}" for n in range(len(asking))]))
 
 
-def _all_heads(call: AttentionCall, results: Sequence[Tensor], degree: int) -> Emits[list[Tensor]]:
+def _all_heads(call: AttentionCall, results: Sequence[Tensor], over: Over) -> Emits[list[Tensor]]:
     """Gather the heads that others computed, of rows that every rank has."""
+    axis, degree = over
     full, parts = [], (call.query,)
     for number, result in enumerate(results):
         name = f"{call.name}.whole{number}"
         stacked = Tensor(f"{name}.mine", (1, *result.shape), result.itemsize)
-        yield from move("stack", [result], stacked, axis=AXIS, degree=degree, view=True)
-        gathered = yield from collective("all_gather", stacked, AXIS, degree, f"{name}.gathered")
+        yield from move("stack", [result], stacked, axis=axis, degree=degree, view=True)
+        gathered = yield from collective("all_gather", stacked, axis, degree, f"{name}.gathered")
         out = Tensor(name, (*result.shape[:2], call.query.units * call.size), result.itemsize)
-        yield from move("unpack_heads", [gathered], out, axis=AXIS, degree=degree, parts=parts)
+        yield from move("unpack_heads", [gathered], out, axis=axis, degree=degree, parts=parts)
         full.append(out)
     return full

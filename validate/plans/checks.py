@@ -31,8 +31,9 @@ def check_cases(cases: Iterable[Case], gpus: int, device: str = "cuda") -> None:
         if not case.engine and case.precision not in RUNNABLE:
             wanted = ", ".join(RUNNABLE)
             raise InputError(f"precision: got {case.precision}, wanted {wanted} to run with torch")
-        if not case.engine and parse_plan(case.plan).patch > 1:
-            raise InputError(f"plan {case.plan}: pieces are proved by the reference, not run here")
+        plan = parse_plan(case.plan)
+        if not case.engine and (plan.patch > 1 or plan.degree("uaa") > 1):
+            raise InputError(f"plan {plan}: proved by the reference, not run here")
     if device == "cpu" and gpus > CPU_RANKS:
         raise InputError(f"ranks on a CPU: got {gpus}, wanted at most {CPU_RANKS}")
 

@@ -384,7 +384,8 @@ def _unpack_heads(op: Rearrange, x: Array) -> Array:
     width = sum(part.units * part.size for part in op.parts)
     out = np.zeros((*x.shape[1:-1], width))
     for rank in range(op.degree):
-        out[..., own_features(op.parts, op.degree, rank)] = x[rank]
+        chosen = own_features(op.parts, op.degree, rank)
+        out[..., chosen[chosen >= 0]] = x[rank][..., chosen >= 0]
     return out
 
 

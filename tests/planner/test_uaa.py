@@ -1,0 +1,48 @@
+"""Ulysses Anything: any number of heads and tokens."""
+
+import pytest
+
+import planner
+from planner.request.request import Request
+from planner.scenario.scenario import resolve
+from planner.search.plans import objections
+from planner.strategies import parse_plan
+from validate.reference.proof import prove
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "plan"),
+    [
+        ("flux.1-dev", 1008, "uaa5"),  # 24 heads, 3,969 tokens
+        ("flux.1-dev", 1024, "uaa2.ring2"),
+        ("qwen-image", 1328, "cfg2.uaa2"),
+        ("pixart-sigma", 1024, "uaa3"),
+    ],
+)
+def test_uneven_heads_and_tokens_give_the_unsplit_result(name: str, size: int, plan: str) -> None:
+    scenario = resolve(Request(model=name, height=size, width=size))
+    assert prove(scenario.model, scenario.workload, parse_plan(plan)).ok
+
+
+def test_where_all_divides_it_costs_what_ulysses_does() -> None:
+    one, other = (planner.estimate("flux.1-dev", gpus=4, plan=p) for p in ("ulysses4", "uaa4"))
+    assert one.latency_s == other.latency_s
+
+
+def test_the_ranks_with_most_heads_set_the_pace() -> None:
+    def attention(plan: str, gpus: int) -> float:
+        size = {"height": 2016, "width": 2016}
+        return planner.estimate("flux.1-dev", gpus=gpus, plan=plan, **size).breakdown_s["attention"]
+
+    assert attention("uaa5", 5) == pytest.approx(attention("single", 1) * 5 / 24, rel=0.05)
+
+
+def test_keys_that_fewer_heads_share_are_not_cut_unevenly() -> None:
+    scenario = resolve(Request(model="cosmos3-nano"))
+    said = list(objections(scenario.model, scenario.workload, parse_plan("uaa3"), 3))
+    assert said == ["32 heads over 8 of keys and values for uaa3"]
+
+
+def test_nobody_is_recommended_what_was_not_asked_for() -> None:
+    plans = planner.recommend("flux.1-dev", gpus=2).plans
+    assert not any(one.plan.degree("uaa") > 1 for one in plans)
