@@ -81,10 +81,13 @@ class Recommendation:
         return f"<Recommendation: {counted(len(self.plans), 'plan')}{first}>"
 
     def _repr_html_(self) -> str:
-        from planner.plan_charts import cost_by_latency, memory  # noqa: PLC0415  # for notebooks
+        from planner.plan_charts import cost_by_latency, frontier, memory  # noqa: PLC0415  # for notebooks
         from topology.base.page import notebook  # noqa: PLC0415  # alone
 
-        drawn = (cost_by_latency(self.priced), memory(self.plans[:DRAWN]))
+        first = frontier("TPOT against tokens/s a GPU", self.frontier) or cost_by_latency(
+            self.priced
+        )
+        drawn = (first, memory(self.plans[:DRAWN]))
         return notebook([self.table(), *(Drawing(svg=svg) for svg in drawn)])
 
     def rows(self) -> list[dict[str, object]]:

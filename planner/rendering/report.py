@@ -363,10 +363,10 @@ def recommendation_page(answer: Recommendation, *, top: int) -> Parts:
     if answer.splits is not None and answer.splits.plans:
         parts += [Title(text=_SPLITS), answer.splits_table()]
         parts += [f"{one.engine}: {one.line}" for one in split_lines(answer)]
-    parts += _charts(answer, shown.plans)
     if answer.frontier:
         drawn = frontier(FRONTIER, answer.frontier)
-        parts += [Drawing(svg=drawn), frontier_table(answer.frontier)]
+        parts += [Drawing(svg=drawn), frontier_table(answer.frontier, bars=False)]
+    parts += _charts(answer, shown.plans)
     known = [*answer.advice, *_below(answer, top)]
     parts += [Title(text="What to know"), Said(lines=known)]
     parts += [] if lead is None else _well_known(lead)
@@ -376,7 +376,8 @@ def recommendation_page(answer: Recommendation, *, top: int) -> Parts:
 def _charts(answer: Recommendation, plans: Sequence[PlanEstimate]) -> Parts:
     """Draw plans against each other."""
     usable = usable_bytes(answer.scenario)
-    drawn = [cost_by_latency(answer.priced), scaling(answer.priced)]
+    cost = "" if answer.frontier else cost_by_latency(answer.priced)
+    drawn = [cost, scaling(answer.priced)]
     if plans:
         drawn += [timelines(plans[:1]), memory(plans, (usable, _USABLE))]
     return [Drawing(svg=svg) for svg in drawn if svg]
@@ -453,7 +454,7 @@ def _launches(launches: Sequence[Launch]) -> Iterator[str]:
         yield f"{launch.engine}: {how}"
 
 
-def frontier_table(points: Sequence[Point]) -> Table:
+def frontier_table(points: Sequence[Point], *, bars: bool = True) -> Table:
     """Make a row of each point, of many as many as are read, the quickest first."""
     step = max(1, -(-len(points) // POINTS))
     kept = [*points[::-1][::step]][::-1]
@@ -465,11 +466,15 @@ def frontier_table(points: Sequence[Point]) -> Table:
             format_number(point.serving.concurrency),
             format_seconds(point.serving.ttft.mean),
             str(point.plan),
-            "█" * max(1, round(FRONTIER_BAR * point.tokens_per_s_per_gpu / top)),
+            *(
+                ["█" * max(1, round(FRONTIER_BAR * point.tokens_per_s_per_gpu / top))]
+                if bars
+                else []
+            ),
         ]
         for point in kept
     ]
-    head = ("TPOT", "tokens/s a GPU", "at once", "TTFT", "plan", "")
+    head = ("TPOT", "tokens/s a GPU", "at once", "TTFT", "plan", *([""] if bars else []))
     return Table(
         head=head, rows=rows, align=">>>><", indent=2, head_in="dim", columns_in={5: "cyan"}
     )
