@@ -23,7 +23,8 @@ _OF_REQUEST: Final = (
 _DEMAND: Final = {
     "--demand FILE": "demands in TOML: [[demand]] with model, rate, slo and sizes (default: the "
     "one that --model, --rate and --slo say)",
-    "--model": "a catalogue name, a config.json, or a pipeline folder (default: --demand's)",
+    "--model": "a catalogue name, a config.json, an ONNX file or a pipeline folder (default: "
+    "--demand's)",
     "--rate": "requests, such as 0.5/min (default: --demand's)",
     "--slo": "time a request may take, waiting included, such as 60s (default: --demand's, or none "
     "beside --slo-ttft or --slo-tpot)",

@@ -11,7 +11,9 @@ from topology.base.rows import csv_text, flat
 
 def _add(parser: argparse.ArgumentParser) -> None:
     common.add_action(parser, "list", "show", "import")
-    parser.add_argument("name", nargs="?", help="a catalogue name, a config.json or a folder")
+    parser.add_argument(
+        "name", nargs="?", help="a catalogue name, a config.json, an ONNX file or a folder"
+    )
     common.add_checked_profile(parser)
     common.add_output(parser, (*common.FORMATS, "csv"))
 

@@ -365,7 +365,9 @@ def add_pools(parser: argparse.ArgumentParser) -> None:
 def add_request(parser: argparse.ArgumentParser) -> None:
     """Add what is asked of which model on what."""
     parser.add_argument(
-        "--model", required=True, help="a catalogue name, a config.json, or a pipeline folder"
+        "--model",
+        required=True,
+        help="a catalogue name, a config.json, an ONNX file or a pipeline folder",
     )
     parser.add_argument(
         "--gpus",

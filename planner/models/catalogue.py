@@ -61,8 +61,8 @@ def read_model(path_or_name: str | os.PathLike[str] | Model) -> Model:
     """Read a model by its catalogue name, from a file or folder, or from JSON text.
 
     path_or_name : a catalogue name, or the repository of its weights, in any case; the path of a
-        config.json, of a folder with one, or of a diffusers pipeline folder with a
-        model_index.json; text that starts with ``{``; or a model, which is returned as it is.
+        config.json, of a folder with one, of a diffusers pipeline folder with a model_index.json,
+        or of an ONNX file; text that starts with ``{``; or a model, which is returned as it is.
 
     Raises `InputError` if there is no such model, or what is there cannot be a model.
 
@@ -143,6 +143,8 @@ def _from_path(text: str) -> Model:
     path, what = Path(text), _what_is_at(text)
     if what == "folder":
         return _from_folder(path)
+    if what == "file" and path.suffix == ".onnx":
+        return _from_graph(path)
     if what == "file":
         name = _folder_name(path.parent) if path.name == "config.json" else path.stem
         return _configured(_config(path), name=_shown(name))
@@ -151,6 +153,16 @@ def _from_path(text: str) -> Model:
     if path.suffix == ".json" or os.sep in text:
         raise InputError(f"no such file or folder: {_shown(text)}")
     raise unknown("model", text, [*names(), *ALIASES])
+
+
+def _from_graph(path: Path) -> Model:
+    """Read an ONNX file: what is recognised in its graph, completed as a lone config.json is."""
+    from planner.models.onnx.reading import read_onnx  # noqa: PLC0415  # few have such a file
+
+    where = _shown(path)
+    read = read_onnx(path, where)
+    model = _configured(Fields(where=where, values=read.config), name=_shown(path.stem))
+    return replace(model, assumed=(*model.assumed, *read.assumed))
 
 
 def _what_is_at(text: str) -> str:

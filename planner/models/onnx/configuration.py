@@ -1,0 +1,314 @@
+"""From recognised layers to the configuration of a class that a reader knows.
+
+A graph does not say what it is called. A decoder is one whose integers choose rows of an embedding;
+transformers of diffusion models are told apart by how their layers look at text, by their FFNs and
+by what makes tokens of latents.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from planner.models.onnx.blocks import AttentionLayer
+from planner.models.onnx.graph import Graph, Linear
+from topology.base import InputError
+from topology.base.values import dataclass
+
+Config = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A configuration, the products that it speaks of, and what it does not know."""
+
+    config: Config
+    places: frozenset[int]
+    assumed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Diffusion:
+    """What the ends of a diffusion model's transformer say.
+
+    image, text : products that make tokens of latents, where no convolution does, and of the
+    prompt. last : the product behind all layers. conditions : products of one row a sample.
+    """
+
+    graph: Graph
+    layers: Sequence[AttentionLayer]
+    image: Linear | None
+    text: Linear | None
+    last: Linear | None
+    conditions: tuple[Linear, ...]
+
+    @property
+    def first(self) -> AttentionLayer:
+        return self.layers[0]
+
+    def heads(self) -> Config:
+        return {
+            "num_attention_heads": self.first.heads,
+            "attention_head_dim": self.first.size,
+        }
+
+    def channels(self) -> tuple[int, int]:
+        """Count features of a token that enter, and that leave."""
+        if self.graph.patches:
+            entering = self.graph.patches[0].inputs
+            return entering, (self.last.outputs if self.last else 0) // self.covered
+        entering = self.image.inputs if self.image else 0
+        return entering, self.last.outputs if self.last else entering
+
+    @property
+    def covered(self) -> int:
+        """Latents that one token covers."""
+        count = 1
+        for side in self.graph.patches[0].kernel if self.graph.patches else ():
+            count *= side
+        return count
+
+    def conditioned(self, rank: int) -> list[Linear]:
+        """List products that read an input of so many dimensions, of one row a sample."""
+        return [
+            one
+            for one in self.conditions
+            if any(len(self.graph.inputs.get(str(name), ())) == rank for name in one.made)
+        ]
+
+
+def configuration_of(graph: Graph, layers: Sequence[AttentionLayer], where: str) -> Found:
+    """Name the class of a graph, with the fields of its configuration.
+
+    Raises `InputError` if its layers are those of no class that is read.
+    """
+    if graph.embeddings and not graph.patches:
+        return _decoder(graph, layers, where)
+    ends = _ends(graph, layers)
+    kinds = [layer.kind for layer in layers]
+    for shape, conv, make in _CLASSES:
+        dims = len(graph.patches[0].kernel) if graph.patches else 0
+        if dims in conv and _shaped(kinds) == shape:
+            config = make(ends)
+            if config:
+                return Found(config=config, places=_named(ends))
+    seen = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    raise InputError(
+        f"{where}: layers of no class that is read ({seen}); wanted those of FLUX, SD3, "
+        "Qwen-Image, Wan, PixArt, LTX-Video or a dense decoder: give its config.json"
+    )
+
+
+def _shaped(kinds: Sequence[str]) -> str:
+    """Say in a word how layers follow one another."""
+    if set(kinds) == {"joint"}:
+        return "joint"
+    count = kinds.count("joint")
+    if set(kinds) == {"joint", "parallel"} and kinds[:count] == ["joint"] * count:
+        return "joint, then parallel"
+    half = len(kinds) // 2
+    return "self and cross" if list(kinds) == ["self", "cross"] * half else "other"
+
+
+def _ends(graph: Graph, layers: Sequence[AttentionLayer]) -> _Diffusion:
+    placed = frozenset[int]().union(*(layer.places for layer in layers))
+    free = [one for place, one in sorted(graph.linears.items()) if place not in placed]
+    tokens = [one for one in free if one.rank != 2]
+    given = [one for one in tokens if _input(graph, one)]
+    out = next(iter(graph.outputs.values()), ())
+    image = None if graph.patches else _alike(graph, given, out)
+    text = next((one for one in given if one is not image), None)
+    behind = [one for one in tokens if one.place > max(placed)]
+    return _Diffusion(
+        graph=graph,
+        layers=layers,
+        image=image,
+        text=text,
+        last=behind[-1] if behind else None,
+        conditions=tuple(one for one in free if one.rank == 2),
+    )
+
+
+def _input(graph: Graph, linear: Linear) -> bool:
+    """Whether a product reads tokens as they are given."""
+    return any(len(graph.inputs.get(str(name), ())) == 3 for name in linear.made)
+
+
+def _alike(graph: Graph, given: Sequence[Linear], out: Sequence[int]) -> Linear | None:
+    """Find the product of those tokens that there are as many of as leave the model."""
+    for one in given:
+        sizes = next(graph.inputs[str(name)] for name in one.made if str(name) in graph.inputs)
+        if len(out) == 3 and sizes[1] == out[1] and sizes[1]:
+            return one
+    return given[0] if given else None
+
+
+def _named(ends: _Diffusion) -> frozenset[int]:
+    """Places of products that make tokens, read the prompt, end the model or tell the time."""
+    known = (ends.image, ends.text, ends.last, *ends.conditions)
+    places = frozenset(one.place for one in known if one is not None)
+    prompt = {ends.text.place} if ends.text else set()
+    return places | {one.place for one in ends.graph.linears.values() if one.made == prompt}
+
+
+def _flux(ends: _Diffusion) -> Config:
+    double = [layer for layer in ends.layers if layer.kind == "joint"]
+    gated = ends.first.feeds[0].gated if ends.first.feeds else False
+    inputs, outputs = ends.channels()
+    both = {
+        **ends.heads(),
+        "in_channels": inputs,
+        "out_channels": outputs,
+        "num_layers": len(double),
+        "num_single_layers": len(ends.layers) - len(double),
+        "joint_attention_dim": ends.text.inputs if ends.text else 0,
+        "guidance_embeds": len(ends.conditioned(1)) > 1,
+    }
+    if gated:
+        width = ends.first.feeds[0].width
+        time = ends.conditioned(1)[0].inputs
+        ratio = width / ends.first.hidden
+        return {
+            "_class_name": "Flux2Transformer2DModel", **both, "mlp_ratio": ratio,
+            "timestep_guidance_channels": time,
+        }  # fmt: skip
+    pooled = ends.conditioned(2)
+    return {
+        "_class_name": "FluxTransformer2DModel",
+        **both,
+        "pooled_projection_dim": pooled[0].inputs if pooled else 0,
+    }
+
+
+def _sd3(ends: _Diffusion) -> Config:
+    inputs, outputs = ends.channels()
+    pooled, text = ends.conditioned(2), ends.text
+    return {
+        "_class_name": "SD3Transformer2DModel",
+        **ends.heads(),
+        "num_layers": len(ends.layers),
+        "in_channels": inputs,
+        "out_channels": outputs,
+        "patch_size": ends.graph.patches[0].kernel[-1],
+        "joint_attention_dim": text.inputs if text else 0,
+        "caption_projection_dim": text.outputs if text else 0,
+        "pooled_projection_dim": pooled[0].inputs if pooled else 0,
+        **({"qk_norm": "rms_norm"} if ends.first.normed else {}),
+    }
+
+
+def _qwen(ends: _Diffusion) -> Config:
+    inputs, outputs = ends.channels()
+    return {
+        "_class_name": "QwenImageTransformer2DModel",
+        **ends.heads(),
+        "num_layers": len(ends.layers),
+        "in_channels": inputs,
+        "out_channels": outputs // 4,
+        "patch_size": 2,
+        "joint_attention_dim": ends.text.inputs if ends.text else 0,
+    }
+
+
+def _wan(ends: _Diffusion) -> Config:
+    inputs, outputs = ends.channels()
+    time = ends.conditioned(1)
+    return {
+        "_class_name": "WanTransformer3DModel",
+        **ends.heads(),
+        "num_layers": len(ends.layers) // 2,
+        "ffn_dim": ends.layers[1].feeds[0].width,
+        "in_channels": inputs,
+        "out_channels": outputs,
+        "patch_size": list(ends.graph.patches[0].kernel),
+        "text_dim": ends.text.inputs if ends.text else 0,
+        "freq_dim": time[0].inputs if time else 0,
+    }
+
+
+def _pixart(ends: _Diffusion) -> Config:
+    inputs, outputs = ends.channels()
+    return {
+        "_class_name": "PixArtTransformer2DModel",
+        **ends.heads(),
+        "num_layers": len(ends.layers) // 2,
+        "in_channels": inputs,
+        "out_channels": outputs,
+        "patch_size": ends.graph.patches[0].kernel[-1],
+        "cross_attention_dim": ends.layers[1].context,
+        "caption_channels": ends.text.inputs if ends.text else 0,
+    }
+
+
+def _ltx(ends: _Diffusion) -> Config:
+    inputs, outputs = ends.channels()
+    return {
+        "_class_name": "LTXVideoTransformer3DModel",
+        **ends.heads(),
+        "num_layers": len(ends.layers) // 2,
+        "in_channels": inputs,
+        "out_channels": outputs,
+        "cross_attention_dim": ends.layers[1].context,
+        "caption_channels": ends.text.inputs if ends.text else 0,
+    }
+
+
+_CLASSES: Final[Sequence[tuple[str, tuple[int, ...], Callable[[_Diffusion], Config]]]] = (
+    ("joint, then parallel", (0,), _flux),
+    ("joint", (2,), _sd3),
+    ("joint", (0,), _qwen),
+    ("self and cross", (3,), _wan),
+    ("self and cross", (2,), _pixart),
+    ("self and cross", (0,), _ltx),
+)
+"""By how layers follow one another, and dimensions of the convolution that makes tokens."""
+
+
+def _decoder(graph: Graph, layers: Sequence[AttentionLayer], where: str) -> Found:
+    """Configure a dense decoder, whose layers are alike."""
+    _check_dense(graph, layers, where)
+    first, (rows, hidden) = layers[0], next(iter(graph.embeddings.values()))
+    (feed,) = first.feeds
+    heads = [one for one in graph.linears.values() if one.outputs == rows]
+    tied = not heads or any(one.weight in graph.embeddings for one in heads)
+    kind = "qwen3" if first.normed else "llama"
+    config: Config = {
+        "model_type": kind,
+        "hidden_size": hidden,
+        "num_hidden_layers": len(layers),
+        "num_attention_heads": first.heads,
+        "num_key_value_heads": first.key_value,
+        "head_dim": first.size,
+        "intermediate_size": feed.width,
+        "vocab_size": rows,
+        "hidden_act": feed.activation,
+        "tie_word_embeddings": tied,
+    }
+    unsaid = "a graph does not say which tokens a query sees, nor its longest context"
+    return Found(
+        config=config,
+        places=frozenset(one.place for one in heads),
+        assumed=(f"a decoder like {kind}: {unsaid}",),
+    )
+
+
+def _check_dense(graph: Graph, layers: Sequence[AttentionLayer], where: str) -> None:
+    for reason in _not_dense(graph, layers):
+        raise InputError(f"{where}: {reason}: give its config.json")
+
+
+def _not_dense(graph: Graph, layers: Sequence[AttentionLayer]) -> Iterator[str]:
+    alike = {
+        (one.kind, one.hidden, one.heads, one.key_value, one.size, len(one.feeds)) for one in layers
+    }
+    if "TopK" in graph.counts:
+        yield "experts that a TopK chooses are not read from graphs"
+    elif len(alike) > 1:
+        yield f"decoder layers of {len(alike)} makes are not read from graphs"
+    elif layers[0].kind != "self" or len(layers[0].feeds) != 1:
+        yield f"a decoder layer of {layers[0].kind} attention and {len(layers[0].feeds)} FFNs"
+    elif not layers[0].feeds[0].gated:
+        yield "decoder layers whose FFN is not gated are not read from graphs"
+
+
+def placed_of(found: Found) -> Mapping[str, int]:
+    """Return the products that a configuration speaks of."""
+    return {str(place): place for place in found.places}

@@ -1,0 +1,96 @@
+"""An ONNX file, read with the package onnx and without its weights: the model that it is."""
+
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from planner.models.onnx.blocks import layers_of, unplaced
+from planner.models.onnx.configuration import Found, configuration_of, placed_of
+from planner.models.onnx.graph import graph_of
+from topology.base import InputError
+from topology.base.values import dataclass
+
+Foreign = Any
+SHOWN: Final = 4
+"""Products that are named among those that have no place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """A configuration that a reader takes, and what a graph did not say."""
+
+    config: dict[str, object]
+    assumed: tuple[str, ...]
+
+
+def read_onnx(path: Path, where: str) -> Read:
+    """Recognise the model of an ONNX file.
+
+    Raises `InputError` if the package is missing, the file is none or lacks its external data, or
+    its graph is that of no model that is read.
+    """
+    library = _library(where)
+    model = _loaded(library, path, where)
+    _check_external(library, model, path, where)
+    if model.functions:
+        model = library.inliner.inline_local_functions(model)
+    try:
+        model = library.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception as error:  # noqa: BLE001  # of kinds that the library does not name
+        raise InputError(f"{where}: no graph of ONNX: {_line(error)}") from None
+    graph = graph_of(model, where)
+    layers = layers_of(graph, where)
+    found = configuration_of(graph, layers, where)
+    left = unplaced(graph, layers, placed_of(found))
+    return Read(config=found.config, assumed=(*found.assumed, *_left(left), _what(found)))
+
+
+def _what(found: Found) -> str:
+    kind = found.config.get("_class_name") or found.config["model_type"]
+    return f"read from a graph as {kind}"
+
+
+def _left(names: list[str]) -> list[str]:
+    """Say how many products have no place, and which the first ones are."""
+    if not names:
+        return []
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return [f"products without a place in its layers: {', '.join(names[:SHOWN])}{more}"]
+
+
+def _library(where: str) -> ModuleType:
+    try:
+        library = import_module("onnx")
+        import_module("onnx.inliner")
+        import_module("onnx.shape_inference")
+    except ImportError:
+        raise InputError(
+            f"{where}: ONNX files need the package onnx: pip install 'multi-gpu-planner[onnx]'"
+        ) from None
+    return library
+
+
+def _loaded(library: ModuleType, path: Path, where: str) -> Foreign:
+    try:
+        model = library.load(str(path), load_external_data=False)
+    except Exception as error:  # noqa: BLE001  # of kinds that the library does not name
+        raise InputError(f"{where}: no ONNX file: {_line(error)}") from None
+    if not model.graph.node:
+        raise InputError(f"{where}: an ONNX file without nodes")
+    return model
+
+
+def _check_external(library: ModuleType, model: Foreign, path: Path, where: str) -> None:
+    """Refuse a graph whose weights are to lie in a file that is not there."""
+    for tensor in model.graph.initializer:
+        if tensor.data_location != library.TensorProto.EXTERNAL:
+            continue
+        named = {entry.key: entry.value for entry in tensor.external_data}
+        beside = path.parent / named.get("location", "")
+        if not beside.is_file():
+            raise InputError(f"{where}: its external data {beside.name[:60]!r} is not beside it")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:100] or type(error).__name__
