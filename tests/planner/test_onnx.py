@@ -8,7 +8,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 torch = pytest.importorskip("torch")
 
-from onnx import TensorProto, helper  # noqa: E402
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
@@ -314,7 +314,7 @@ def test_products_without_a_place_are_said(tmp_path):
     model = onnx.load(path)
     model.graph.initializer.append(weight("extra", [256, 8]))
     (out,) = model.graph.output
-    model.graph.node.append(helper.make_node("MatMul", [out.name, "extra"], ["more"]))
+    model.graph.node.append(node("MatMul", [out.name, "extra"], "more"))
     onnx.save(model, path)
 
     said = [line for line in read_model(path).assumed if "without a place" in line]
@@ -322,24 +322,28 @@ def test_products_without_a_place_are_said(tmp_path):
 
 
 def weight(name, dims):
-    count = 1
-    for size in dims:
-        count *= size
-    return helper.make_tensor(name, TensorProto.FLOAT, dims, [0.0] * count)
+    zeros = bytes(4 * dims[0] * dims[1])
+    return TensorProto(name=name, dims=dims, data_type=TensorProto.FLOAT, raw_data=zeros)
 
 
-def graph(path, nodes, *, opset=17, domain="", weights=()):
-    sides = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8, 16]) for name in ("x", "y")
-    ]
-    made = helper.make_graph(nodes, "graph", sides[:1], sides[1:], list(weights))
-    opsets = [helper.make_opsetid("", opset)]
-    opsets += [helper.make_opsetid(domain, 1)] if domain else []
-    onnx.save(helper.make_model(made, opset_imports=opsets), path)
+def node(kind, inputs, out, domain=""):
+    return NodeProto(op_type=kind, input=inputs, output=[out], domain=domain)
+
+
+def graph(path, nodes, *, opset=17, weights=()):
+    made = ModelProto(ir_version=8, graph=GraphProto(node=nodes, initializer=weights, name="graph"))
+    for names, name in ((made.graph.input, "x"), (made.graph.output, "y")):
+        value = names.add(name=name)
+        value.type.tensor_type.elem_type = TensorProto.FLOAT
+        for size in (1, 8, 16):
+            value.type.tensor_type.shape.dim.add(dim_value=size)
+    for domain in {"", *(one.domain for one in nodes)}:
+        made.opset_import.add(domain=domain, version=opset)
+    onnx.save(made, path)
     return path
 
 
-PLAIN = helper.make_node("MatMul", ["x", "w"], ["y"])
+PLAIN = node("MatMul", ["x", "w"], "y")
 
 
 @pytest.mark.parametrize(
@@ -348,7 +352,7 @@ PLAIN = helper.make_node("MatMul", ["x", "w"], ["y"])
         ({"nodes": [PLAIN], "weights": [weight("w", [16, 16])]}, "no attention is recognised"),
         ({"nodes": [PLAIN], "weights": [weight("w", [16, 16])], "opset": 11},
          "operator set 11, wanted 13 or newer"),
-        ({"nodes": [helper.make_node("Mine", ["x"], ["y"], domain="me")], "domain": "me"},
+        ({"nodes": [node("Mine", ["x"], "y", "me")]},
          "operator Mine of me, wanted those of ai.onnx"),
         ({"nodes": []}, "an ONNX file without nodes"),
     ],
