@@ -54,6 +54,19 @@ def test_groups_over_two_nodes_are_what_the_catalogue_says(name):
     assert got.network == wanted.network
 
 
+def test_the_gpus_of_a_grace_share_its_coherent_link():
+    shares = {
+        name: {e.bandwidth.value for e in machine_of(kind).edges if e.kind == "c2c"}
+        for name, kind in all_hardware().items()
+    }
+
+    assert {name: share for name, share in shares.items() if share} == {
+        "gh200": {450e9},
+        "gb200": {225e9},
+        "gb300": {225e9},
+    }
+
+
 @every_hardware
 def test_every_gpu_pair_appears_once(name):
     table = machine_of(find_hardware(name), 2).to_dict()
