@@ -34,6 +34,7 @@ from topology.base import InputError, shown, unknown
 from topology.catalogue import Fabric, Precision, find_hardware
 
 if TYPE_CHECKING:
+    from costmodels.kernels.tables import KernelCalibration
     from planner.fleet.fleet import Capacity
     from planner.simulation.simulation import Simulation
     from planner.sweeping import Rows
@@ -504,7 +505,6 @@ def matmul(  # noqa: PLR0913  # the contract's signature
     _check_how(engine=engine, sustained=sustained)
     _check_precision(hardware, precision)
     sizes = _sizes(m=m, n=n, k=k)
-    profiled = profile_for(find_hardware(hardware).name, str(profile))
     return cast(
         Number,
         matmul_time(
@@ -515,7 +515,7 @@ def matmul(  # noqa: PLR0913  # the contract's signature
             precision=precision,
             sustained=bool(sustained),
             engine=engine,
-            calibration=None if profiled is None else profiled.kernels,
+            calibration=_kernels(hardware, profile),
         ),
     )
 
@@ -566,7 +566,6 @@ def experts(  # noqa: PLR0913  # the contract's signature
     _check_precision(hardware, precision)
     sizes = _expert_sizes(tp, tokens=tokens, hidden=hidden, intermediate=intermediate)
     many, groups, chosen = _expert_counts(experts=experts, ep=ep, top_k=top_k)
-    profiled = profile_for(find_hardware(hardware).name, str(profile))
     time = experts_time(
         **sizes,
         routing=routing_of(_distribution(distribution), many, chosen),
@@ -576,7 +575,7 @@ def experts(  # noqa: PLR0913  # the contract's signature
         gated=bool(gated),
         engine=engine,
         sustained=bool(sustained),
-        calibration=None if profiled is None else profiled.kernels,
+        calibration=_kernels(hardware, profile),
     )
     return cast(Number, time)
 
@@ -651,7 +650,6 @@ def attention(  # noqa: PLR0913  # the contract's signature
     sizes = _attention_sizes(
         kv_heads, heads=heads, queries=queries, keys=keys, head_dim=head_dim, batch=batch
     )
-    profiled = profile_for(find_hardware(hardware).name, str(profile))
     time = attention_time(
         **sizes,
         device=find_hardware(hardware).device,
@@ -663,9 +661,15 @@ def attention(  # noqa: PLR0913  # the contract's signature
         engine=engine,
         mask="",
         sustained=bool(sustained),
-        calibration=None if profiled is None else profiled.kernels,
+        calibration=_kernels(hardware, profile),
     )
     return cast(Number, time)
+
+
+def _kernels(hardware: str | Path, profile: str | Path) -> "KernelCalibration | None":
+    """Return the kernels of a profile of this hardware; None where the tables that ship serve."""
+    profiled = profile_for(find_hardware(hardware).name, str(profile))
+    return None if profiled is None else profiled.kernels
 
 
 def _check_how(*, engine: object, **flags: object) -> None:

@@ -23,7 +23,7 @@ Done = tuple[str, list[Row]]
 Executor = Callable[[Sequence[Portion]], Iterator[Done]]
 
 
-def executor_of(name: str, scheduler: str = "", workers: int | None = None) -> Executor:
+def executor_of(name: str, scheduler: str = "") -> Executor:
     """Find the executor that runs the portions of a sweep.
 
     Raises
@@ -38,7 +38,7 @@ def executor_of(name: str, scheduler: str = "", workers: int | None = None) -> E
         wanted = "an address such as tcp://10.0.0.1:8786" if name == "dask" else "none"
         got = scheduler[:60] or "none"
         raise InputError(f"scheduler: got {got} beside {name}, wanted {wanted}")
-    return dask(scheduler) if name == "dask" else local(workers)
+    return dask(scheduler) if name == "dask" else local()
 
 
 def local(workers: int | None = None) -> Executor:
