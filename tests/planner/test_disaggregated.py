@@ -252,7 +252,7 @@ def test_the_command_prints_what_python_gives(capsys):
         ({"prefill_workers": 0}, "prefill_workers: got 0, wanted a whole number from 1 to 4096"),
         ({"gpus": 16}, "gpus: got 16, wanted 8, those of prefill 2 x tp2 + decode 1 x tp4"),
         ({"prefill_plan": "tp3"}, "prefill plan tp3: "),
-        ({"decode_plan": "ulysses4", "concurrency": 4}, "decode: a plan that cuts prompts"),
+        ({"decode_plan": "ulysses4", "concurrency": 4}, "decode: cuts each prompt over 4 GPUs"),
         ({"prefill_plan": "tpp2"}, "unknown axis 'tpp'"),
         ({"batch": 4}, "batch: got 4 beside prefill_plan, wanted one of the two"),
         ({"plan": "tp8"}, "plan: got 'tp8' beside prefill_plan, wanted one of the two"),

@@ -218,5 +218,5 @@ def test_what_cannot_be_cut_is_said_in_a_line(plan, more, said):
 
 
 def test_a_cut_prompt_is_not_modelled_under_load():
-    with pytest.raises(InputError, match="a plan that cuts prompts is not modelled under load"):
+    with pytest.raises(InputError, match="cuts each prompt over 8 GPUs: not modelled under load"):
         estimate("llama-3.1-8b", gpus=8, plan="ring8", input_tokens=65_536, concurrency=4)
