@@ -382,6 +382,6 @@ def _habits(table: Table, tables: Mapping[str, Table]) -> Table:
     families = {**eager, **added}
     times = cast("Mapping[str, Table]", shared.get("host", {}))
     own.setdefault("host", {name: {"kernel": each["kernel"]} for name, each in times.items()})
-    own.setdefault("pixel", shared["pixel"])
+    own |= {name: shared[name] for name in ("pixel", "held") if name not in own}
     own["eager"] = {name: {**eager.get(name, {}), **added.get(name, {})} for name in families}
     return own

@@ -48,6 +48,10 @@ def _fields(kind: Callable[..., object]) -> tuple[dict[str, object], dict[str, s
 
 def _value(kind: object, where: str, value: object, unit: str = "") -> object:
     """Read a value of a type: a quantity, a version as text, or what TOML has itself."""
+    if get_origin(kind) is Mapping:
+        of = get_args(kind)[1]
+        rows = cast(Table, value).items()
+        return {name: _value(of, f"{where}.{name}", entry, unit) for name, entry in rows}
     if Sourced in (kind, *get_args(kind)):
         return read_sourced(where, value, unit, {})
     if is_dataclass(kind):
@@ -58,10 +62,6 @@ def _value(kind: object, where: str, value: object, unit: str = "") -> object:
         if isinstance(value, str):
             return read_version(value)
         return tuple(_value(get_args(kind)[0], where, each) for each in cast("list[object]", value))
-    if get_origin(kind) is Mapping:
-        of = get_args(kind)[1]
-        rows = cast(Table, value).items()
-        return {name: _value(of, f"{where}.{name}", entry) for name, entry in rows}
     return value
 
 

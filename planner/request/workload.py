@@ -119,7 +119,8 @@ class Habits:
     of models, ``any`` for the rest; the last two also by a model of its own.
     masks : what is passed to self-attention, by family: ``keys`` (one flag a key) or ``pairs``
     (one a query and key). host : by runtime. pixel, rank : seconds of a request in which the device
-    waits for its host, a decoded pixel that is taken over, and a rank beyond the first.
+    waits for its host, a decoded pixel that is taken over, and a rank beyond the first. held :
+    hidden states of a rank that its code holds beside those of programs, by runtime.
     caches : precision of keys and values that checkpoints of a precision ask for, where an engine
     takes that precision from a checkpoint alone.
     """
@@ -150,6 +151,7 @@ class Habits:
     host: Mapping[str, HostTimes] = field(default_factory=dict, hash=False)
     pixel: Sourced | None = field(default=None, metadata={"unit": "s"}, hash=False)
     rank: Sourced | None = field(default=None, metadata={"unit": "s"}, hash=False)
+    held: Mapping[str, Sourced] = field(default_factory=dict, metadata={"unit": "1"}, hash=False)
     caches: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
@@ -158,7 +160,8 @@ class Habits:
         return replace(
             self, rings="gathered" if self.rings == "gathered" else "urgent", tokens=(),
             installed_attention=False, attention={}, eager={}, compiled={}, masks={}, host={},
-            pixel=None, rank=None, caches={}, beside=0, messages="", rounding=1.0, roundings={},
+            pixel=None, rank=None, held={}, caches={}, beside=0, messages="", rounding=1.0,
+            roundings={},
         )  # fmt: skip
 
     def ways(self, model: "Model", fabric: Fabric | None, device: Device) -> tuple[TokenWay, ...]:

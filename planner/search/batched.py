@@ -17,6 +17,7 @@ from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.scenario.scenario import Scenario
 from planner.search.evaluate import Lowered, costs_of, lowered
+from planner.search.plan_memory import as_run
 from planner.search.plans import objections
 from planner.strategies.sequence import uneven
 from topology.base.values import dataclass
@@ -134,16 +135,17 @@ def _priced(
     latency = sum((stage.time for stage in costs.values()), start=np.zeros(()))
     each = communicator_bytes(deployment.profile)
     held = [
-        _peak(parts) + groups * each
-        for groups, parts in zip(programs.groups, programs.parts, strict=True)
+        _peak(as_run(scenario, program, parts)) + groups * each
+        for program, groups, parts in zip(
+            programs.places, programs.groups, programs.parts, strict=True
+        )
     ]
-    peak = reduce(np.maximum, held) + deployment.runtime.memory.value
-    return np.asarray(latency, float), np.asarray(peak, float)
+    return np.asarray(latency, float), np.asarray(reduce(np.maximum, held), float)
 
 
 def _peak(parts: Mapping[str, Real]) -> Real:
     """Peak bytes of one place of a pipeline, but for what depends on where it runs."""
     fixed = parts["transformer_weights"] + parts["other_weights"]
     widest = np.maximum(parts["activations"], parts["vae_decode"])
-    peak: Real = fixed + widest + parts["kv"]
+    peak: Real = fixed + widest + parts["kv"] + parts["runtime"]
     return peak

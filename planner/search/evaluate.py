@@ -19,7 +19,7 @@ from planner.request.workload import Workload
 from planner.scenario.deployment import Deployment
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
-from planner.search.plan_memory import at_peak, parts_of
+from planner.search.plan_memory import as_run, at_peak, parts_of
 from planner.search.plans import notes
 from planner.search.speculation import gain_of, speculated
 from topology.base.values import dataclass
@@ -114,9 +114,8 @@ def _evaluate(
         costs = _drafted(scenario, plan, costs, prices)
     total = reduce(add, costs.values(), Cost())
     latency = sum(float(stage.time) for stage in costs.values())
-    runtime = {"runtime": deployment.runtime.memory.value}
     held = [
-        at_peak(program, {**amounts, **runtime})
+        at_peak(program, as_run(scenario, program, amounts))
         for program, amounts in zip(programs.places, programs.parts, strict=True)
     ]
     parts, peak, stage = max(held, key=lambda row: row[1])

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -25,7 +25,22 @@ PIXEL_BYTES: Final = 6
 
 def memory_of(scenario: Scenario, program: Program) -> tuple[dict[str, float], float, str]:
     """Whole bytes on the fullest GPU: by part, at the peak, and the stage where the peak is."""
-    return at_peak(program, parts_of(scenario, program))
+    return at_peak(program, as_run(scenario, program, parts_of(scenario, program)))
+
+
+def as_run(scenario: Scenario, program: Program, parts: Mapping[str, Real]) -> dict[str, Real]:
+    """Return a program's parts with the bytes of its runtime, and with what an engine holds."""
+    model, workload, runtime = scenario.model, scenario.workload, scenario.deployment.runtime
+    held, beside = workload.habits.held.get(runtime.name), cast(Real, 0.0)
+    if held is not None:
+        plan = Plan(program.axes)
+        rows = ceil_div(sum(tokens for _, tokens in workload.tokens), plan.sequence_ranks)
+        batch = ceil_div(workload.batch, plan.degree("dp"))
+        if model.named_in(workload.habits.batched_guidance):
+            batch = batch * (workload.passes // plan.degree("cfg"))
+        beside = held.value * batch * rows * model.main.hidden * FORMATS["bf16"].weights
+    activations = parts["activations"] + beside
+    return {**parts, "activations": activations, "runtime": runtime.memory.value}
 
 
 def at_peak(program: Program, amounts: Mapping[str, Real]) -> tuple[dict[str, float], float, str]:

@@ -266,6 +266,21 @@ def test_encoders_hold_what_was_published(model, most):
     assert sum(parts[name] for name in held) == pytest.approx(published, rel=most)
 
 
+@pytest.mark.parametrize(("plan", "parts"), [("single", 1), ("ulysses2", 2), ("cfg2", 2)])
+def test_eager_code_of_diffusers_holds_hidden_states_of_a_rank_beside_a_program(plan, parts):
+    """Seven, and two and a half compiled; SD3.5 takes both branches of guidance in one batch."""
+    size = {"engine": "xdit", "height": 2048, "width": 2048}
+    eager, compiled = (
+        priced("sd3.5-large", plan, runtime=name, **size).memory_parts_bytes["activations"]
+        for name in ("torch-eager", "torch-compile")
+    )
+    scenario = asked("sd3.5-large", 1, **size)
+    tokens = sum(count for _, count in scenario.workload.tokens)
+
+    state = 2 * tokens * scenario.model.main.hidden * 2 / parts
+    assert eager - compiled == pytest.approx(4.5 * state, rel=0.01)
+
+
 def test_offloaded_encoders_are_not_held():
     kept, lighter = priced("flux.1-dev"), priced("flux.1-dev", offload=True)
     encoders = sum(encoder.parameters for encoder in asked("flux.1-dev").model.encoders) * 2
