@@ -40,6 +40,7 @@ def readme(document: Document) -> str:
             *_CPP,
             f"    {_mpirun(document)} build/runner .",
             "",
+            *_triton(document),
             *_WHAT,
             *_unused(document["checkpoint"]),
             "",
@@ -47,6 +48,21 @@ def readme(document: Document) -> str:
             "",
         ]
     )
+
+
+def _triton(document: Document) -> list[str]:
+    """Say how Triton serves an engine of the folder, where it can."""
+    if not document["served"]:
+        return []
+    return [
+        "Triton's TensorRT backend, built with TRITON_ENABLE_TENSORRT_MULTI_DEVICE=ON, serves",
+        f"`{document['served'][0]}` as one model on all GPUs, once its engines are built with",
+        "their weights inside. Nobody has run that yet.",
+        "",
+        "    python -m runner build --keep engine && sh triton/place.sh",
+        "    tritonserver --model-repository triton",
+        "",
+    ]
 
 
 def _row(engine: Document) -> str:

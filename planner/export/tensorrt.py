@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypedDict, Unpack
 
@@ -16,6 +16,7 @@ from planner.export.cpp_schedule import cpp_schedule
 from planner.export.readme import readme
 from planner.export.scales import check_scales, read_scales, unmeasured
 from planner.export.tables import cpp, runner
+from planner.export.triton import served, triton_files
 from planner.lowering import lower
 from planner.models import Model
 from planner.request.plan import Plan
@@ -140,6 +141,7 @@ def plan_document(
     """Return ``plan.json``: who runs what, in which order, and what to expect of it."""
     model, plan = scenario.model, estimate.plan
     devices = _devices(scenario, estimate)
+    hosts = [host for host, _ in devices]
     ranks = [
         {**rank, "host": host, "device": device}
         for rank, (host, device) in zip(order["ranks"], devices, strict=True)
@@ -161,6 +163,7 @@ def plan_document(
         "multi_device_attention": is_multi_device(networks),
         "tensorrt_version": dotted(allowed().running(scenario.request.tensorrt_version)),
         "buffer_bytes": buffer_bytes(networks, order),
+        "served": [one.name for one in networks if served(one, plan.gpus, len({*hosts}))],
         "needs": needs(networks),
         "environment": dict([UNMIXED] if plan.gpus > 1 else []),
         "excluded": list(allowed().excluded),
@@ -280,14 +283,25 @@ def network_files(networks: Sequence[EngineNetwork]) -> dict[str, bytes]:
     return files
 
 
-def _around(document: Mapping[str, object], networks: Sequence[EngineNetwork]) -> dict[str, bytes]:
+def _around(document: Document, networks: Sequence[EngineNetwork]) -> dict[str, bytes]:
     return {
         "plan.json": _json(document),
         "README.md": readme(document).encode(),
         **{f"runner/{name}": source for name, source in runner().items()},
         **{f"cpp/{name}": source for name, source in cpp().items()},
         "cpp/schedule.txt": cpp_schedule(document, networks).encode(),
+        **_repository(document, networks),
     }
+
+
+def _repository(document: Document, networks: Sequence[EngineNetwork]) -> dict[str, bytes]:
+    """Return a model repository for Triton, nothing where it can serve no engine of the folder."""
+    devices = [rank["device"] for rank in document["ranks"]]
+    files: dict[str, bytes] = {}
+    for network in networks:
+        if network.name in document["served"]:
+            files |= triton_files(network, devices)
+    return files
 
 
 def _json(document: object) -> bytes:
