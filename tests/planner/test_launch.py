@@ -111,7 +111,7 @@ def test_lines_as_the_engines_document_them(model, plan, engine, line):
         # diffusers 0.42.1, ParallelConfig
         ("flux.2-dev", "ulysses2.tp4", "diffusers", "tp and ulysses exclude each other"),
         ("sd3.5-large", "ulysses2", "diffusers", "its transformer has no _cp_plan"),
-        ("flux.1-dev", "pp2.tp4", "xDiT", "has no pp axis"),
+        ("flux.1-dev", "pp2.tp4", "xDiT", "has no tp axis"),
         # vllm-project/vllm#16260; TensorRT-LLM's Linear asserts that features divide
         ("llama-3.1-8b", "tp3", "vLLM", "does not pad the FFN width 14336 for tp3"),
         ("sana-1.6b", "cfg2.tp2", "xDiT", "has no tp axis for the sana family"),
