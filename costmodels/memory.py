@@ -8,6 +8,7 @@ import numpy as np
 
 from costmodels.program import (
     CausalConvolution,
+    Collective,
     Communication,
     Depthwise,
     HeadProduct,
@@ -23,6 +24,8 @@ from costmodels.program import (
 )
 from topology.base.values import dataclass
 
+ELSEWHERE = ("cache.", "shard.", "weights.")
+"""How tensors are called that are counted as what is kept, or as weights."""
 _WEIGHED = (Matmul, HeadProduct, Depthwise, CausalConvolution, Recurrence)
 
 
@@ -68,6 +71,20 @@ def weights(stages: Sequence[Loop], bodies: Bodies | None = None, *, layered: bo
                 key = name, first
                 sizes[key] = max(sizes.get(key, 0.0), size * times)
     return sum(sizes.values())
+
+
+def gathered(stages: Sequence[Loop]) -> tuple[int, float]:
+    """Give the ranks that hold a part of each layer's weights, and bytes of the largest layer.
+
+    One rank and none where weights are whole.
+    """
+    ops = (op for stage in stages for op in stage.walk())
+    found = [
+        (op.degree, float(np.max(op.out.bytes)))
+        for op in ops
+        if isinstance(op, Collective) and op.weights
+    ]
+    return max(found, key=lambda pair: pair[1], default=(1, 0.0))
 
 
 def caches(stages: Sequence[Loop], bodies: Bodies | None = None) -> Real:
@@ -225,7 +242,7 @@ def _looked_at(loop: Loop, bodies: Bodies) -> _Body:
 def _step(op: Op) -> _Step:
     view = isinstance(op, Rearrange) and op.view
     kept = isinstance(op, Rearrange) and op.move == "store"
-    reads = {t.name: t for t in op.reads if not t.name.startswith("cache.")}
+    reads = {t.name: t for t in op.reads if not t.name.startswith(ELSEWHERE)}
     if isinstance(op, Rearrange) and op.move == "shard" and op.reads[0].name.startswith("prompt."):
         reads = {}  # engines embed the rows that a rank has; our executor is given all of them
     return _Step(
@@ -234,7 +251,7 @@ def _step(op: Op) -> _Step:
         shares=op.reads[0].name if view else "",
         made=()
         if view or kept
-        else tuple((t.name, t.bytes) for t in op.writes if not t.name.startswith("cache.")),
+        else tuple((t.name, t.bytes) for t in op.writes if not t.name.startswith(ELSEWHERE)),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from costmodels.basis import Basis
 from costmodels.overlap import hidden_share, waiting_share
 from costmodels.price import Class, Priced, Prices, Target, cached_price, host_seconds
-from costmodels.program import Communication, Loop, Op, Real, Size, larger
+from costmodels.program import Collective, Communication, Loop, Op, Real, Size, larger
 from topology.base.values import dataclass
 
 K = TypeVar("K")
@@ -166,9 +166,15 @@ def _hidden_share(priced: list[tuple[Op, Priced]], target: Target) -> Real:
     hidden: Real = 0.0
     for op, price in priced:
         if op.stream != "compute" and isinstance(op, Communication):
-            share = hidden_share(op.kind, price.seconds, target.profile, urgent=target.hides)
+            urgent = target.hides or _of_weights(op)
+            share = hidden_share(op.kind, price.seconds, target.profile, urgent=urgent)
             total, hidden = total + price.seconds, hidden + price.seconds * share
     return hidden / larger(total, _TINY)
+
+
+def _of_weights(op: Op) -> bool:
+    """Whether a message brings weights, which have all kernels of a layer to pass between."""
+    return isinstance(op, Collective) and bool(op.weights)
 
 
 def makespan(priced: list[tuple[Op, Priced]]) -> Real:

@@ -484,6 +484,8 @@ class ExpertTokens:
 class Collective(_OneToOne):
     """A collective among the `degree` ranks along `axis`, on dimension 0, as NCCL has it.
 
+    weights : of a layer, where it gathers the parts of these that ranks hold.
+
     all_reduce keeps the shape; all_gather ``[1, ..] -> [degree, ..]``; reduce_scatter the way
     back; all_to_all ``[degree, ..]`` both before and after.
     """
@@ -493,6 +495,7 @@ class Collective(_OneToOne):
     degree: int
     root: int = 0
     tokens: ExpertTokens | None = None
+    weights: tuple[Weight, ...] = ()
 
     @property
     def message_bytes(self) -> Real:

@@ -30,7 +30,7 @@ class LaunchLine:
     cannot be expressed. `{ranks}` are those of ``adp`` and ``tp`` together; a flag of ``adp`` that
     names them stands for both. vae : flag of a parallel decode. ep : flag of groups of experts;
     without `{n}` every rank has experts of its own. patch : flags of pieces that follow one another
-    through a pipeline, with `{warmup}` exact steps.
+    through a pipeline, with `{warmup}` exact steps. fsdp : flags of weights in parts.
     python, call : flags are calls of a script, the first of them the axes'; `calls` by axis where
     one has a call of its own.
     after : what is left to do; in it `{made}` is ``image`` or ``video``. runtimes : flag by runtime
@@ -55,6 +55,7 @@ class LaunchLine:
     vae: str = ""
     ep: str = ""
     patch: str = ""
+    fsdp: str = ""
     python: bool = False
     call: str = ""
     calls: Words = field(default_factory=dict)

@@ -10,6 +10,7 @@ from costmodels.program import (
     Convolve,
     Loop,
     Matmul,
+    Op,
     Part,
     Pointwise,
     Rearrange,
@@ -30,7 +31,7 @@ from costmodels.program.emit import (
 from planner.lowering.blocks import State, layer_body, live_towers, repack, state_name
 from planner.lowering.work import Layers, RankWork, context_name, context_widths, in_pieces
 from planner.models import Block, Encoder, Model, Stream, Tower
-from planner.strategies import pipefusion, pp
+from planner.strategies import fsdp, pipefusion, pp
 
 SERIAL_SHARE: Final = 0.2
 """Part of a VAE decode that does not split over GPUs: overlaps of tiles, joining, the first layers.
@@ -196,8 +197,22 @@ def _through(work: RankWork, state: State, layers: Layers) -> Emits[State]:
     for layer, first in layers:
         state = yield from repack(work, state, live_towers(work, layer))
         body = layer_body(work, layer, state)
+        if work.share.shards[1] > 1:
+            yield from _sharded(work, layer, first, body)
+            continue
         yield Loop(name=layer.name, count=layer.count, body=body, layers=True, first=first)
     return state
+
+
+def _sharded(work: RankWork, layer: Block, first: int, body: tuple[Op | Loop, ...]) -> Emits[None]:
+    """Emit layers whose weights are gathered, the first one's ahead, others' beside a layer."""
+    over, last = work.share.shards, first + layer.count - 1
+    ahead = fsdp.gather(layer.name, body, over, beside=False)
+    yield Loop(name="fetch", count=1, body=(ahead,), layers=True, first=first)
+    beside = fsdp.gather(layer.name, body, over, beside=True)
+    both = (beside, *body)
+    yield Loop(name=layer.name, count=layer.count - 1, body=both, layers=True, first=first)
+    yield Loop(name=layer.name, count=1, body=body, layers=True, first=last)
 
 
 def _entering(work: RankWork, state: State) -> Emits[Tensor]:

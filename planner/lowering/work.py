@@ -12,7 +12,7 @@ from costmodels.program.emit import Emits, total_rows
 from planner.models import Block, Ffn, Model, Tower
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.strategies import SequenceStrategy, pipefusion, strategies
+from planner.strategies import SequenceStrategy, fsdp, pipefusion, strategies
 from planner.strategies.attention import attend_here
 from planner.strategies.base import Attend, AttentionCall, Share
 from planner.strategies.sequence import span_of
@@ -200,7 +200,8 @@ def share_of(workload: Workload, plan: Plan) -> Share:
     share = Share(batch=workload.batch, passes=workload.passes)
     for name, degree in plan.axes:
         share = strategies()[name].divide(share, degree)
-    return replace(share, expert_groups=plan.ep, pieces=plan.patch)
+    shards = fsdp.axis_of(plan), plan.fsdp
+    return replace(share, expert_groups=plan.ep, pieces=plan.patch, shards=shards)
 
 
 def rank_work(model: Model, workload: Workload, plan: Plan) -> RankWork:

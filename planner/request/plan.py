@@ -18,7 +18,7 @@ class Plan:
 
     vae : GPUs that decode the result together. ep : groups with experts of their own, each of
     which is cut over the rest of the ranks of ``adp`` and ``tp``. patch : pieces of the latents
-    that follow one another through the stages of ``pp``.
+    that follow one another through the stages of ``pp``. fsdp : parts of the weights, one a rank.
 
     >>> str(Plan((("cfg", 2), ("ulysses", 4)), vae=4)), str(Plan((("tp", 8),), ep=4)), str(Plan())
     ('cfg2.ulysses4/vae4', 'tp8/ep4', 'single')
@@ -28,10 +28,11 @@ class Plan:
     vae: int = 1
     ep: int = 1
     patch: int = 1
+    fsdp: int = 1
 
     def __str__(self) -> str:
         text = ".".join(f"{name}{degree}" for name, degree in self.axes) or "single"
-        beside = (("vae", self.vae), ("ep", self.ep), ("patch", self.patch))
+        beside = (("vae", self.vae), ("ep", self.ep), ("patch", self.patch), ("fsdp", self.fsdp))
         return text + "".join(f"/{name}{degree}" for name, degree in beside if degree > 1)
 
     @property

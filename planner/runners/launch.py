@@ -256,6 +256,8 @@ def _flags(
         yield line.vae.format(n=plan.vae)
     if plan.ep > 1:
         yield line.ep.format(n=plan.ep)
+    if plan.fsdp > 1:
+        yield line.fsdp.format(n=plan.fsdp)
     if plan.patch > 1:
         yield line.patch.format(n=plan.patch, warmup=settings.warmup)
     yield line.precision.get(settings.precision, "")

@@ -214,6 +214,14 @@ def _pieces(case: _Case) -> str:
     return ""
 
 
+def _shares_weights(case: _Case) -> str:
+    """Say that an engine does not hold weights in parts, or only on all ranks."""
+    flag, parts, gpus = case.line.fsdp, case.plan.fsdp, case.plan.gpus
+    if parts == 1 or (flag and parts == gpus):
+        return ""
+    return f"spreads weights over all {gpus} GPUs" if flag else "has no FSDP here"
+
+
 def _division(case: _Case) -> str:
     """Say what does not divide by the ranks that an engine cuts a sequence over."""
     latent, plan = case.model.latent, case.plan
@@ -303,8 +311,8 @@ def _spread(case: _Case) -> str:
 
 
 RULES: Final = (
-    _stranger, _axes, _together, _parallel_decode, _experts, _pieces, _division, _precision,
-    _attention, _features, _speculation, _size, _padded, _spread,
+    _stranger, _axes, _together, _parallel_decode, _experts, _pieces, _shares_weights, _division,
+    _precision, _attention, _features, _speculation, _size, _padded, _spread,
 )  # fmt: skip
 """What may stand against a plan, in the order in which it is said."""
 

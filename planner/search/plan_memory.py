@@ -133,7 +133,8 @@ def fixed_parts(
     precision = scenario.workload.precision
     encoders = 0.0 if scenario.request.offload else encoder_bytes(model, precision)
     vae = model.vae.parameters * itemsize if model.vae else 0.0
-    blocks = memory.weights(program.transformer, bodies) * model.transformers
+    parts, layer = memory.gathered(program.transformer)
+    blocks = memory.weights(program.transformer, bodies) * model.transformers / parts + 2 * layer
     return {
         "transformer_weights": blocks + outer_parameters(model, program.axes) * itemsize,
         "other_weights": encoders + vae,

@@ -15,7 +15,16 @@ from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.scenario.deployment import Deployment
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
-from planner.strategies import Proposal, allgather_kv, pipefusion, ring, ring_q, strategies, tp
+from planner.strategies import (
+    Proposal,
+    allgather_kv,
+    fsdp,
+    pipefusion,
+    ring,
+    ring_q,
+    strategies,
+    tp,
+)
 from topology.base import TopologyError, counted
 
 LONGEST: Final = 32
@@ -45,6 +54,8 @@ def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Itera
     proposal = Proposal(model=model, workload=workload, share=share_of(workload, plan))
     if plan.patch > 1:
         yield from pipefusion.objections(proposal, plan)
+    if plan.fsdp > 1:
+        yield from fsdp.objections(proposal, plan)
     for name, degree in plan.axes:
         yield from strategies()[name].objections(proposal, degree)
     yield from _experts(proposal, plan)

@@ -27,7 +27,7 @@ __all__ = [
     "strategies",
 ]
 
-BESIDE: Final = ("vae", "ep", "patch")
+BESIDE: Final = ("vae", "ep", "patch", "fsdp")
 """What stands after a slash: what the GPUs of the axes divide in a way of its own."""
 SHORT: Final = {"ep": ("adp", "ep"), "pipefusion": ("pp", "patch")}
 """Axes that stand for another and for what is after a slash, of the same degree."""
@@ -93,7 +93,7 @@ def _beside(part: str, plan: str) -> tuple[str, int]:
     match = re.fullmatch(rf"({'|'.join(BESIDE)})([0-9]{{1,9}})", part)
     if match is None:
         raise InputError(
-            f"plan {plan!r}: after the slash expected vae, ep or patch and a degree, "
+            f"plan {plan!r}: after the slash expected vae, ep, patch or fsdp and a degree, "
             f"got {part[:40]!r}"
         )
     return match[1], _degree(match[1], match[2], plan)

@@ -24,6 +24,7 @@ class Share:
     that evens the work. stages : ranks in the pipeline. copies : of attention, each with requests
     of its own, that share the experts. expert_groups : of ranks with experts of their own.
     pieces : of the latents, that follow one another through the stages; 1 where they do not.
+    shards : axis over whose ranks weights are spread, and how many parts; of degree 1 for none.
     """
 
     batch: Size
@@ -37,6 +38,7 @@ class Share:
     copies: int = 1
     expert_groups: int = 1
     pieces: int = 1
+    shards: tuple[str, int] = ("", 1)
 
     @property
     def grain(self) -> int:

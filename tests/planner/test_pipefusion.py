@@ -88,5 +88,5 @@ def test_what_no_pieces_are_made_of_is_said() -> None:
     assert "use cfg2 beside it" in said("qwen-image", "pp2/patch2")
     assert "cut over ranks" in said("flux.1-dev", "ulysses2.pp2/patch2")
     assert "denoises nothing" in said("llama-3.1-8b", "pp2/patch2")
-    with pytest.raises(planner.InputError, match="after the slash expected vae, ep or patch"):
+    with pytest.raises(planner.InputError, match="after the slash expected vae, ep, patch or fsdp"):
         parse_plan("pp2/pieces2")

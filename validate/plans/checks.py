@@ -32,7 +32,7 @@ def check_cases(cases: Iterable[Case], gpus: int, device: str = "cuda") -> None:
             wanted = ", ".join(RUNNABLE)
             raise InputError(f"precision: got {case.precision}, wanted {wanted} to run with torch")
         plan = parse_plan(case.plan)
-        if not case.engine and (plan.patch > 1 or plan.degree("uaa") > 1):
+        if not case.engine and (plan.patch > 1 or plan.fsdp > 1 or plan.degree("uaa") > 1):
             raise InputError(f"plan {plan}: proved by the reference, not run here")
     if device == "cpu" and gpus > CPU_RANKS:
         raise InputError(f"ranks on a CPU: got {gpus}, wanted at most {CPU_RANKS}")

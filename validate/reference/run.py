@@ -235,6 +235,9 @@ def _step(  # noqa: C901, PLR0912  # one case an operation
     """Run one operation and check that what it made has the shape it said."""
     if isinstance(op, ops.Collective) and op.kind == "broadcast":
         state.values.setdefault(op.x.name, np.zeros(shape_of(op.x)))
+    if isinstance(op, ops.Collective) and op.weights:
+        yield from _fetch(op, here, state)
+        return
     given = [_read(tensor, here, state) for tensor in op.reads[_kept_inputs(op) :]]
     index = here.along(state.index)
     match op:
@@ -273,6 +276,17 @@ def _step(  # noqa: C901, PLR0912  # one case an operation
         shape = shape_of(tensor)
         assert value.shape == shape, f"{tensor.name}: made {value.shape}, said {shape}"
         state.values[tensor.name] = value
+
+
+def _fetch(op: ops.Collective, here: Here, state: ReferenceRank) -> Turns:
+    """Gather the parts of a layer's weights, and check that they are the whole."""
+    layer = here.layer + (op.stream == "comm")
+    flat = [state.source.weight(weight, layer, state.index).ravel() for weight in op.weights]
+    whole = np.zeros(shape_of(op.out))
+    whole.flat[: sum(map(len, flat))] = np.concatenate(flat)
+    place = state.index[op.axis]
+    met = yield Message(op, whole[place : place + 1])
+    assert np.array_equal(met, whole), f"{op.out.name}: not the weights of layer {layer}"
 
 
 def _kept_inputs(op: ops.Op) -> int:
