@@ -4,7 +4,7 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TypedDict, Unpack
+from typing import Final, TypedDict, Unpack
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from planner.request.workload import Workload
 from planner.runners.refusal import check_tensorrt
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
+from planner.search.evaluate import price
 from planner.tensorrt import (
     REACH,
     SCHEMA,
@@ -42,6 +43,9 @@ from planner.tensorrt import (
 from planner.tensorrt.runner.harness import digest_of
 from planner.tensorrt.runner.library import Document
 from topology.base import IllegalPlanError, InputError, Seconds, format_bytes
+
+_RING: Final = {"allgather_kv": "ring"}
+"""What attention over several devices is priced as, by the axis that it takes the place of."""
 
 
 class FolderOptions(TypedDict, total=False):
@@ -95,6 +99,8 @@ def tensorrt_folder(
             f"plan {plan}: no attention can read keys on several devices; wanted allgather_kv "
             "beside none of tp, ulysses, ring and pp, and rows that divide"
         )
+    if multi_device:
+        estimate = _in_pieces(scenario, estimate)
     order = schedule_of(networks, program, workload, plan)
     document = plan_document(scenario, estimate, networks, order)
     return {**network_files(networks), **_around(document, networks)}
@@ -108,6 +114,16 @@ def compute_of(precision: str) -> Dtype:
 def is_multi_device(networks: Sequence[EngineNetwork]) -> bool:
     """Whether an attention of the networks reads keys that lie on other ranks."""
     return any("attention allgather_kv" in counts(network) for network in networks)
+
+
+def _in_pieces(scenario: Scenario, estimate: PlanEstimate) -> PlanEstimate:
+    """Price attention over several devices as a ring, whose pieces pass while others are attended.
+
+    TensorRT's builder calls the layer RingAttention; nobody has timed it.
+    """
+    plan = estimate.plan
+    ring = replace(plan, axes=tuple((_RING.get(axis, axis), n) for axis, n in plan.axes))
+    return replace(price(scenario, ring), plan=plan)
 
 
 def _refuse_multi_device(scenario: Scenario, plan: Plan, compute: Dtype) -> None:
@@ -175,6 +191,7 @@ def plan_document(
             *_turns(model),
             *_twice(estimate, networks),
             *_assumed(networks),
+            *_spread(networks),
         ],
     }
     digest = digest_of(document, [document_of(network) for network in networks])
@@ -187,6 +204,15 @@ def _turns(model: Model) -> Iterator[str]:
         yield (
             f"{model.transformers} transformers of one make take turns over the steps, and every "
             "step runs one of them here: that of the folder which is given as weights"
+        )
+
+
+def _spread(networks: Sequence[EngineNetwork]) -> Iterator[str]:
+    """Say as what attention over several devices is priced, where there is any."""
+    if is_multi_device(networks):
+        yield (
+            "attention over several devices is priced as a ring inside the layer, as TensorRT's "
+            "builder calls it (RingAttention); nobody has timed it"
         )
 
 

@@ -594,6 +594,24 @@ def test_attention_over_several_devices_takes_the_place_of_gathers(precision):
     assert forward["all_gather allgather_kv"] == 1  # of the result
 
 
+def test_attention_over_several_devices_is_priced_as_a_ring_inside_the_layer():
+    """Pieces of keys pass while others are attended: other messages than those of a gather."""
+    request = Request(model="flux.1-dev", gpus=4, hardware="b200")
+    found = (
+        files(request, "allgather_kv4", "tensorrt", multi_device=spread)["plan.json"]
+        for spread in (False, True)
+    )
+    said = [json.loads(text) for text in found]
+    scenario = resolve(request).unmixed
+    gathers, ring = (price(scenario, parse_plan(text)) for text in ("allgather_kv4", "ring4"))
+
+    assert [said[spread]["plan"] for spread in (False, True)] == ["allgather_kv4"] * 2
+    assert said[False]["expected"]["latency_s"] == gathers.latency_s
+    assert said[True]["expected"]["latency_s"] == ring.latency_s != gathers.latency_s
+    assert any("priced as a ring" in line for line in said[True]["cautions"])
+    assert not any("priced as a ring" in line for line in said[False]["cautions"])
+
+
 @pytest.mark.parametrize(
     ("text", "more", "said"),
     [
