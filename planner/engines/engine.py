@@ -150,6 +150,7 @@ class Scheduling:
     is less than 1 sequences may lose their cache and start again.
     memory : share of a GPU's memory that the engine uses; or, with `of_free`, of what weights and
     a step leave of it, that the cache gets.
+    left : bytes, for each token of a step, that the engine leaves of a GPU at most.
     scatter : share of their mean by which the lengths of requests would have to differ to come
     apart as those of one length do: where prompts go first they stay in step, and it is 0.
     step, row : seconds that a step takes beside its kernels (scheduling, sampling), and for each of
@@ -167,6 +168,7 @@ class Scheduling:
     kept: float = 0.0
     memory: float = 0.92
     of_free: bool = False
+    left: Sourced | None = field(default=None, metadata={"unit": "B"})
     scatter: float = 0.1
     step: Sourced | None = field(default=None, metadata={"unit": "s"})
     row: Sourced | None = field(default=None, metadata={"unit": "s"})
@@ -174,12 +176,16 @@ class Scheduling:
 
     def on(self, device: Device) -> "Scheduling":
         """Return what the engine does on a GPU."""
-        if self.large_chunk and device.memory.value >= VAST:
-            return replace(self, chunk=self.large_chunk)
-        ample = device.memory.value >= AMPLE and device.architecture != "ampere"
-        if ample or not self.small_chunk:
-            return self
-        return replace(self, chunk=self.small_chunk, rows=self.small_rows)
+        held = device.memory.value
+        ample = held >= AMPLE and device.architecture != "ampere"
+        here = self
+        if self.large_chunk and held >= VAST:
+            here = replace(self, chunk=self.large_chunk)
+        elif self.small_chunk and not ample:
+            here = replace(self, chunk=self.small_chunk, rows=self.small_rows)
+        if self.left is None:
+            return here
+        return replace(here, memory=max(here.memory, 1 - self.left.value * here.chunk / held))
 
     @property
     def front_s(self) -> float:
