@@ -1,14 +1,13 @@
 """How far language models under load are from measured runs: TPOT, TTFT and tokens/s a GPU."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from planner.recommendation import estimate_plan
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
 from planner.search.clients import Serving
-from planner.serving.serving import under_load
 from planner.strategies import parse_plan
-from topology.base import InputError
 from topology.base.values import dataclass
 from validate.accuracy.figures import read_table
 
@@ -16,6 +15,13 @@ COLUMNS: Final = (
     "engine", "model", "hardware", "precision", "plan", "input_tokens", "output_tokens",
     "concurrency", "ttft_s", "tpot_s", "fitted", "source",
 )  # fmt: skip
+FIELDS: Final = {"TPOT": "tpot", "tokens/s": "tokens_per_s", "TTFT": "ttft"}
+"""Names of intervals, by what is measured."""
+PREDICTED: Final[Mapping[str, Callable[[Serving], float]]] = {
+    "TPOT": lambda serving: serving.tpot.mean,
+    "tokens/s": lambda serving: serving.tokens_per_s,
+    "TTFT": lambda serving: serving.ttft.mean,
+}
 WORDS: Final = {"yes": "engines' times fitted to it", "no": "in no fit"}
 
 
@@ -46,8 +52,19 @@ class ServingFigure:
         whole = self.ttft_s + self.tpot_s * (self.output_tokens - 1)
         return self.concurrency * self.output_tokens / whole
 
+    @property
+    def measured(self) -> dict[str, float]:
+        """What was measured, by its name in `PREDICTED`."""
+        return {"TPOT": self.tpot_s, "tokens/s": self.tokens_per_s, "TTFT": self.ttft_s}
+
+    @property
+    def asked(self) -> tuple[object, ...]:
+        """What runs have in common whose plans and concurrencies can be chosen among."""
+        sizes = self.input_tokens, self.output_tokens
+        return (self.engine, self.model, self.hardware, self.precision, *sizes)
+
     def predicted(self) -> Serving:
-        """Serve the measured load as the planner prices it.
+        """Serve the same.
 
         Raises
         ------
@@ -57,9 +74,9 @@ class ServingFigure:
         plan = parse_plan(self.plan)
         names = ("hardware", "precision", "engine", "input_tokens", "output_tokens", "concurrency")
         options = {name: getattr(self, name) for name in names}
-        serving = under_load(resolve(request_of(self.model, plan.gpus, options)), plan)
-        if isinstance(serving, str):
-            raise InputError(f"{self.model} with {self.plan}: {serving}")
+        scenario = resolve(request_of(self.model, plan.gpus, options))
+        serving = estimate_plan(scenario, plan).serving
+        assert serving is not None
         return serving
 
 
@@ -91,18 +108,53 @@ def _figure(row: Mapping[str, str]) -> ServingFigure:
     )
 
 
-def groups(figures: Iterable[ServingFigure]) -> dict[str, list[float]]:
-    """Give relative errors by engine, by what is measured, and by whether it was in a fit."""
+Run = tuple[ServingFigure, Serving]
+"""A measured run, and what is predicted of it."""
+
+
+def runs(figures: Iterable[ServingFigure]) -> list[Run]:
+    """Serve every figure."""
+    return [(figure, figure.predicted()) for figure in figures]
+
+
+def groups(served: Sequence[Run]) -> dict[str, list[float]]:
+    """Give relative errors by engine, by what is measured, and by whether it was in a fit.
+
+    The last group is of choices: see `regrets`.
+    """
     errors: dict[str, list[float]] = {}
-    for figure in sorted(figures, key=lambda figure: (figure.engine, figure.fitted == "no")):
-        serving = figure.predicted()
-        measured = {
-            "TPOT": serving.tpot.mean / figure.tpot_s,
-            "tokens/s": serving.tokens_per_s / figure.tokens_per_s,
-            "TTFT": serving.ttft.mean / figure.ttft_s,
-        }
-        for name, ratio in measured.items():
+    for figure, serving in sorted(served, key=lambda run: (run[0].engine, run[0].fitted == "no")):
+        for name, measured in figure.measured.items():
             engine = figure.engine.partition("@")[0]
             words = f"serving {name}, {engine}, {WORDS[figure.fitted]}"
-            errors.setdefault(words, []).append(ratio - 1)
-    return errors
+            errors.setdefault(words, []).append(PREDICTED[name](serving) / measured - 1)
+    return {**errors, "tokens/s a GPU lost by the choice of plan and load": regrets(served)}
+
+
+def held(served: Iterable[Run]) -> dict[str, list[bool]]:
+    """Say of each measured number whether its interval holds it, by what it is."""
+    found: dict[str, list[bool]] = {}
+    for figure, serving in served:
+        for name, measured in figure.measured.items():
+            off = abs(measured / PREDICTED[name](serving) - 1)
+            width = serving.half_width(FIELDS[name])
+            found.setdefault(f"language models under load: {name}", []).append(off <= width)
+    return found
+
+
+def regrets(served: Iterable[Run]) -> list[float]:
+    """Give the share of tokens/s a GPU that the planner's choice loses on the best that was run.
+
+    It chooses a plan and its load among all runs of what is `asked`, where there are several plans.
+    """
+    alike: dict[tuple[object, ...], list[Run]] = {}
+    for run in served:
+        alike.setdefault(run[0].asked, []).append(run)
+    several = [each for each in alike.values() if len({figure.plan for figure, _ in each}) > 1]
+    return [_lost(each) for each in several]
+
+
+def _lost(among: Sequence[Run]) -> float:
+    rates = [figure.tokens_per_s / serving.gpus for figure, serving in among]
+    chosen = max(range(len(among)), key=lambda place: among[place][1].tokens_per_s_per_gpu)
+    return 1 - rates[chosen] / max(rates)

@@ -64,7 +64,7 @@ def groups() -> Groups:
     for words, figures in _published().items():
         by_family = plans.groups(figures)
         errors |= {f"{words}, {family}": group for family, group in by_family.items()}
-    errors |= serving.groups(serving.read_figures(text("serving_figures.csv")))
+    errors |= serving.groups(_served())
     for machine in plans_run.MACHINES:
         errors |= plans_run.groups(text(f"{machine.folder}/plans.jsonl"), machine)
     return errors
@@ -81,9 +81,16 @@ def _published() -> Mapping[str, list[plans.PlanFigure]]:
 
 
 @cache
+def _served() -> list[serving.Run]:
+    """Predict what clients saw of language models that others served."""
+    return serving.runs(serving.read_figures(text("serving_figures.csv")))
+
+
+@cache
 def held() -> Mapping[str, Sequence[bool]]:
-    """Say of each published time whether the interval of its plan holds it, by kind of model."""
-    return plans.held(figure for figures in _published().values() for figure in figures)
+    """Say of each published time whether its interval holds it, by what it is of."""
+    published = plans.held(figure for figures in _published().values() for figure in figures)
+    return {**published, **serving.held(_served())}
 
 
 def held_table() -> Table:
