@@ -190,7 +190,7 @@ def usable_bytes(scenario: Scenario) -> float:
     >>> for engine in ("", "sglang-llm"):
     ...     print(round(usable_bytes(resolve(Request(**asked, engine=engine))) / 2**30, 1))
     77.6
-    72.0
+    67.2
     """
     held, deployment = scenario.deployment.hardware.device.memory.value, scenario.deployment
     ways, runner = deployment.scheduling, deployment.runner
