@@ -52,9 +52,14 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     if not words or words[0] == "help":
         words = [*words[1:], "--help"]
     options = parser_of(words[0]).parse_args(words)
-    options.typed = shlex.join(["planner", *words])
+    options.typed = shlex.join(["planner", *map(_short, words)])
     settle_format(options)
     return options
+
+
+def _short(word: str) -> str:
+    """Put the name of a file in the place of a text that was pasted."""
+    return f"{word.partition('=')[0]}=FILE" if "\n" in word else word
 
 
 def command_of(name: str) -> Command:

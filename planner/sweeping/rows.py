@@ -5,12 +5,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from planner.sweeping.portion import Row
-from topology.base import InputError
+from planner.sweeping.questions import SIZES
+from topology.base import InputError, format_number, format_seconds
+from topology.base.chart import Axis, Series, curves
 from topology.base.rows import as_frame, csv_text
-from topology.base.table import Table
+from topology.base.table import Drawing, Table
 from topology.base.values import dataclass
 
 SHOWN: Final = 20
@@ -50,7 +52,36 @@ class Rows(Sequence[Row]):
         head = list(self.rows[0]) if self.rows else []
         cells = [[str(value) for value in row.values()] for row in self.rows[:SHOWN]]
         more = f"<p>{len(self.rows) - SHOWN:,} more rows</p>" if len(self.rows) > SHOWN else ""
-        return Table(head=head, rows=cells).html() + more
+        return Table(head=head, rows=cells).html() + more + self._chart()
+
+    def _chart(self) -> str:
+        """Draw the least latency of each question over GPUs, where there are several numbers."""
+        asked: dict[str, dict[float, float]] = {}
+        for row in self.rows:
+            gpus, seconds = cast("float", row["gpus"]), cast("float | None", row["latency_s"])
+            if seconds is not None:
+                best = asked.setdefault(_question(row), {})
+                best[gpus] = min(seconds, best.get(gpus, seconds))
+        if max(map(len, asked.values()), default=0) == 1:
+            return ""
+        series = [
+            Series(name=name, points=[(at, s, format_seconds(s)) for at, s in sorted(best.items())])
+            for name, best in asked.items()
+        ]
+        axes = (
+            Axis(title="GPUs", write=format_number, base=2),
+            Axis(title="latency", write=format_seconds),
+        )
+        from topology.base.page import notebook  # noqa: PLC0415  # for notebooks alone
+
+        drawn = curves("Latency over GPUs, the best plan of each", series, axes, None)
+        return notebook([Drawing(svg=drawn)])
+
+
+def _question(row: Row) -> str:
+    """Name what a row is of, but for its GPUs and its plan."""
+    sizes = [f"{row[name]} {name.replace('_', ' ')}" for name in SIZES if row.get(name) is not None]
+    return ", ".join([f"{row['model']} on {row['hardware']}", *sizes])
 
 
 def writer_of(output: str) -> Callable[[Sequence[Mapping[str, object]]], bytes]:

@@ -192,7 +192,14 @@ def test_a_frame_has_a_line_for_each_row():
     rows = planner.sweep("flux", gpus=(1, 2))
 
     assert list(rows.to_frame()["plan"]) == [row["plan"] for row in rows]
-    assert "<table" in rows._repr_html_()
+
+
+@pytest.mark.parametrize("gpus", [(1,), (1, 2)])
+def test_a_notebook_shows_rows_and_latencies_over_several_numbers_of_gpus(gpus):
+    shown = planner.sweep("flux", gpus=gpus)._repr_html_()
+
+    assert "<table" in shown
+    assert ("<svg" in shown) == (len(gpus) > 1)
 
 
 def test_without_a_package_of_frames_its_name_is_said(monkeypatch):

@@ -108,6 +108,7 @@ def test_a_page_answers_with_charts_below_what_was_filled_in(page, fields, said)
     assert text.index("<form") < text.index("<main>") < text.index("<figure")
     assert 'name="model" value="flux"' in text
     assert fields.get("topology", "") in text
+    assert ("--topology=FILE" in text) == ("topology" in fields)
     assert ("checked=''" in text.split("<main>")[0]) == ("at-most-gpus" in fields)
 
 
