@@ -32,6 +32,8 @@ DIVISIONS: Final[Mapping[str, str]] = {
 """What may have to divide by the ranks of a sequence, in words; of `sides` one of the two."""
 GOOD: Final = 32
 """Plans among which the nearest to one that is refused is looked for."""
+_APART: Final = frozenset({"tp", "ulysses", "ring", "pp"})
+"""Axes beside which no attention of TensorRT reads keys on other ranks."""
 NEAR: Final = 3
 """Plans that are named in place of one that is refused."""
 
@@ -374,7 +376,23 @@ def footnotes(
         for plan in able
         for line in allowed().cautions(scenario.model, plan, version)
     ]
-    return [*lines, *dict.fromkeys(watch)]
+    return [*lines, *dict.fromkeys(watch), *_offered(scenario, able)]
+
+
+def _offered(scenario: Scenario, able: Sequence[Plan]) -> Iterator[str]:
+    """Name the plan whose keys may stay on their ranks, where the GPUs have such an attention."""
+    capability = scenario.deployment.hardware.device.compute_capability
+    alone = [
+        plan
+        for plan in able
+        if plan.degree("allgather_kv") > 1 and not {axis for axis, _ in plan.axes} & _APART
+    ]
+    if alone and allowed().spreads_attention(capability):
+        ring = alone[0].degree("allgather_kv")
+        yield (
+            f"TensorRT: {alone[0]} may keep keys on their ranks, a ring inside the layer as "
+            f"ring{ring} is priced: planner export --multi-device-attention"
+        )
 
 
 def _line(runner: str, same: Sequence[tuple[PlanEstimate, Refusal]], shown: int) -> str:

@@ -155,6 +155,18 @@ def test_footnotes_say_a_reason_once_and_only_of_what_is_shown():
     assert footnotes(answer.scenario, running, answer.refusals) == []
 
 
+@pytest.mark.parametrize(("hardware", "offered"), [("b200", 1), ("h100-sxm", 0), ("rtx-5090", 0)])
+def test_attention_over_several_devices_is_offered_where_there_is_one(hardware, offered):
+    request = Request(model="wan2.1-1.3b", gpus=4, runtime="tensorrt", hardware=hardware)
+    answer = recommend_plans(resolve(request))
+
+    lines = footnotes(answer.scenario, answer.plans, answer.refusals)
+
+    said = [line for line in lines if "--multi-device-attention" in line]
+    assert len(said) == offered
+    assert all("a ring inside the layer" in line for line in said)
+
+
 def test_a_runtime_of_our_own_marks_nothing():
     answer = recommend_plans(resolve(Request(model="flux.1-dev", gpus=4, runtime="torch-graph")))
 
