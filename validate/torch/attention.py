@@ -300,8 +300,10 @@ def kernel_for(shape: KernelShape) -> str:
         return "plain"
     order = ["flash", "cudnn"] if shape.window or shape.single else ["cudnn", "flash"]
     if shape.key_value_heads < shape.heads:
-        repeated = "cudnn_folded" if shape.single else "cudnn_repeated"
-        order.insert(order.index("cudnn") + 1, repeated)
+        if shape.single:  # without copies of keys for every head
+            order.insert(order.index("cudnn"), "cudnn_folded")
+        else:
+            order.insert(order.index("cudnn") + 1, "cudnn_repeated")
     if shape.window:
         order = ["flash"]
     return next((name for name in order if _is_right(name, shape)), "plain")
