@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from planner.request.subset import Subset
 
 
+USUAL_GPUS: Final = 8
 _OF_A_LOG: Final = {
     "--op": "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, "
     "scatter or send_recv (default: all_reduce, or that of a log)",
@@ -64,7 +65,7 @@ def machine_of(options: argparse.Namespace) -> "Subset | None":
     Raises `InputError` if it cannot be read, or an option describes a machine where none is given.
     """
     from planner.request.request import told_of_nothing  # noqa: PLC0415
-    from planner.request.subset import read_machine  # noqa: PLC0415
+    from planner.request.subset import read_machine, usual_machine  # noqa: PLC0415
 
     if options.topology == options.compare == "-":
         raise InputError("--topology and --compare: got - for both, wanted one file at least")
@@ -76,7 +77,11 @@ def machine_of(options: argparse.Namespace) -> "Subset | None":
             hardware=options.hardware or "",
             pcie_generation=options.pcie_generation,
             nodes=options.nodes,
+            links=options.links,
         )
+    if options.links:
+        most = max(options.gpus or (USUAL_GPUS,))
+        return usual_machine(options.hardware or "h100-sxm", most, options.nodes, options.links)
     if options.pcie_generation is not None:
         raise told_of_nothing("pcie_generation", options.pcie_generation)
     return None
@@ -86,7 +91,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
     from planner import collective_table  # noqa: PLC0415
 
     subset = machine_of(options)
-    usual_gpus = 8 if subset is None else subset.gpus
+    usual_gpus = USUAL_GPUS if subset is None else subset.gpus
     gpus = options.gpus or (usual_gpus,)
     how = {
         "gpus": gpus[0],

@@ -12,7 +12,14 @@ from costmodels.profile import Profile
 from costmodels.tables import own_profile, profile_for
 from topology.base import MIB, InputError, Sourced, TopologyError, counted, format_bytes, shown
 from topology.base.values import dataclass
-from topology.catalogue import Device, Fabric, Hardware, all_hardware, find_hardware
+from topology.catalogue import (
+    Device,
+    Fabric,
+    Hardware,
+    all_hardware,
+    evenly,
+    find_hardware,
+)
 from topology.machine import (
     SLICES,
     Gpu,
@@ -20,6 +27,7 @@ from topology.machine import (
     Survey,
     altered,
     fabric,
+    machine_of,
     mig_share,
     repeated,
     survey_of,
@@ -229,6 +237,20 @@ def read_machine(
     machine = altered(machine, links)
     everything = tuple(range(len(machine.gpus)))
     return Subset(survey=survey_of(machine), hosts=machine.copies, local=everything)
+
+
+def usual_machine(hardware: str, gpus: int, nodes: int, links: Mapping[str, float]) -> Subset:
+    """Take the usual machine of catalogue hardware, with links of its own.
+
+    Parameters
+    ----------
+    nodes : that the GPUs are on; 0 for as few as hold them.
+    """
+    kind = find_hardware(hardware)
+    machine = machine_of(kind, nodes or evenly(gpus, kind.gpus))
+    return read_machine(
+        machine, detect=False, hardware="", pcie_generation=None, nodes=nodes, links=links
+    )
 
 
 def _read(

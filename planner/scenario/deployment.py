@@ -283,20 +283,19 @@ def machine_of(request: Request) -> "Subset | None":
     """
     if not request.brings_machine and not request.links:
         return None
-    from planner.request.subset import read_machine  # noqa: PLC0415  # takes a while to import
+    from planner.request.subset import (  # noqa: PLC0415  # takes a while to import
+        read_machine,
+        usual_machine,
+    )
 
-    source, kind = request.topology, request.hardware
+    links = dict(request.links)
     if not request.brings_machine:
-        from topology.machine import machine_of as usual_machine  # noqa: PLC0415  # as above
-
-        hardware = find_hardware(kind)
-        nodes = request.nodes or evenly(request.gpus, hardware.gpus)
-        source, kind = usual_machine(hardware, nodes), ""
+        return usual_machine(request.hardware, request.gpus, request.nodes, links)
     return read_machine(
-        source,
+        request.topology,
         detect=request.detect,
-        hardware=kind,
+        hardware=request.hardware,
         pcie_generation=request.pcie_generation,
         nodes=request.nodes,
-        links=dict(request.links),
+        links=links,
     )

@@ -278,6 +278,16 @@ def test_a_gpu_with_a_slow_link_is_left_out_where_it_can_be():
     assert 1 not in altered.placement.devices
 
 
+def test_collectives_pass_altered_links_too(capsys):
+    words = ("collectives", "--gpus", "4", "--bytes", "1GiB", "--format", "json")
+    times = []
+    for links in ((), ("--link", "nvlink=0.5")):
+        assert cli.main([*words, *links]) == 0
+        times.append(json.loads(capsys.readouterr().out)["rows"][0]["time_s"])
+
+    assert times[1] > 1.3 * times[0]
+
+
 def test_what_would_change_it_is_run_too(capsys):
     code, out, _ = run(capsys, *WORDS, "--what-if", "--format", "json")
 
