@@ -59,7 +59,8 @@ def _triton(document: Document) -> list[str]:
         f"`{document['served'][0]}` as one model on all GPUs, once its engines are built with",
         "their weights inside. Nobody has run that yet.",
         "",
-        "    python -m runner build --keep engine && sh triton/place.sh",
+        "    python -m runner build --keep engine",
+        "    sh triton/place.sh",
         "    tritonserver --model-repository triton",
         "",
     ]

@@ -26,6 +26,7 @@ from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.weights import drawn, filler
 from topology.catalogue import find_hardware
+from validate.reference import shrink
 from validate.tensorrt.evaluate import Held, evaluate, together
 from validate.tensorrt.selftest import network_of
 
@@ -176,6 +177,17 @@ def test_a_layer_that_the_library_does_not_add_is_named_with_the_cause():
 def test_each_collective_by_itself_becomes_an_engine(op):
     """What doctor runs on the GPUs of a machine."""
     assert build(TRT, share(network_of(op, 2**16, 4)), FAST).plan
+
+
+def test_attention_that_is_not_built_is_built_as_products():
+    """Gemma 3 4B over eight ranks: one query of one head of 256 features."""
+    scenario = resolve(Request(model="gemma-3-4b", gpus=8, output_tokens=1))
+    plan, said = parse_plan("tp8"), []
+    small, work = shrink(scenario.model, scenario.workload, plan)
+    decode = networks_of(lower(small, work, plan), Recipe(layers=1))[1]
+
+    assert build(TRT, share(decode), FAST, said.append).plan
+    assert any("as products instead" in line for line in said)
 
 
 FULL = """

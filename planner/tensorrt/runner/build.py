@@ -1,13 +1,13 @@
 """From a network's document to a serialised engine: options, progress, and failures with cause."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.errors import InputError, RunError
 from planner.tensorrt.runner.layers import Share
-from planner.tensorrt.runner.library import Foreign, is_rtx
+from planner.tensorrt.runner.library import Document, Foreign, is_rtx
 
 Tell = Callable[[str], None]
 
@@ -81,8 +81,31 @@ def build(
     write : takes the engine piece by piece, so that it never lies in memory whole, where the
     library can do that; the engine is returned where left out.
 
+    Where TensorRT builds nothing of its attention layer, attention is built as two products and a
+    softmax. TensorRT-RTX 1.7.1 does so for one query of one head of 256 features.
+
     Raises `RunError` with the layer and the cause, where TensorRT refuses.
     """
+    name = str(share.document["name"])
+    made = _once(library, share, options, tell, write)
+    if isinstance(made, str) and options.fused and _may_be_products(share.document):
+        tell(f"{name}: nothing is built with TensorRT's attention ({made}): as products instead")
+        made = _once(library, share, replace(options, fused=False), tell, write)
+    if isinstance(made, str):
+        raise RunError(f"{name} of rank {share.rank}: TensorRT built nothing: {made}")
+    return made
+
+
+def _may_be_products(document: Document) -> bool:
+    """Whether there is attention in a network, each of one rank alone."""
+    ranks = [layer["ranks"] for layer in document["layers"] if layer["kind"] == "attention"]
+    return bool(ranks) and max(ranks) == 1
+
+
+def _once(
+    library: ModuleType, share: Share, options: Options, tell: Tell, write: Write | None
+) -> Built | str:
+    """Build, or say why TensorRT built nothing."""
     log = Log()
     builder = _builder(library, log)
     flag = library.NetworkDefinitionCreationFlag
@@ -97,7 +120,7 @@ def build(
     cache = _cache(config, options)
     plan = _serialised(library, builder, network, config, write)
     if plan is None:
-        raise RunError(f"{name} of rank {share.rank}: TensorRT built nothing: {log.cause()}")
+        return log.cause()
     del assembly
     return Built(plan, bytes(cache.serialize()) if cache is not None else b"")
 
