@@ -46,7 +46,6 @@ def main(argv: list[str] | None = None) -> int:
             _fit_engines(words[1:])
         else:
             _answer(parser.parse_args(words))
-        sys.stdout.flush()
     except InputError as error:
         print(f"validate: {error}", file=sys.stderr)
         return 2
@@ -64,11 +63,11 @@ def _answer(arguments: argparse.Namespace) -> None:
     if arguments.write:
         _put(arguments.write, documents(errors))
     if arguments.format == "json":
-        print(json.dumps([asdict(line) for line in scores(errors)], indent=2))
+        write(json.dumps([asdict(line) for line in scores(errors)], indent=2), None)
     elif arguments.format == "markdown":
-        print(f"{table(errors).markdown()}\n\n{held_table().markdown()}")
+        write(f"{table(errors).markdown()}\n\n{held_table().markdown()}", None)
     else:
-        print(f"{table(errors).text()}\n\n{held_table().text()}")
+        write(f"{table(errors).text()}\n\n{held_table().text()}", None)
 
 
 def _fit_engines(names: Sequence[str]) -> None:
@@ -79,7 +78,7 @@ def _fit_engines(names: Sequence[str]) -> None:
         text = content(name, LARGEST).decode()
         fitted = dispatch.fitted if dispatch.reads(text) else engine_kernels.fitted
         for record, quality in fitted(text):
-            print(record)
+            write(str(record), None)
             print(quality, file=sys.stderr)
 
 

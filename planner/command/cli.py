@@ -120,7 +120,7 @@ class _Completion(argparse.Action):
         except ImportError:
             wanted = "pip install 'multi-gpu-planner[completion]'"
             raise InputError(f"--print-completion: shtab is not installed: {wanted}") from None
-        print(shtab.complete(parser, shell=str(shell)))
+        write(shtab.complete(parser, shell=str(shell)), None)
         parser.exit(DONE)
 
 
@@ -128,7 +128,7 @@ class _Version(argparse.Action):
     """Prints the version."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        print(own_version())
+        write(own_version(), None)
         parser.exit(DONE)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from planner.command.files import standard_input
+from planner.command.files import standard_input, write
 from topology.base import InputError, number_in, unknown
 from topology.base.values import dataclass
 
@@ -134,6 +134,10 @@ class Parser(argparse.ArgumentParser):
             if _OPTION.match(option) and option not in names:
                 raise unknown("option", option, [name for name in names if name.startswith("--")])
         return super().parse_known_args(args, namespace)
+
+    def print_help(self, _: object = None) -> None:
+        """Print what the command takes, and say where that is not possible."""
+        write(self.format_help().removesuffix("\n"), None)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message[0].lower()}{message[1:]}")

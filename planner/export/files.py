@@ -1,11 +1,10 @@
 """Writes a folder whole or not at all."""
 
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from topology.base import InputError, place
+from topology.base import InputError, beside, place
 
 
 def write_folder(files: Mapping[str, bytes], output: str, *, force: bool = False) -> Path:
@@ -23,7 +22,7 @@ def write_folder(files: Mapping[str, bytes], output: str, *, force: bool = False
         raise InputError(f"--output {output}: it is a file, wanted a folder")
     if target.exists() and any(target.iterdir()) and not (target / "plan.json").is_file():
         raise InputError(f"--output {output}: --force replaces earlier exports, and it is none")
-    draft = target.with_name(f".{target.name}.{os.getpid()}.new")
+    draft = beside(target)
     try:
         _fill(draft, files)
         _swap(draft, target)
@@ -56,7 +55,7 @@ def _swap(draft: Path, target: Path) -> None:
     if not target.exists():
         draft.rename(target)
         return
-    old = target.with_name(f".{target.name}.{os.getpid()}.old")
+    old = beside(target)
     target.rename(old)
     try:
         draft.rename(target)

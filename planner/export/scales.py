@@ -25,7 +25,7 @@ def read_scales(path: str, model: str) -> Mapping[str, float]:
         about = document["schema"], document["model"]
     except InputError as error:
         raise InputError(f"--scales {path}: {error}") from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         raise InputError(f"--scales {path}: wanted what python -m validate scales writes") from None
     if about != (SCHEMA, model):
         got = f"schema {about[0]!s:.20} of {about[1]!s:.60}"

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from commands import COMMANDS, assert_refused, run
@@ -201,3 +202,12 @@ def test_what_is_answered_soon_says_nothing(monkeypatch):
 
     assert cli.main(["models", "show", "flux"]) == 0
     assert screen.getvalue() == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("words", ["--version", "--help", "topology list", "models list"])
+def test_an_answer_that_cannot_be_printed_is_said(words, monkeypatch, capfd):
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert cli.main(words.split()) == 2
+    assert capfd.readouterr().err == "planner: standard output: No space left on device\n"

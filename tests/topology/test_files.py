@@ -1,12 +1,13 @@
-"""A table that ships is parsed once, and is never another than its file."""
+"""A table that ships is parsed once, and is never another than its file; drafts follow no link."""
 
+import errno
 import os
 import sys
 import tomllib
 
 import pytest
 
-from topology.base import InputError
+from topology.base import InputError, beside, write_new, write_whole
 from topology.base.files import shipped_table, toml_of
 
 TEXT = 'kind = "datasheet"\n[b200]\nsizes = [1, 2.5]\nranks = 8\n'
@@ -78,3 +79,28 @@ def test_nothing_is_kept_where_it_cannot_be_or_must_not(written, monkeypatch):
 def test_what_somebody_wrote_is_read_or_refused_soon(text, said):
     with pytest.raises(InputError, match=said):
         toml_of(text)
+
+
+def test_a_draft_follows_no_link_and_none_is_left(tmp_path, monkeypatch):
+    target, other, longest = tmp_path / "plan.json", tmp_path / "other", tmp_path / ("n" * 250)
+    other.write_text("theirs")
+    write_whole(longest, "whole")
+    assert longest.read_text() == "whole"
+
+    with monkeypatch.context() as drawn:
+        drawn.setattr(os, "urandom", bytes)
+        link = beside(target)
+        link.symlink_to(other)
+        with pytest.raises(FileExistsError):
+            write_whole(target, "ours")
+        assert other.read_text() == "theirs"
+        link.unlink()
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    for write, said in ((write_whole, OSError), (write_new, InputError)):
+        with pytest.raises(said, match="No space left"):
+            write(target, "ours")
+    assert sorted(tmp_path.iterdir()) == sorted([longest, other])

@@ -158,6 +158,10 @@ def spoil(change):
     [
         (lambda path: path.unlink(), "No such file"),
         (lambda path: path.write_text("[1]"), "wanted what python -m validate scales writes"),
+        (
+            lambda path: path.write_text('{"largest": {"a": 1' + "0" * 400 + "}}"),
+            "wanted what python -m validate scales writes",
+        ),
         (lambda path: path.write_text("{"), "wanted what python -m validate scales writes"),
         (spoil(lambda d: d.update(model="other")), "got schema 1 of other, wanted schema 1 of"),
         (spoil(lambda d: d["largest"].update(embed=-1)), "embed: got -1.0, wanted above 0"),

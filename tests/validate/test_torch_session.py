@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,16 @@ def main():
     from validate.torch import session, worker
 
     faults, whole = json.loads(os.environ["FAULTS"]), session.run_case
+    exchanged, looked_up, case = torch.distributed.all_to_all_single, session.look_up, []
+
+    def begun(asked, hardware):
+        case[:] = [asked]
+        return looked_up(asked, hardware)
+
+    def spoiling(made, *rest, **more):
+        exchanged(made, *rest, **more)
+        if faults.get(case[0].plan) == "numbers" and os.environ["RANK"] == "1":
+            made.fill_(nan)
 
     def faulty(subject, bench, name, **more):
         rank, kind = bench.comm.rank, faults.get(str(subject.plan))
@@ -58,7 +69,8 @@ def main():
             time.sleep(600)
         return whole(subject, bench, name, **more)
 
-    session.run_case = faulty
+    session.run_case, session.look_up = faulty, begun
+    torch.distributed.all_to_all_single = spoiling
     session.SETTLE_S = 2
     code = worker.main()
     system.leave(3 if faults.get("goodbye") and os.environ["RANK"] == "1" else code)
@@ -135,7 +147,10 @@ def test_a_run_goes_on_behind_a_row_that_was_cut_off(tiny, tmp_path):
 
 def test_what_fails_is_a_row_and_the_run_goes_on(tiny, tmp_path, monkeypatch):
     """Where one rank alone fails the others wait for it, so all are started again."""
-    faults = {"tp2": "memory", "ulysses2": "memory of one", "ring2": "killed", "pp2": "slow"}
+    faults = {
+        "tp2": "memory", "allgather_kv2": "memory of one", "ulysses2": "numbers",
+        "ring2": "killed", "pp2": "slow",
+    }  # fmt: skip
     monkeypatch.setenv("FAULTS", json.dumps(faults))
     cases = [tiny(plan) for plan in (*faults, "single")]
 
@@ -144,13 +159,17 @@ def test_what_fails_is_a_row_and_the_run_goes_on(tiny, tmp_path, monkeypatch):
     found = {row.case.plan: (row.status, row.note) for row in rows}
     memory = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
     assert found["tp2"] == ("out of memory", f"rank 0: {memory}")
-    assert found["ulysses2"][0] == "out of memory"
-    assert found["ulysses2"][1].startswith("rank 1: ")  # by its end, or by its own word
-    assert "out of memory" in found["ulysses2"][1].lower()
+    assert found["allgather_kv2"][0] == "out of memory"
+    assert found["allgather_kv2"][1].startswith("rank 1: ")  # by its end, or by its own word
+    assert "out of memory" in found["allgather_kv2"][1].lower()
     assert found["ring2"][0] == "failed"
     assert "rank 1: died with signal 9" in found["ring2"][1]
     assert found["pp2"][1].startswith("rank 1: late in timing of case")
     assert found["single"] == ("done", "")
+    assert found["ulysses2"][0] == "wrong"
+    assert "all_to_all ulysses of " in found["ulysses2"][1]
+    assert "gave no numbers on rank 1; error inf in 32 bits" in found["ulysses2"][1]
+    assert [row.exact_error for row in rows if row.status == "wrong"] == [inf]
     assert len([one for one in said if "| eager: rank 1" in one]) == 3
 
     monkeypatch.setenv("FAULTS", "{}")
@@ -159,7 +178,7 @@ def test_what_fails_is_a_row_and_the_run_goes_on(tiny, tmp_path, monkeypatch):
     found = {row.case.plan: (row.status, row.attempts) for row in again}
     assert found["ring2"] == ("done", 2)
     assert found["pp2"] == ("done", 2)
-    assert found["tp2"] == found["ulysses2"] == ("out of memory", 1)
+    assert found["tp2"] == found["allgather_kv2"] == ("out of memory", 1)
     assert found["single"] == ("done", 1)
     assert "2 cases run again" in said
 

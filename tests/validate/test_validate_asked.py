@@ -162,6 +162,31 @@ def test_rows_of_two_machines_stand_side_by_side():
     assert past(read_measured(text)).rows == (rows[2],)
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"step_s": None}, "step_s: got nothing, wanted a value"),
+        ({"step_s": 0}, "step_s: got 0.0, wanted seconds, of a case that is done"),
+        ({"step_s": float("nan")}, "step_s: got nan, wanted a number"),
+        ({"memory_bytes": None}, "memory_bytes: got nothing, wanted a value"),
+        ({"low_s": 10**400}, "low_s: got a number of more than 38 digits"),
+        ({"classes_s": {"gemm": "x"}}, "classes_s: gemm: got 'x', wanted a number"),
+        ({"attempts": True}, "attempts: got True, wanted a whole number"),
+        ({"status": "fine"}, "unknown status in results, line 1 'fine'"),
+        ({"speed": 1}, "wanted one result"),
+        ({"case": []}, "case: got a list of 0, wanted an object"),
+        ({"case": {"model": "flux", "plan": 3}}, "plan: got 3, wanted a text"),
+        ({"case": {"model": "flux", "plan": "xx2"}}, "unknown axis 'xx'"),
+        ({"case": {"model": "flux", "height": -1}}, "height: got -1, wanted a whole number"),
+        ({"case": {"model": "flux", "precision": "fp7"}}, "unknown precision in results, line 1"),
+    ],
+)
+def test_a_result_that_was_altered_is_refused(changed, said):
+    with pytest.raises(InputError) as refused:
+        read_measured(json.dumps({**row().to_dict(), **changed}) + "\n")
+    assert said in str(refused.value)
+
+
 def test_failures_are_run_again_and_counted_but_not_what_is_out_of_memory():
     rows = [row(status="failed", attempts=2), row("tp2", "out of memory"), row("ring2", "wrong")]
     found, again = past(rows), past(rows, retry=True)

@@ -15,6 +15,7 @@ from topology.base.errors import (
 )
 from topology.base.files import (
     MOST_CHARACTERS,
+    beside,
     content,
     decoded,
     environment,
@@ -55,10 +56,9 @@ __all__ = [
     "FASTEST_LINK", "GIB", "KIB", "MIB", "MOST_CHARACTERS", "SLOWEST_LINK", "Bytes",
     "BytesPerSecond", "CatalogueError", "FlopPerSecond", "IllegalPlanError", "InputError",
     "Kind", "ModelError", "PrecisionError", "Seconds", "Sourced", "TopologyError",
-    "UncalibratedError", "check_keys", "content", "counted", "decoded", "environment",
+    "UncalibratedError", "beside", "check_keys", "content", "counted", "decoded", "environment",
     "format_bytes", "format_interval", "format_number", "format_seconds", "held", "is_file",
     "is_text", "near", "number_in", "one_line", "parse", "parse_bytes", "parse_rate", "place",
     "read_choice", "read_sourced", "read_up_to", "shipped_table", "shown", "text_of", "toml_of",
-    "unknown", "write_new",
-    "write_whole",
+    "unknown", "write_new", "write_whole",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from topology.base.errors import InputError, TopologyError
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 MOST_CHARACTERS: Final = 10 * 2**20
 _LONGEST_PATH: Final = 1024
 _PIECE: Final = 2**20
+_NAME: Final = 40
+"""Characters of a name in that of its draft: a file system takes 255 bytes."""
 _MOST_PARTS: Final = 64
 _PART: Final = r"""(?:[\w-]+|"[^"\n]{0,99}"|'[^'\n]{0,99}')"""
 _DEEP_KEY: Final = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{_MOST_PARTS}}}")
@@ -185,10 +187,29 @@ def _parsed(path: "Traversable") -> dict[str, Any]:
 
 
 def _keep(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("xb") as file:
+    with _drafted(path) as file:
         file.write(data)
-    draft.replace(path)
+
+
+def beside(path: Path) -> Path:
+    """Give a name beside `path` that nobody else has: it is drawn."""
+    return path.with_name(f".{path.name[:_NAME]}.{os.urandom(8).hex()}")
+
+
+@contextmanager
+def _drafted(path: Path) -> Iterator[IO[bytes]]:
+    """Open a new file that takes the place of `path` when all is written, or leaves nothing.
+
+    It is made, so that a link which somebody has put there is not followed.
+    """
+    draft = beside(path)
+    file = draft.open("xb")
+    try:
+        with file:
+            yield file
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def place(output: str, what: str = "a file", option: str = "--output") -> Path:
@@ -220,17 +241,12 @@ def write_whole(path: Path, content: str | bytes) -> None:
     OSError
         If it cannot be written; nothing is left beside it.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with draft.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
+    with _drafted(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
         if path.exists():
-            draft.chmod(path.stat().st_mode)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+            Path(file.name).chmod(path.stat().st_mode)
 
 
 def write_new(path: Path, text: str) -> None:
@@ -241,7 +257,7 @@ def write_new(path: Path, text: str) -> None:
     InputError
         If there is one, or it cannot be written.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+    draft = beside(path)
     try:
         write_whole(draft, text)
         os.link(draft, path)

@@ -4,6 +4,7 @@ Terminals get text that rich lays out, in colours where they have them; document
 are made of the same parts, in `page`.
 """
 
+import io
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -234,33 +235,34 @@ def terminal(parts: Iterable[Part], width: int | None = None, *, colour: bool = 
     from rich.console import Console  # noqa: PLC0415  # JSON and pages start without it
     from rich.text import Text  # noqa: PLC0415
 
+    written = io.StringIO()
     console = Console(
-        width=width or _ANY, force_terminal=colour, color_system="standard" if colour else None
-    )
-    with console.capture() as captured:
-        for part in parts:
-            match part:
-                case Table():
-                    console.print(part.grid(console.width))
-                case Line():
-                    console.print(Text(part.text, style=part.style))
-                case Title():
-                    console.print(Text("\n" * (part.level > 1) + part.text))
-                case Said():
-                    grid = Table(rows=[[line] for line in part.lines], indent=part.indent)
-                    console.print(grid.grid(console.width), end="\n" if part.lines else "")
-                case Typed():
-                    grid = Table(rows=[[part.line]], indent=part.indent, typed=(0,))
-                    console.print(grid.grid(console.width))
-                case Drawing() if not part.lines:
-                    continue
-                case Drawing():
-                    console.print(Text(f"\n{part.title}"))
-                    drawn = Text("\n".join(part.lines), no_wrap=True, overflow="ignore")
-                    console.print(drawn, crop=False)
-                case _:
-                    console.print(Text(part))
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+        file=written, width=width or _ANY, force_terminal=colour,
+        color_system="standard" if colour else None,
+    )  # fmt: skip
+    for part in parts:
+        match part:
+            case Table():
+                console.print(part.grid(console.width))
+            case Line():
+                console.print(Text(part.text, style=part.style))
+            case Title():
+                console.print(Text("\n" * (part.level > 1) + part.text))
+            case Said():
+                grid = Table(rows=[[line] for line in part.lines], indent=part.indent)
+                console.print(grid.grid(console.width), end="\n" if part.lines else "")
+            case Typed():
+                grid = Table(rows=[[part.line]], indent=part.indent, typed=(0,))
+                console.print(grid.grid(console.width))
+            case Drawing() if not part.lines:
+                continue
+            case Drawing():
+                console.print(Text(f"\n{part.title}"))
+                drawn = Text("\n".join(part.lines), no_wrap=True, overflow="ignore")
+                console.print(drawn, crop=False)
+            case _:
+                console.print(Text(part))
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
 
 def document(parts: Iterable[Part]) -> str:

@@ -3,10 +3,11 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
-from typing import Final, Literal, cast, get_args
+from typing import Final, Literal, get_args
 
 from planner.engines.tables import find_engine
 from planner.models import Model, read_model
+from planner.models.fields import Fields
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, Request, TowerHabit
 from planner.request.workload import Workload
@@ -186,13 +187,23 @@ def digest_of(case: Case, hardware: str) -> str:
     return hashlib.sha256(repr((subject.model, subject.workload)).encode()).hexdigest()[:16]
 
 
-def read_case(fields: Mapping[str, object]) -> Case:
-    """Read a case from its fields."""
-    names = set(Case.__dataclass_fields__)
+def read_case(fields: Mapping[str, object], where: str = "case") -> Case:
+    """Read a case from its fields.
+
+    Raises InputError if one is unknown, of another type, or none that a case has.
+    """
+    names, checked = set(Case.__dataclass_fields__), Fields(where=where, values=fields)
     for name in fields:
         if name not in names:
             raise unknown("field of a case", str(name), sorted(names))
-    return Case(**cast("dict[str, str]", dict(fields)))  # type: ignore[arg-type]  # checked later
+    numbers = {name: checked.integer(name) for name in (*SIZES, "batch") if checked.has(name)}
+    texts = {name: checked.text(name) for name in names - {*SIZES, "batch"} if checked.has(name)}
+    case = Case(**{"model": checked.text("model"), **numbers, **texts})  # type: ignore[arg-type]  # by name
+    known = (("precision", get_args(Precision)), ("engine", ("", *ENGINES.values())))
+    for name, words in known:
+        if getattr(case, name) not in words:
+            raise unknown(f"{name} in {where}", getattr(case, name), words)
+    return replace(case, plan=str(parse_plan(case.plan)))
 
 
 STEPS: Final = 32

@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field
-from typing import Final, Literal, cast
+from math import inf, isfinite
+from typing import Final, Literal, get_args
 
-from topology.base import InputError, counted
+from planner.models.fields import Fields, parse
+from topology.base import InputError, counted, unknown
 from topology.base.values import dataclass
 from validate.plans.cases import Case, read_case
 
@@ -77,15 +79,27 @@ class Measured:
         return self.case.key
 
     def to_dict(self) -> dict[str, object]:
-        """Return what one line of the results says; numbers with six digits, and whole bytes."""
+        """Return what one line of the results says; numbers with six digits, and whole bytes.
+
+        An error that is no number, as of a result that is none, is null: JSON has no other word.
+        """
         fields = {name: _rounded(value) for name, value in asdict(self).items()}
         fields |= {name: round(getattr(self, name)) for name in fields if name.endswith("_bytes")}
         return {**fields, "case": self.case.to_dict()}
 
 
+_USUAL: Final[Mapping[str, object]] = {
+    name: value
+    for name, value in asdict(Measured(case=Case(model=""), status="done")).items()
+    if name not in ("case", "status")
+}
+_MOST: Final = 10**18
+_ERRORS: Final = ("error", "exact_error", "full_error", "row_error")
+
+
 def _rounded(value: object) -> object:
     if isinstance(value, float):
-        return float(f"{value:.6g}")
+        return float(f"{value:.6g}") if isfinite(value) else None
     if isinstance(value, dict):
         return {key: _rounded(inner) for key, inner in value.items()}
     return value
@@ -114,12 +128,35 @@ def read_measured(text: str, name: str = "results") -> list[Measured]:
 
 
 def _read(content: str, where: str) -> Measured:
-    try:
-        fields = cast("dict[str, object]", json.loads(content))
-        case = read_case(cast("Mapping[str, object]", fields.pop("case")))
-        return Measured(case=case, **fields)  # type: ignore[arg-type]  # our own line
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise InputError(f"{where}: got {content[:40]!r}, wanted one result") from None
+    fields = parse(content, where)
+    case = fields.table("case")
+    others = fields.values.keys() - {"case", "status", *_USUAL}
+    if case is None or others:
+        raise InputError(f"{where}: got {content[:40]!r}, wanted one result")
+    status = next((one for one in get_args(Status) if one == fields.text("status")), None)
+    if status is None:
+        raise unknown(f"status in {where}", fields.text("status"), get_args(Status))
+    given = {name: _given(fields, name, _USUAL[name]) for name in fields.values if name in _USUAL}
+    row = Measured(case=read_case(case.values, case.where), status=status, **given)  # type: ignore[arg-type]  # as defaults are
+    if status == "done" and not row.step_s:
+        raise fields.refused("step_s", row.step_s, "seconds, of a case that is done")
+    return row
+
+
+def _given(fields: Fields, name: str, usual: object) -> object:
+    """Read a field that is there as what it usually is."""
+    if fields.values[name] is None:
+        if name in _ERRORS:
+            return inf
+        raise fields.refused(name, None, "a value")
+    if isinstance(usual, str):
+        return fields.text(name)
+    if isinstance(usual, int):
+        return fields.integer(name, low=0, high=_MOST)
+    if isinstance(usual, float):
+        return fields.number(name, high=_MOST)
+    table = fields.table(name)
+    return {key: table.number(key, high=_MOST) for key in table.values} if table else {}
 
 
 def remaining(cases: Iterable[Case], rows: Iterable[Measured]) -> list[Case]:

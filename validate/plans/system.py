@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, cast
 
+from planner.command.files import write as answered
 from topology.base import InputError, held, write_whole
 from topology.base.values import dataclass
 
@@ -204,8 +205,7 @@ def now() -> str:
 
 def say(text: str) -> None:
     """Write one line to standard output."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    answered(text, None)
 
 
 def complain(text: str) -> None:

@@ -63,12 +63,14 @@ class Checked:
     """How far a rank's result is from the unsplit one, and whether it said all it should.
 
     error : relative, of the root mean square over the whole result.
-    miscounted : collectives whose number or size is not what the program has.
+    miscounted : collectives whose number or size is not what the program has. lost : those that
+        turned numbers into none, and how many were issued by then.
     """
 
     error: float
     bound: float
     miscounted: tuple[str, ...] = ()
+    lost: tuple[tuple[int, str], ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -116,6 +118,7 @@ def check(
         error=0.0 if output is None else _error(output, state, mine),
         bound=bound_of(work.model, setting),
         miscounted=tuple(differences(state.counts, expected)),
+        lost=tuple(state.lost),
     )
 
 

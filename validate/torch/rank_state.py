@@ -97,7 +97,8 @@ class RankState:
     counts : collectives that were issued. tell : told of every message before it starts.
     around, ahead : put around every step, and before every layer, of an instrumented run.
     serial : messages beside compute are exchanged on its stream instead. checked : what steps make
-        is compared with what the program says. room : rows that a cache may grow by.
+        is compared with what the program says, and with numbers. room : rows that a cache may grow
+        by. lost : collectives that turned numbers into none, and how many were issued by then.
     """
 
     setting: Setting
@@ -123,6 +124,7 @@ class RankState:
         default_factory=dict
     )
     counts: Counter[CountKey] = field(default_factory=Counter)
+    lost: list[tuple[int, str]] = field(default_factory=list)
 
     @property
     def inputs(self) -> frozenset[str]:

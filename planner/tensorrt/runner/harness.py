@@ -289,9 +289,10 @@ def _writable(path: Path) -> Iterator[None]:
 @contextmanager
 def _draft(target: Path) -> Iterator[IO[bytes]]:
     """Open a file that takes the target's place when all is written, or leaves nothing."""
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    draft = target.with_name(f".{target.name[:40]}.{os.urandom(8).hex()}")
+    file = draft.open("xb")  # made: no link that somebody has put there is followed
     try:
-        with draft.open("wb") as file:
+        with file:
             yield file
         draft.replace(target)
     finally:
