@@ -35,7 +35,8 @@ from topology.catalogue import Fabric, Precision, find_hardware
 
 if TYPE_CHECKING:
     from costmodels.kernels.tables import KernelCalibration
-    from planner.fleet.fleet import Capacity
+    from planner.fleet.answers import Capacity
+    from planner.fleet.demand import Spare
     from planner.simulation.simulation import Simulation
     from planner.sweeping import Rows
     from topology.machine import Machine
@@ -275,6 +276,10 @@ def capacity(  # type: ignore[misc]  # noqa: PLR0913  # as written for the comma
     hardware: str | Sequence[str] = "h100-sxm",
     price: str | Path = "",
     percentile: float = 95.0,
+    hours: str | Path | Sequence[float] | None = None,
+    spare: "Spare | None" = None,
+    headroom: float | None = None,
+    growth_per_month: float | None = None,
     **options: Unpack[Options],
 ) -> "Capacity":
     """Count the GPUs that a demand needs, for each kind of hardware.
@@ -285,7 +290,7 @@ def capacity(  # type: ignore[misc]  # noqa: PLR0913  # as written for the comma
         such as ``60s``, say one.
     hardware : names or files. price : path of what a GPU costs an hour. percentile : percentage of
         requests that are to be done in that time.
-    **options : of the request, as in a file of demands.
+    hours, spare, headroom, growth_per_month, **options : as in a file of demands.
 
     Raises `InputError` if a name or a number cannot be right, or a file cannot be read.
     """
@@ -296,7 +301,9 @@ def capacity(  # type: ignore[misc]  # noqa: PLR0913  # as written for the comma
     _check_names(model=model, price=price, rate=rate, slo=slo)
     if demand is not None:
         _check_names(demand=demand)
-    given = {name: value for name, value in options.items() if value is not None}
+    kept = {"spare": spare, "headroom": headroom, "growth_per_month": growth_per_month}
+    written = {**options, **kept, "hours": hours}
+    given = {name: value for name, value in written.items() if value is not None}
     if demand is None:
         asked = {**given, "percentile": percentile}
         demands = [files.demand_of(str(model), str(model), rate, slo, asked)]

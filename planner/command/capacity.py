@@ -9,7 +9,7 @@ from planner.command.files import render_parts
 from topology.base import InputError
 
 if TYPE_CHECKING:
-    from planner.fleet.fleet import Capacity
+    from planner.fleet.answers import Capacity
 
 PERCENTILE: Final = 95.0
 _OF_REQUEST: Final = (

@@ -1,11 +1,12 @@
 """Files that `planner capacity` reads: demands and prices, in TOML."""
 
+import csv
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, cast, get_args
 
-from planner.fleet.fleet import Demand, Prices
+from planner.fleet.demand import HOUR, HOURS, KEPT, Demand, Prices, Spare
 from planner.request.lengths import read_requests
 from planner.request.quantities import read_rate, read_time
 from planner.request.request import UNMODELLED, Request
@@ -33,9 +34,14 @@ LONGEST_CURRENCY: Final = 16
 MOST_MONEY: Final = 10**6
 MOST_RATE: Final = 10**9
 """Requests a second."""
+MOST_HOURS: Final = 24 * 366
+FASTEST_GROWTH: Final = 10
+"""Share of the rate a month."""
 DEMANDS: Final = "[[demand]] with model, rate and slo"
 PRICES: Final = "[gpu_hour] with a price for one or more kinds of GPU"
-_OWN: Final = ("name", "model", "rate", "slo", "percentile")
+PRICED: Final = ("gpu_hour", "node_hour")
+_OF_FLEET: Final = ("percentile", "hours", *KEPT)
+_OWN: Final = ("name", "model", "rate", "slo", *_OF_FLEET)
 _SIZES: Final = (
     "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens", "batch",
     "precision", "kv_precision", "runtime", "engine", "offload", "profile", "slo_ttft", "slo_tpot",
@@ -87,24 +93,88 @@ def _below(what: str, value: object, most: int) -> float:
 
 
 def demand_of(name: str, model: str, rate: str, slo: str, options: Mapping[str, object]) -> Demand:
-    """Build a demand from what is written of it; `options` are sizes and a `percentile`.
+    """Build a demand from what is written of it.
 
-    slo : may be empty where tokens of a language model are wanted within a time.
+    rate : empty beside `arrivals` or `hours`. slo : may be empty where tokens of a language model
+    are wanted within a time. options : sizes, a `percentile` and what is said of a fleet.
     """
-    sizes = {key: value for key, value in options.items() if key != "percentile"}
+    sizes = {key: value for key, value in options.items() if key not in _OF_FLEET}
     request = request_of(model, 1, sizes)
-    if bool(rate) == bool(request.arrivals):
-        got = "one beside arrivals" if rate else "none"
-        raise InputError(f"rate: got {got}, wanted a rate such as 0.5/min, or arrivals")
+    hours = read_hours(options["hours"]) if "hours" in options else ()
+    if bool(rate) + bool(request.arrivals) + bool(hours) != 1:
+        beside = " and ".join(name for name in ("arrivals", "hours") if options.get(name))
+        got = f"one beside {beside}" if rate else beside or "none"
+        raise InputError(f"rate: got {got}, wanted a rate such as 0.5/min, or arrivals, or hours")
     if not slo and not wanted_of(request):
         raise InputError("slo: got none, wanted a time such as 60s, or slo_ttft or slo_tpot")
+    busiest = max(hours) if hours else read_rate(rate) if rate else _rate_of(request)
     return Demand(
         name=name,
         request=request,
-        rate_per_s=_below("rate", read_rate(rate) if rate else _rate_of(request), MOST_RATE),
+        rate_per_s=_below("rate", busiest, MOST_RATE),
         slo_s=read_time("slo", slo) if slo else math.inf,
         share=read_share(options.get("percentile", SHARE)),
+        spare=_spare(options.get("spare", "")),
+        headroom=_from_none("headroom", options.get("headroom", 0), 1),
+        hours_per_s=hours,
+        growth_per_month=_from_none(
+            "growth_per_month", options.get("growth_per_month", 0), FASTEST_GROWTH
+        ),
     )
+
+
+def _spare(value: object) -> Spare:
+    for known in get_args(Spare):
+        if value == known:
+            return cast("Spare", known)
+    raise InputError(f"spare: got {shown(value)}, wanted 'replica' or 'node', that may fail")
+
+
+def _from_none(what: str, value: object, most: int) -> float:
+    """Read a share that may be nothing."""
+    return 0.0 if type(value) in (int, float) and value == 0 else _below(what, value, most)
+
+
+def read_hours(source: object) -> tuple[float, ...]:
+    """Read the requests of each hour of a day, or of several, as requests a second of 24 hours.
+
+    source : numbers, or the path of a CSV file with a column `requests` and a line for each hour.
+    Of several days the busiest counts, hour by hour.
+
+    >>> read_hours([3600] * 23 + [7200] + [1800] * 24)[22:]
+    (1.0, 2.0)
+    """
+    values = _column(str(source)) if isinstance(source, str | Path) else source
+    if not isinstance(values, Sequence) or not values or len(values) % HOURS:
+        got = counted(len(values), "hour") if isinstance(values, Sequence) else shown(values)
+        raise InputError(f"hours: got {got}, wanted requests of 24 hours, or a CSV file")
+    counts = [_requests(value, number) for number, value in enumerate(values, 1)]
+    if len(counts) > MOST_HOURS or not max(counts):
+        got = counted(len(counts), "hour") if max(counts) else "no requests"
+        raise InputError(f"hours: got {got}, wanted some requests in at most {MOST_HOURS:,} hours")
+    return tuple(max(counts[hour::HOURS]) / HOUR for hour in range(HOURS))
+
+
+def _column(path: str) -> list[str]:
+    """Read the column of requests of a CSV file."""
+    try:
+        table = csv.DictReader(decoded(content(path, MOST), path).splitlines())
+        return [row["requests"] or "" for row in table]
+    except InputError as error:
+        why = str(error).removeprefix(f"{path}: ")
+        raise InputError(f"hours: got {shown(path)}, {why}; wanted a CSV file") from None
+    except (KeyError, csv.Error):
+        raise InputError(f"hours: {path[:60]}: got no column requests, wanted one") from None
+
+
+def _requests(value: object, number: int) -> float:
+    try:
+        count = number_in(value) if isinstance(value, str) else value
+    except ValueError:
+        count = None
+    if type(count) not in (int, float) or not 0 <= cast("float", count) < MOST_RATE * HOUR:
+        raise InputError(f"hours: got {shown(value)} in hour {number}, wanted requests, from 0")
+    return float(cast("float", count))
 
 
 def _rate_of(request: Request) -> float:
@@ -164,7 +234,7 @@ def _demand(
             raise InputError(f"{where}: {key}: got {shown(row.get(key))}, wanted a text")
     model = str(row["model"])
     options = {
-        key: value for key, value in {**usual, **row}.items() if key in (*_SIZES, "percentile")
+        key: value for key, value in {**usual, **row}.items() if key in (*_SIZES, *_OF_FLEET)
     }
     name = _line(row["name"], f"{where}: name", LONGEST_NAME) if "name" in row else model
     try:
@@ -191,24 +261,30 @@ def read_prices(text: str, name: str) -> Prices:
     {'h100-sxm': 2.5}
     """
     document = _document(text, name, PRICES)
-    table = document.get("gpu_hour")
-    if not isinstance(table, dict) or not table:
-        raise InputError(f"{name}: got no [gpu_hour], wanted a price for one or more kinds of GPU")
     for key in document:
-        if key not in (keys := ("currency", "source", "gpu_hour")):
+        if key not in (keys := ("currency", "source", *PRICED)):
             raise InputError(f"{name}: {unknown('key', key, keys)}")
+    gpus, nodes = (_per_hour(document.get(key, {}), key, name) for key in PRICED)
+    if not gpus and not nodes:
+        raise InputError(f"{name}: got no [gpu_hour], wanted a price for one or more kinds of GPU")
+    for kind in gpus.keys() & nodes.keys():
+        raise InputError(f"{name}: {kind}: got a price of a GPU and one of a node, wanted one")
     source = document.get("source", "")
     if not isinstance(source, str):
         raise InputError(f"{name}: source: got {shown(source)}, wanted a text")
     money = document.get("currency")
     return Prices(
         currency="" if money is None else _line(money, f"{name}: currency", LONGEST_CURRENCY),
-        gpu_hour=_gpu_hour(cast("dict[str, object]", table), name),
+        gpu_hour=gpus,
+        node_hour=nodes,
         source=source.strip(),
     )
 
 
-def _gpu_hour(table: Mapping[str, object], name: str) -> dict[str, float]:
+def _per_hour(table: object, what: str, name: str) -> dict[str, float]:
+    """Read the prices of a table by kind of hardware."""
+    if not isinstance(table, dict):
+        raise InputError(f"{name}: {what}: got {shown(table)}, wanted prices by kind of GPU")
     prices: dict[str, float] = {}
     for key, value in table.items():
         price = _below(f"{name}: {key}", value, MOST_MONEY)

@@ -52,21 +52,23 @@ def most_pace(
 
 
 def replicas_for(
-    replica: Served, scenario: Scenario, slo_s: float, share: float
+    replica: Served, scenario: Scenario, slo_s: float, share: float, pace: float = 1.0
 ) -> tuple[int, Serving] | None:
-    """Count the replicas that serve a trace in time, and say what clients see; None for too many.
+    """Count the replicas that serve a trace at a pace in time, and say what clients see.
+
+    None, where even as many as there are requests do not.
 
     Each request goes to the next of them, so that more than there are requests gain nothing.
     """
     most = len(scenario.trace)
     low, high = 0, 1
-    while (served := followed(replica, scenario, high, slo_s, share)) is None:
+    while (served := followed(replica, scenario, high, slo_s, share, pace)) is None:
         if high == most:
             return None
         low, high = high, min(2 * high, most)
     while low + 1 < high:
         middle = (low + high) // 2
-        found = followed(replica, scenario, middle, slo_s, share)
+        found = followed(replica, scenario, middle, slo_s, share, pace)
         low, high = (middle, high) if found is None else (low, middle)
         served = found or served
     return high, served

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from planner.fleet.fleet import Answer, Capacity, Demand, Fleet, Prices, by_rate, curve, words
+from planner.fleet.answers import GROWTH, Answer, Capacity, Fleet, Scaled, by_rate, curve, words
+from planner.fleet.demand import Demand, Prices
 from planner.plan_charts import memory, timelines
 from planner.rendering.engines import UNFINISHED
 from planner.rendering.plot import plot
@@ -18,9 +20,12 @@ from topology.catalogue import find_hardware
 COST: Final = ("an hour", "per 1000")
 ASSUMED: Final = (
     "requests come at random, and in the order in which they come each takes the next free place "
-    "of a replica; GPUs of one demand serve no other; nothing is added for failures"
+    "of a replica; GPUs of one demand serve no other"
 )
 MANY: Final = 10**9  # above which nobody counts digits
+YEAR: Final = 365.25
+LATEST: Final = 100 * 365
+"""Days from now that a month is named for."""
 UNITS: Final = ("s", "min", "h", "day")
 AXIS: Final = "the axis of rates is logarithmic, the label in between is the rate asked for"
 EXACT: Final = 2.0**-30  # rounding of rates
@@ -44,7 +49,16 @@ def asked(demand: Demand) -> str:
     whole = f"{percentage(demand.share)} within {format_seconds(demand.slo_s)}"
     within = [whole] if math.isfinite(demand.slo_s) else []
     wanted = [*within, *wanted_of(demand.request).words()]
-    return ", ".join([name if name == model else f"{name}: {model}", rate, *wanted])
+    what = name if name == model else f"{name}: {model}"
+    return ", ".join([what, rate, *wanted, *_kept(demand)])
+
+
+def _kept(demand: Demand) -> Iterator[str]:
+    """Say what a fleet is to have beside what the rate needs."""
+    if demand.spare:
+        yield f"a {demand.spare} to spare"
+    if demand.headroom:
+        yield f"{percentage(demand.headroom)} headroom"
 
 
 def fleets(answer: Answer, capacity: Capacity) -> Table:
@@ -109,6 +123,49 @@ def _busy(part: float) -> str:
     return "< 1 %" if part < 0.005 else f"{100 * part:.0f} %"
 
 
+def growth(answer: Answer, capacity: Capacity) -> Table:
+    """Make a row of each fleet with the GPUs, and the money, that other rates take."""
+    demand = answer.demand
+    unit = unit_of(demand.rate_per_s)
+    head = ["rate", *(f"x{times:g}: {_rate(times * demand.rate_per_s, unit)}" for times in GROWTH)]
+    rows = [
+        [fleet.name, *(_takes(scaled, capacity) for scaled in fleet.growth.values())]
+        for fleet in answer.fleets
+    ]
+    if demand.growth_per_month:
+        months = [demand.months_to(times) for times in GROWTH]
+        rows.append(["month", *("-" if each is None else _month(each) for each in months)])
+    return Table(head=head, rows=rows, align="<>", indent=2)
+
+
+def _takes(scaled: Scaled | None, capacity: Capacity) -> str:
+    if scaled is None:
+        return "-"
+    cost = scaled.cost_per_hour
+    money = "" if cost is None else f", {_money(cost, capacity)}"
+    return f"{counted(scaled.gpus, 'GPU')}{money}"
+
+
+def _month(months: float) -> str:
+    """Write the month that is so many from now."""
+    days = round(months * YEAR / 12)
+    return "-" if days > LATEST else f"{datetime.now(UTC).date() + timedelta(days):%Y-%m}"
+
+
+def day(answer: Answer, capacity: Capacity) -> Table:
+    """Make a row of each hour of the day: how busy the best fleet is, and how much would do."""
+    best, unit = answer.fleets[0], unit_of(answer.demand.rate_per_s)
+    head = ["hour", "rate", "busy", "would do"]
+    rows = [
+        [
+            f"{hour:02}", _rate(scaled.rate_per_s, unit), _busy(best.busy(scaled.rate_per_s)),
+            _takes(scaled, capacity),
+        ]
+        for hour, scaled in enumerate(best.hours)
+    ]  # fmt: skip
+    return Table(head=head, rows=rows, align="<>", indent=2)
+
+
 def _seen(fleet: Fleet) -> Iterator[str]:
     """Say what clients of a language model see."""
     serving = fleet.serving
@@ -168,6 +225,9 @@ def parts(capacity: Capacity) -> Iterator[Part]:
         yield Said(lines=[*_notes(answer, capacity.prices)], indent=2)
         yield from _command(answer)
         if answer.fleets:
+            yield from ("", growth(answer, capacity))
+            if answer.demand.hours_per_s:
+                yield from ("", day(answer, capacity))
             name = answer.fleets[0].estimate.hardware
             title = f"GPUs of {name} by rate; {AXIS}"
             yield Drawing(title=title, lines=_drawn(answer))

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 import planner
 from planner.command import cli
 from planner.fleet import fleet as fleets
+from planner.fleet.answers import curve
+from planner.fleet.demand import Demand, Prices
 from planner.fleet.demand_file import read_demands, read_prices, read_share
-from planner.fleet.fleet import Demand, Prices, capacity, curve
+from planner.fleet.fleet import capacity
 from planner.fleet.queueing import most_rate, servers_needed, wait
 from planner.rendering import capacity as capacity_shown
 from planner.request.quantities import read_rate, read_time

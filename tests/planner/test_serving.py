@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 import planner
 from planner.command.cli import main
 from planner.engines.engine import Scheduling
-from planner.fleet.fleet import Answer, Capacity, Demand, capacity
+from planner.fleet.answers import Answer, Capacity
+from planner.fleet.demand import Demand
+from planner.fleet.fleet import capacity
 from planner.lowering import Chunk, lower_steps
 from planner.recommendation import estimate_plan, recommend_plans
 from planner.rendering import capacity as shown

@@ -1,0 +1,309 @@
+"""Fleets that were found for demands: what they cost, over a day too, and what growth takes."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from planner.fleet.demand import HOUR, Demand, Prices
+from planner.fleet.queueing import servers_needed
+from planner.fleet.spares import nodes_of, spares
+from planner.runners.launch import Launch
+from planner.search.clients import Serving
+from planner.search.estimate import PlanEstimate
+from topology.base import counted, format_number
+from topology.base.chart import Axis, Series, curves
+from topology.base.rows import as_frame, flat
+from topology.base.table import Drawing, Table
+from topology.base.values import dataclass
+from topology.catalogue import find_hardware
+
+THOUSAND: Final = 1000
+POINTS: Final = 13
+GROWTH: Final = (0.5, 1.0, 2.0, 4.0)
+"""Times the rate that a fleet is counted for."""
+IN_NOTEBOOKS: Final = (
+    "demand", "hardware", "plan", "engine", "replicas", "gpus", "response_s", "utilisation",
+    "cost_per_hour",
+)  # fmt: skip
+"""Columns of fleets that a notebook shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled:
+    """As many replicas of a fleet as another rate takes. cost_per_hour : None without a price."""
+
+    rate_per_s: float
+    replicas: int
+    gpus: int
+    nodes: int
+    cost_per_hour: float | None
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "rate_per_s": self.rate_per_s,
+            "replicas": self.replicas,
+            "gpus": self.gpus,
+            "nodes": self.nodes,
+            "cost_per_hour": self.cost_per_hour,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Replicas of one plan that meet a demand.
+
+    estimate : of one replica with `batch` requests at once. needed : replicas that serve the
+    demand; others stand by for them. response_s : within which the share asked for is done, with
+    no more than are needed. most_rate_per_s : that as many take in time. serving : what clients of
+    a language model see of one replica. runner : what runs it, as other programs know it; launch :
+    what to type for one replica. unfinished : what is exported makes no results yet.
+    """
+
+    demand: Demand
+    estimate: PlanEstimate
+    batch: int
+    needed: int
+    response_s: float
+    most_rate_per_s: float
+    prices: Prices | None = None
+    serving: Serving | None = None
+    runner: str = ""
+    launch: Launch | None = None
+    unfinished: bool = False
+
+    @property
+    def name(self) -> str:
+        """The hardware and the plan of a replica."""
+        return f"{self.estimate.hardware}: {self.estimate.plan}"
+
+    @property
+    def replicas(self) -> int:
+        """All of them, those that stand by too."""
+        return self._with(self.demand.rate_per_s, self.needed).replicas
+
+    @property
+    def gpus(self) -> int:
+        return self.estimate.gpus * self.replicas
+
+    @property
+    def nodes(self) -> int:
+        return self._with(self.demand.rate_per_s, self.needed).nodes
+
+    @property
+    def cost_per_hour(self) -> float | None:
+        """What all of it costs; None where no price is known."""
+        return self._with(self.demand.rate_per_s, self.needed).cost_per_hour
+
+    @property
+    def utilisation(self) -> float:
+        """Part of all places that are taken on average, in the busiest time."""
+        return self.busy(self.demand.rate_per_s)
+
+    def busy(self, rate_per_s: float) -> float:
+        """Return the part of all places that so many requests a second take on average."""
+        if self.serving is not None:
+            return rate_per_s / self.most_rate_per_s * self.needed / self.replicas
+        return rate_per_s * self.estimate.latency_s / (self.replicas * self.batch)
+
+    def _with(self, rate_per_s: float, needed: int) -> Scaled:
+        """Count what so many replicas and those that stand by for them take."""
+        estimate, spare = self.estimate, self.demand.spare
+        size = find_hardware(estimate.hardware).gpus
+        replicas = needed + spares(needed, spare, estimate.gpus, size)
+        nodes = nodes_of(needed, spare, estimate.gpus, size)
+        gpus = estimate.gpus * replicas
+        cost = self.prices.cost(estimate.hardware, gpus, nodes) if self.prices else None
+        return Scaled(
+            rate_per_s=rate_per_s, replicas=replicas, gpus=gpus, nodes=nodes, cost_per_hour=cost
+        )
+
+    def at(self, rate_per_s: float) -> Scaled | None:
+        """Count such replicas for another rate; None where it takes too many."""
+        demand, planned = self.demand, rate_per_s / (1 - self.demand.headroom)
+        if self.serving is not None:
+            count: int | None = max(1, math.ceil(planned / self.most_rate_per_s * self.needed))
+        else:
+            service = self.estimate.latency_s
+            places = servers_needed(planned, service, demand.slo_s, demand.share)
+            count = None if places is None else math.ceil(places / self.batch)
+        if count is None:
+            return None
+        more = rate_per_s >= demand.rate_per_s
+        return self._with(rate_per_s, (max if more else min)(count, self.needed))
+
+    @property
+    def growth(self) -> dict[float, Scaled | None]:
+        """Such replicas by times the rate that is asked for."""
+        return {times: self.at(times * self.demand.rate_per_s) for times in GROWTH}
+
+    @property
+    def hours(self) -> list[Scaled]:
+        """Such replicas by the hour of the day, where its rates are known."""
+        scaled = {rate: self.at(rate) for rate in set(self.demand.hours_per_s)}
+        return [hour for rate in self.demand.hours_per_s if (hour := scaled[rate]) is not None]
+
+    @property
+    def cost_per_thousand(self) -> float | None:
+        """What a thousand requests cost, over the whole day where its hours are known."""
+        if self.cost_per_hour is None:
+            return None
+        return self.cost_per_hour / HOUR / self.demand.mean_per_s * THOUSAND
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        estimate = self.estimate
+        return {
+            "hardware": estimate.hardware,
+            "plan": str(estimate.plan),
+            "gpus_per_replica": estimate.gpus,
+            "batch": self.batch,
+            "replicas": self.replicas,
+            "spare_replicas": self.replicas - self.needed,
+            "gpus": self.gpus,
+            "nodes": self.nodes,
+            "service_s": estimate.latency_s,
+            "service_interval_s": [
+                max(0.0, estimate.latency_s - estimate.half_width_s),
+                estimate.latency_s + estimate.half_width_s,
+            ],
+            "response_s": self.response_s,
+            "utilisation": self.utilisation,
+            "most_rate_per_s": self.most_rate_per_s,
+            "cost_per_hour": self.cost_per_hour,
+            "cost_per_thousand": self.cost_per_thousand,
+            "basis": estimate.basis_word,
+            "engine": self.runner,
+            "command": "" if self.launch is None else self.launch.line,
+            "growth": [
+                {"times": times, "months": self.demand.months_to(times), **scaled.to_dict()}
+                for times, scaled in self.growth.items()
+                if scaled is not None
+            ],
+            **({"serving": self.serving.to_dict()} if self.serving else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Fleets for one demand, the best one first, and hardware that has none with the reason."""
+
+    demand: Demand
+    fleets: tuple[Fleet, ...]
+    without: tuple[tuple[str, str], ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "demand": self.demand.to_dict(),
+            "fleets": [fleet.to_dict() for fleet in self.fleets],
+            "without": [{"hardware": name, "reason": why} for name, why in self.without],
+            **({"hours": [*self._hours()]} if self.fleets and self.demand.hours_per_s else {}),
+        }
+
+    def _hours(self) -> Iterator[dict[str, object]]:
+        """Write what the best fleet does in each hour, and how much of it would do."""
+        best = self.fleets[0]
+        for hour, scaled in enumerate(best.hours):
+            yield {"hour": hour, "utilisation": best.busy(scaled.rate_per_s), **scaled.to_dict()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Answers to all demands. Demands share no replicas."""
+
+    answers: tuple[Answer, ...]
+    prices: Prices | None = None
+
+    @property
+    def met(self) -> bool:
+        """Whether some hardware meets each demand."""
+        return all(answer.fleets for answer in self.answers)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the best fleets."""
+        return sum(answer.fleets[0].gpus for answer in self.answers if answer.fleets)
+
+    @property
+    def cost_per_hour(self) -> float | None:
+        """What the best fleets cost; None where one has no price."""
+        costs = [answer.fleets[0].cost_per_hour for answer in self.answers if answer.fleets]
+        return sum(cost for cost in costs if cost is not None) if None not in costs else None
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return a row of each fleet, the best one of each demand first."""
+        return [
+            {"demand": answer.demand.name, "rate_per_s": answer.demand.rate_per_s}
+            | flat(fleet.to_dict())
+            for answer in self.answers
+            for fleet in answer.fleets
+        ]
+
+    def to_frame(self) -> Any:  # noqa: ANN401  # of whichever package is there
+        """Return a data frame of pandas or polars; see `as_frame`."""
+        return as_frame(self.rows())
+
+    def _repr_html_(self) -> str:
+        from topology.base.page import notebook  # noqa: PLC0415  # for notebooks alone
+
+        rows = [[str(row[name]) for name in IN_NOTEBOOKS] for row in self.rows()]
+        drawn = [by_rate(answer, "{:.3g}/s".format) for answer in self.answers if answer.fleets]
+        table = Table(head=IN_NOTEBOOKS, rows=rows, align="<<<<>")
+        return notebook([table, *(Drawing(svg=svg) for svg in drawn)])
+
+    def __repr__(self) -> str:
+        return f"<Capacity: {counted(len(self.answers), 'demand')}, {counted(self.gpus, 'GPU')}>"
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "answers": [answer.to_dict() for answer in self.answers],
+            "gpus": self.gpus,
+            "cost_per_hour": self.cost_per_hour,
+            "currency": self.prices.currency if self.prices else None,
+        }
+
+
+def curve(fleet: Fleet) -> list[tuple[float, float]]:
+    """Count the GPUs of such replicas at an eighth of the rate, and up to eight times as much."""
+    wanted = fleet.demand.rate_per_s
+    rates = [wanted * 2.0 ** (6 * place / (POINTS - 1) - 3) for place in range(POINTS)]
+    counts = [(rate, fleet.at(rate)) for rate in rates]
+    return [(rate, float(scaled.gpus)) for rate, scaled in counts if scaled is not None]
+
+
+def by_rate(answer: Answer, write: Callable[[float], str]) -> str:
+    """Draw the GPUs of each fleet by rate; the rate asked for is set off. write : writes a rate."""
+    wanted = answer.demand.rate_per_s
+    axes = (
+        Axis(title="rate (logarithmic)", write=write, base=2, unit=wanted),
+        Axis(title="GPUs", write=format_number),
+    )
+    series = [
+        Series(
+            name=fleet.name,
+            points=[
+                (rate, gpus, f"{write(rate)} takes {counted(round(gpus), 'GPU')}")
+                for rate, gpus in curve(fleet)
+            ],
+            shape="steps",
+        )
+        for fleet in answer.fleets
+    ]
+    return curves("GPUs by rate", series, axes, (wanted, f"asked: {write(wanted)}"))
+
+
+def words(fleet: Fleet) -> str:
+    """Say what to set up, in a line.
+
+    >>> from planner.fleet.fleet import capacity
+    >>> from planner.request.request import Request
+    >>> demand = Demand(name="a", request=Request(model="flux"), rate_per_s=1.0, slo_s=10.0)
+    >>> words(capacity([demand], ["h100-sxm"]).answers[0].fleets[0]).partition(" of ")[0]
+    '5 replicas'
+    """
+    estimate = fleet.estimate
+    places = f", {fleet.batch} requests at once" if fleet.batch > 1 else ""
+    replicas = f"{counted(fleet.replicas, 'replica')} of {estimate.plan}"
+    return f"{replicas} on {fleet.gpus} x {estimate.hardware}{places}"

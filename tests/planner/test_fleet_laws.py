@@ -1,0 +1,170 @@
+"""Fleets by what may fail, by growth and by the hours of a day: laws and known answers."""
+
+import json
+from dataclasses import replace
+from math import ceil
+
+import pytest
+from commands import run
+
+import planner
+from planner.fleet import fleet as fleets
+from planner.fleet.answers import GROWTH
+from planner.fleet.demand import Demand, Prices
+from planner.fleet.demand_file import read_demands, read_hours, read_prices
+from planner.fleet.fleet import capacity
+from planner.fleet.spares import nodes_of, spares
+from planner.request.request import Request
+from topology.base import InputError
+
+KINDS = ("h100-sxm", "b200")
+PRICES = Prices(currency="EUR", gpu_hour={"h100-sxm": 2.0}, node_hour={"b200": 40.0})
+DEMAND = Demand(name="a", request=Request(model="flux.1-dev"), rate_per_s=1.0, slo_s=10.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def searched_once():
+    """Demands of this file that ask for the same share what was found for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        searched = fleets._Fastest()  # noqa: SLF001
+        patch.setattr(fleets, "_Fastest", lambda: searched)
+        yield
+
+
+def best(prices=None, kinds=("h100-sxm",), **changed):
+    (answer,) = capacity([replace(DEMAND, **changed)], kinds, prices).answers
+    return answer.fleets[0]
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3, 8, 16])
+@pytest.mark.parametrize("needed", range(1, 20))
+def test_what_stands_by_for_a_node_is_enough_whichever_fails(gpus, needed):
+    """Replicas spread over their nodes as evenly as can be, of which the fullest fails."""
+    width, holds = ceil(gpus / 8), max(1, 8 // gpus)
+    places = nodes_of(needed, "node", gpus, 8) // width
+    replicas = needed + spares(needed, "node", gpus, 8)
+
+    assert replicas <= places * holds
+    assert replicas - ceil(replicas / places) >= needed
+    assert places == ceil(needed / holds) + 1
+
+
+@pytest.mark.parametrize("spare", ["", "replica", "node"])
+@pytest.mark.parametrize("prices", [None, PRICES])
+def test_more_that_is_asked_for_never_takes_less(spare, prices):
+    def least(**changed):
+        fleet = best(prices, KINDS, spare=spare, **changed)
+        return fleet.gpus if prices is None else fleet.cost_per_hour
+
+    for name, rising in (
+        ("rate_per_s", (0.01, 0.4, 1.0, 1.9, 2.0, 2.6, 7.0, 30.0)),
+        ("slo_s", (60.0, 12.0, 6.0, 4.0, 2.0)),
+        ("headroom", (0.0, 0.1, 0.5, 0.9)),
+        ("share", (0.5, 0.9, 0.999)),
+    ):
+        taken = [least(**{name: value}) for value in rising]
+        assert taken == sorted(taken), name
+
+
+@pytest.mark.parametrize("rate", [0.1, 1.0, 5.0])
+def test_what_may_fail_takes_more(rate):
+    none, one, node = (best(rate_per_s=rate, spare=spare) for spare in ("", "replica", "node"))
+
+    assert one.replicas == none.replicas + 1
+    assert none.gpus < one.gpus <= node.gpus
+    assert one.needed == node.needed == none.replicas
+    assert none.response_s == one.response_s == node.response_s
+    assert one.utilisation < none.utilisation
+
+
+def test_growth_is_what_a_fleet_of_that_rate_takes():
+    one = best(spare="replica", headroom=0.2)
+
+    assert tuple(one.growth) == GROWTH
+    for times, scaled in one.growth.items():
+        assert scaled.gpus == best(spare="replica", headroom=0.2, rate_per_s=times).gpus
+    assert one.growth[1.0].gpus == one.gpus
+    assert replace(one.demand, growth_per_month=1.0).months_to(4.0) == pytest.approx(2.0)
+
+
+def test_the_busiest_hour_rules_and_the_day_is_paid():
+    hours = (0.0, *(0.5,) * 22, 1.0)
+    flat, day = best(PRICES), best(PRICES, hours_per_s=hours)
+    by_hour = day.hours
+
+    assert day.gpus == flat.gpus == by_hour[-1].gpus
+    assert by_hour[0].replicas == 1
+    assert by_hour[1] == day.growth[0.5]
+    assert day.busy(0.5) == pytest.approx(day.utilisation / 2)
+    assert day.cost_per_thousand == pytest.approx(flat.cost_per_thousand * 24 / 12)
+
+
+def test_nodes_are_paid_whole():
+    one = best(PRICES, ("b200",), rate_per_s=5.0)
+
+    assert one.gpus % 8
+    assert one.cost_per_hour == 40.0 * ceil(one.gpus / 8)
+
+
+def test_a_file_says_of_each_demand_what_may_fail_and_when_requests_come(tmp_path):
+    counts = [0] * 12 + [3600] * 12
+    (tmp_path / "day.csv").write_text("hour,requests\n" + "\n".join(f"x,{n}" for n in counts))
+    text = f"""
+[[demand]]
+model = "flux"
+hours = "{tmp_path / "day.csv"}"
+slo = "10 s"
+spare = "node"
+headroom = 0.25
+growth_per_month = 0.1
+"""
+    (file := tmp_path / "d.toml").write_text(text)
+    code, table, _ = run("capacity", "--demand", str(file))
+    _, raw, _ = run("capacity", "--demand", str(file), "--format", "json")
+    (answer,) = json.loads(raw)["answers"]
+    asked = {"spare": "node", "headroom": 0.25, "growth_per_month": 0.1, "hours": counts}
+    found = planner.capacity(model="flux", slo="10 s", **asked)
+
+    assert code == 0
+    assert found.to_dict()["answers"] == [answer]
+    assert answer["demand"]["rate_per_s"] == 1.0
+    assert len(answer["hours"]) == 24
+    assert answer["fleets"][0]["spare_replicas"] > 0
+    assert [one["times"] for one in answer["fleets"][0]["growth"]] == [*GROWTH]
+    for said in ("a node to spare, 25 % headroom", "x4: 4/s", "month", "would do"):
+        assert said in table
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('rate = "1/s"\nspare = "nodes"', "spare: got 'nodes', wanted 'replica' or 'node'"),
+        ('rate = "1/s"\nheadroom = 1', "headroom: got 1, wanted more than 0 and less than 1"),
+        ('rate = "1/s"\nheadroom = "20 %"', "headroom: got '20 %'"),
+        ('rate = "1/s"\ngrowth_per_month = -0.1', "growth_per_month: got -0.1, wanted more"),
+        (f'rate = "1/s"\nhours = {[1] * 24}', "rate: got one beside hours, wanted a rate"),
+        ("", "rate: got none, wanted a rate"),
+        ("hours = [1, 2, 3]", "hours: got 3 hours, wanted requests of 24 hours"),
+        ("hours = 3", "hours: got 3, wanted requests of 24 hours"),
+        (f"hours = {[0] * 24}", "hours: got no requests, wanted some"),
+        (f"hours = {[-1, *[1] * 23]}", "hours: got -1 in hour 1, wanted requests, from 0"),
+        (f"hours = [nan, {str([1] * 23)[1:]}", "hours: got nan in hour 1"),
+        ('hours = "/no/such.csv"', "hours: got '/no/such.csv', No such file or directory"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_key(line, said):
+    with pytest.raises(InputError, match=r"d\.toml, demand 1: ") as caught:
+        read_demands(f'[[demand]]\nmodel = "flux"\nslo = "9 s"\n{line}\n', "d.toml")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_of_hours_and_prices_say_what_they_lack(tmp_path):
+    (file := tmp_path / "day.csv").write_text("hour,count\n0,1\n")
+    with pytest.raises(InputError, match="got no column requests, wanted one"):
+        read_hours(str(file))
+    both = "[gpu_hour]\nb200 = 1\n[node_hour]\nb200 = 8\n"
+    with pytest.raises(InputError, match="b200: got a price of a GPU and one of a node"):
+        read_prices(both, "p.toml")
+    with pytest.raises(InputError, match="node_hour: got 3, wanted prices by kind"):
+        read_prices("node_hour = 3", "p.toml")
