@@ -2,14 +2,18 @@
 
 import json
 from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import testpastes as pastes
 from testpastes import cpu_xml, gpu_xml, link_xml, net_xml, pci_xml, topology_xml
 
-from topology.catalogue import find_hardware
+from topology.base import InputError
+from topology.catalogue import all_hardware, find_hardware
+from topology.drawing import markdown
 from topology.drawing.report import tree
-from topology.machine import fabric
+from topology.machine import fabric, machine_of
 from topology.machine.paths import PathType, path_types
 from topology.readers import read_topology
 
@@ -239,9 +243,55 @@ def test_xml_between_other_lines_keeps_its_line_numbers():
         read_topology(text)
 
 
-def test_what_was_written_is_read_again():
-    machine = read_topology(pastes.PAIRS, hardware=find_hardware("rtx-a6000"))
-    again = read_topology(json.dumps(machine.to_dict()))
+TEXTS = [text for text in vars(pastes).values() if isinstance(text, str) and "GPU0" in text]
+XML = [pastes.switched_xml(), pastes.GRAPHS, pastes.smi_xml(pastes.smi_gpu_xml("1", "L4", 1))]
+PASTED = f"hosts = 1\nhardware = 'v100-sxm'\ntopology = '''\n{pastes.DEGRADED}'''\n"
+FILES = ["hosts = 1\nhardware = 'h20'", PASTED]
 
-    assert again.to_dict()["links"] == machine.to_dict()["links"]
-    assert again.gpus == machine.gpus
+
+def test_what_was_written_is_read_again():
+    """The same machine, of every form of text and of all hardware that has a name."""
+    read = []
+    for text in (*TEXTS, pastes.cube_mesh(), *XML, *FILES):
+        with suppress(InputError):
+            read.append(read_topology(text))
+    assert len(read) > len(TEXTS)
+    for machine in (*read, *map(machine_of, all_hardware().values())):
+        again = read_topology(json.dumps(machine.to_dict()))
+        assert again == replace(machine, name="machine")
+
+
+def test_rows_that_somebody_changed_count_before_the_graph():
+    written = read_topology(pastes.PAIRS, hardware=find_hardware("rtx-a6000")).to_dict()
+    written["links"][0]["bandwidth_bytes_per_s"] = 1e9
+    again = read_topology(json.dumps(written))
+
+    assert (again.pairs[0].bandwidth, again.pairs[0].basis) == (1e9, "told")
+
+
+@pytest.mark.parametrize(
+    ("part", "changed"),
+    [
+        ("edges", {"b": "nowhere"}),
+        ("edges", {"count": 0}),
+        ("edges", {"kind": "rope"}),
+        ("edges", {"bandwidth": {"value": 1e30, "kind": "derived", "source": "x"}}),
+        ("gpus", {"name": "GPU1"}),
+        ("gpus", {"capability": "80"}),
+        ("gpus", {"host": 1}),
+        ("nodes", {"colour": "red"}),
+    ],
+)
+def test_a_graph_that_could_not_have_been_written_is_refused(part, changed):
+    written = read_topology(pastes.PAIRS).to_dict()
+    written["graph"][part][0] |= changed
+    with pytest.raises(InputError, match="JSON: graph: "):
+        read_topology(json.dumps(written))
+
+
+def test_names_in_files_of_ours_cannot_write_to_a_terminal():
+    text = json.dumps(read_topology(pastes.PAIRS).to_dict())
+    machine = read_topology(text.replace("GPU0", "GPU\\u001b[2J"))
+
+    assert machine.gpus[0].name == "GPU\\x1b[2J"
+    assert "\x1b" not in markdown(machine)

@@ -23,6 +23,7 @@ from topology.base.files import (
     is_file,
     is_text,
     place,
+    printable,
     read_up_to,
     shipped_table,
     text_of,
@@ -59,6 +60,6 @@ __all__ = [
     "UncalibratedError", "beside", "check_keys", "content", "counted", "decoded", "environment",
     "format_bytes", "format_interval", "format_number", "format_seconds", "held", "is_file",
     "is_text", "near", "number_in", "one_line", "parse", "parse_bytes", "parse_rate", "place",
-    "read_choice", "read_sourced", "read_up_to", "shipped_table", "shown", "text_of", "toml_of",
-    "unknown", "write_new", "write_whole",
+    "printable", "read_choice", "read_sourced", "read_up_to", "shipped_table", "shown", "text_of",
+    "toml_of", "unknown", "write_new", "write_whole",
 ]  # fmt: skip

@@ -36,8 +36,7 @@ def one_line(text: str) -> str:
     >>> one_line("a\tb \x1b[2J"), len(one_line("x" * 10**6))
     ('a b \\x1b[2J', 143)
     """
-    plain = "".join(map(_plain, " ".join(text.split())))
-    short = _WORD.sub(r"\1...\2", plain)
+    short = _WORD.sub(r"\1...\2", "".join(map(plain, " ".join(text.split()))))
     return short if len(short) <= _LONGEST else f"{short[:_LONGEST]}..."
 
 
@@ -53,7 +52,8 @@ def shown(value: object) -> str:
         return f"an {type(value).__name__} that cannot be written"
 
 
-def _plain(character: str) -> str:
+def plain(character: str) -> str:
+    """Write a character so that it does nothing to a terminal."""
     if character.isprintable():
         return character
     return character.encode("unicode_escape").decode()

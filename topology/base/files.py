@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
-from topology.base.errors import InputError, TopologyError
+from topology.base.errors import InputError, TopologyError, plain
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -115,13 +115,30 @@ def toml_of(text: str) -> dict[str, Any]:
     if _DEEP_KEY.search(text):
         raise InputError(f"got a key of more than {_MOST_PARTS} parts")
     try:
-        return tomllib.loads(text)
+        return cast("dict[str, Any]", printable(tomllib.loads(text)))
     except tomllib.TOMLDecodeError as error:
         raise InputError(" ".join(str(error).split())[:120]) from None
     except RecursionError:
         raise InputError("got lists or tables in each other, too deep to read") from None
     except ValueError:
         raise InputError("got a number of thousands of digits") from None
+
+
+def printable(value: object) -> object:
+    r"""Escape control characters in what was parsed, save the ends of lines of a text in it.
+
+    >>> printable({"name": ["GPU0\x1b[2J"]})
+    {'name': ['GPU0\\x1b[2J']}
+    """
+    if isinstance(value, str):
+        return value if value.isprintable() else "".join(map(_escaped, value))
+    if isinstance(value, dict):
+        return {printable(key): printable(inner) for key, inner in value.items()}
+    return [printable(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _escaped(character: str) -> str:
+    return character if character in "\n\r\t" else plain(character)
 
 
 def _kind(path: Path) -> str:

@@ -5,8 +5,8 @@ of it a cluster has; nothing here is ever as large as the cluster.
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Collection
+from dataclasses import asdict, fields, is_dataclass, replace
 from functools import partial
 from typing import Final, Literal
 
@@ -347,7 +347,11 @@ class Machine:
         return facts(shown).html()
 
     def to_dict(self) -> dict[str, object]:
-        """List hosts, GPUs and links; every pair of GPUs of one host appears once."""
+        """List hosts, GPUs and links; every pair of GPUs of one host appears once.
+
+        graph : of one host, all of it in fields that differ from their usual values, so that what
+        is read again is the same machine.
+        """
         copies = range(self.copies)
         rows = self.copies * (len(self.gpus) + len(self.nics) + len(self.pairs))
         if rows > _MOST_ROWS:
@@ -392,6 +396,7 @@ class Machine:
             ],
             "assumptions": list(self.assumptions),
             "warnings": list(self.warnings),
+            **({"graph": _fields(self, _GRAPH)} if self.hosts == 1 else {}),
         }
 
     def _gpu_row(self, copy: int, gpu: Gpu) -> dict[str, object]:
@@ -418,6 +423,32 @@ class Machine:
             "numa": nic.numa,
             "bandwidth_bytes_per_s": nic.bandwidth.value if nic.bandwidth else None,
         }
+
+
+_GRAPH: Final = (
+    "gpus",
+    "nics",
+    "nodes",
+    "edges",
+    "pairs",
+    "nccl_graphs",
+    "peers",
+    "reached",
+    "cluster",
+)
+
+
+def _fields(value: object, names: Collection[str] = ()) -> object:
+    """Write a value as JSON, of a class the fields that differ from their defaults."""
+    if isinstance(value, tuple):
+        return list(map(_fields, value))
+    if not is_dataclass(value):
+        return value
+    return {
+        one.name: _fields(getattr(value, one.name))
+        for one in fields(value)
+        if (one.name in names or not names) and getattr(value, one.name) != one.default
+    }
 
 
 def _joined(edge: Edge, kind: PairKind) -> Pair:

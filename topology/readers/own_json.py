@@ -12,6 +12,7 @@ from topology.base import (
     BytesPerSecond,
     Sourced,
     TopologyError,
+    printable,
     unknown,
 )
 from topology.catalogue import Hardware, Paced, check_pcie_generation
@@ -24,9 +25,8 @@ _SPEED: Final = "bandwidth_bytes_per_s"
 Row: TypeAlias = Mapping[str, Any]
 
 
-def read_own(text: str, catalogue: Mapping[str, Hardware]) -> Reading:
-    """Read what ``to_dict`` gives of a single host; `catalogue` knows the hardware it names."""
-    table = _document(text)
+def read_own(table: Row, catalogue: Mapping[str, Hardware]) -> Reading:
+    """Read the rows that ``to_dict`` gives of a host; `catalogue` knows the hardware it names."""
     gpus = _rows(table, "gpus")
     names = {_text(row, "name") for row in gpus}
     nics = tuple(map(_nic, _rows(table, "nics") if "nics" in table else ()))
@@ -55,9 +55,13 @@ def read_own(text: str, catalogue: Mapping[str, Hardware]) -> Reading:
     )
 
 
-def _document(text: str) -> Row:
+def document_in(text: str) -> Row:
+    """Read the JSON of a single host.
+
+    Raises TopologyError if it is none.
+    """
     try:
-        table = json.loads(text)
+        table = printable(json.loads(text))
     except (json.JSONDecodeError, RecursionError) as error:
         raise TopologyError(f"JSON: {str(error)[:100]}") from None
     except ValueError:

@@ -1,7 +1,7 @@
 """The machine that a person means: a text, a file, a catalogue name, or the one this runs on."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,8 @@ from topology.readers.assemble import Choices, assemble, finished
 from topology.readers.cluster import build_cluster, host_of, read_cluster
 from topology.readers.detect import detect
 from topology.readers.nccl import graphs_machine, read_graph_lines, read_graphs, read_system
-from topology.readers.own_json import read_own
+from topology.readers.own_graph import machine_in
+from topology.readers.own_json import document_in, read_own
 from topology.readers.reading import Label, Reading
 from topology.readers.smi_xml import Listing, read_listing, read_smi
 from topology.readers.topo_matrix import find_tables, plain_lines, read_matrices
@@ -103,12 +104,21 @@ def read_text(text: str, choices: Choices) -> Machine:
     if start.startswith("<") or _ROOT.search(text):
         return finished(_xml(text, choices), choices)
     if start.startswith(("{", "[")) and not find_tables(plain_lines(text)):
-        return finished(assemble(read_own(start, choices.catalogue), choices), choices)
+        return _own(document_in(start), choices)
     if _HARDWARE.search(text):
         raise TopologyError(f"{choices.name}: got hardware, wanted a machine: give it as hardware")
     if _CLUSTER.search(text):
         return _cluster(text, choices)
     return finished(_pasted(plain_lines(text), choices), choices)
+
+
+def _own(table: Mapping[str, object], choices: Choices) -> Machine:
+    """Take the machine as it was written, unless its rows were changed or the user says more."""
+    machine = machine_in(table, choices.name, choices.catalogue)
+    kind = choices.hardware and choices.hardware.name
+    if machine and kind in (None, machine.hardware) and not choices.pcie_generation:
+        return machine
+    return finished(assemble(read_own(table, choices.catalogue), choices), choices)
 
 
 def _xml(text: str, choices: Choices) -> Machine:

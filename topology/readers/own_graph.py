@@ -1,0 +1,135 @@
+"""The graph in what this program writes as JSON: the machine as it was, where the rows are too."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import (
+    Any,
+    Final,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from topology.base import FASTEST_LINK, SLOWEST_LINK, CatalogueError, TopologyError
+from topology.catalogue import Hardware
+from topology.machine import (
+    Cluster,
+    Edge,
+    Gpu,
+    Machine,
+    NcclGraph,
+    Nic,
+    Node,
+    Pair,
+    PeerStatus,
+    Reached,
+)
+
+_PARTS: Final[Mapping[str, type]] = {
+    "gpus": Gpu, "nics": Nic, "nodes": Node, "edges": Edge, "pairs": Pair,
+    "nccl_graphs": NcclGraph, "peers": PeerStatus, "reached": Reached,
+}  # fmt: skip
+_MOST: Final = 10**18
+_LONGEST: Final = 1000
+Kind = TypeVar("Kind")
+Table: TypeAlias = Mapping[str, Any]
+
+
+def machine_in(table: Table, name: str, catalogue: Mapping[str, Hardware]) -> Machine | None:
+    """Give the machine whose graph a document has, None where there is none or rows were changed.
+
+    Raises
+    ------
+    TopologyError
+        If the graph is none; the message names the place.
+    """
+    graph = table.get("graph")
+    if graph is None:
+        return None
+    if not isinstance(graph, dict) or not graph.keys() <= {*_PARTS, "cluster"}:
+        raise TopologyError(f"JSON: graph: wanted a table of {', '.join(_PARTS)}")
+    parts: dict[str, Any] = {
+        key: tuple(_list(kind, graph.get(key, []), key)) for key, kind in _PARTS.items()
+    }
+    machine = Machine(
+        name=name,
+        source=_value(str, table.get("source"), "source"),
+        cluster=_value(Cluster, graph["cluster"], "cluster") if "cluster" in graph else None,
+        assumptions=tuple(_list(str, table.get("assumptions"), "assumptions")),
+        warnings=tuple(_list(str, table.get("warnings"), "warnings")),
+        **parts,
+    )
+    _check(machine, catalogue)
+    said = machine.to_dict()
+    same = bool(machine.gpus) and all(
+        table.get(key) == value for key, value in said.items() if key != "name"
+    )
+    return machine if same else None
+
+
+def _check(machine: Machine, catalogue: Mapping[str, Hardware]) -> None:
+    """Refuse a graph that could not have been written."""
+    parts: tuple[Gpu | Nic | Node, ...] = (*machine.gpus, *machine.nics, *machine.nodes)
+    names = {part.name for part in parts}
+    if len(names) < len(parts) or any(part.host for part in parts):
+        raise TopologyError("JSON: graph: two parts have one name, or are of two hosts")
+    links = [(one.a, one.b, one.count, one.bandwidth.value) for one in machine.edges]
+    links += [(one.a, one.b, one.count, one.bandwidth) for one in machine.pairs]
+    for a, b, count, rate in links:
+        joins = {a, b} <= names and a != b and count > 0
+        if not joins or not SLOWEST_LINK <= rate <= FASTEST_LINK:
+            raise TopologyError(f"JSON: graph: {a[:40]}-{b[:40]} is no link")
+    for gpu in machine.gpus:
+        if gpu.hardware is not None and gpu.hardware not in catalogue:
+            raise TopologyError(
+                f"JSON: graph: {gpu.name[:40]}: unknown hardware {gpu.hardware[:40]!r}"
+            )
+
+
+def _list(kind: type[Kind], rows: object, where: str) -> Iterator[Kind]:
+    if not isinstance(rows, list):
+        raise TopologyError(f"JSON: {where}: wanted a list")
+    for number, row in enumerate(rows):
+        yield _value(kind, row, f"{where} {number}")
+
+
+def _value(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401  # of the type that is asked
+    """Read a value of the type that a field has."""
+    if is_dataclass(hint):
+        return _record(hint, value, where)
+    kind = getattr(hint, "__supertype__", hint)
+    if get_origin(kind) is not Literal and (options := get_args(kind)):
+        return _value(next(one for one in options if one is not type(None)), value, where)
+    if not _fits(kind, value):
+        raise TopologyError(f"JSON: graph: {where}: got {str(value)[:40]!r}")
+    return value
+
+
+def _fits(kind: object, value: object) -> bool:
+    if kind is str:
+        return isinstance(value, str) and len(value) <= _LONGEST
+    if kind is bool:
+        return isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST
+    if kind is float:
+        return type(value) in (int, float) and 0 <= cast(float, value) <= _MOST
+    return value in get_args(kind)
+
+
+def _record(kind: Any, row: object, where: str) -> object:  # noqa: ANN401  # a class of values
+    if not isinstance(row, dict):
+        raise TopologyError(f"JSON: graph: {where}: wanted a table")
+    hints = get_type_hints(kind)
+    known = {field.name for field in fields(kind)}
+    if not row.keys() <= known:
+        raise TopologyError(f"JSON: graph: {where}: got keys that it does not have")
+    values = {name: _value(hints[name], value, f"{where}: {name}") for name, value in row.items()}
+    try:
+        return cast(object, kind(**values))
+    except (TypeError, CatalogueError) as error:
+        raise TopologyError(f"JSON: graph: {where}: {error}") from None
