@@ -5,7 +5,6 @@ The one place that may reach up to `validate`, and only when a command needs it.
 
 import argparse
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -14,6 +13,7 @@ from typing import Final, NoReturn, cast
 from planner.command.files import at_work, own_version, write
 from planner.command.options import DONE, NO, Answer, Command, Parser, settle_format
 from topology.base import InputError, ModelError, unknown
+from topology.base.shell import shell_word
 
 BAD_INPUT, INTERRUPTED = 2, 130
 SHELLS: Final = ("bash", "zsh", "tcsh")
@@ -52,7 +52,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     if not words or words[0] == "help":
         words = [*words[1:], "--help"]
     options = parser_of(words[0]).parse_args(words)
-    options.typed = shlex.join(["planner", *map(_short, words)])
+    options.typed = " ".join(map(shell_word, ["planner", *map(_short, words)]))
     settle_format(options)
     return options
 

@@ -146,8 +146,8 @@ def _from_path(text: str) -> Model:
     if what == "file" and path.suffix == ".onnx":
         return _from_graph(path)
     if what == "file":
-        name = _folder_name(path.parent) if path.name == "config.json" else path.stem
-        return _configured(_config(path), name=_shown(name))
+        name = _folder_name(path.parent) if path.name == "config.json" else _shown(path.stem)
+        return _configured(_config(path), name=name)
     if os.sep in text and near(text, repositories()):
         raise unknown("model", text, repositories())
     if path.suffix == ".json" or os.sep in text:

@@ -17,6 +17,7 @@ from planner.runners.launch_settings import Settings, settings_of
 from planner.runners.refusal import group_copies, refusal_of
 from planner.scenario.deployment import usual_precision
 from planner.scenario.scenario import Scenario
+from topology.base.shell import path_word, shell_path, shell_word
 from topology.base.values import dataclass
 
 MODES: Final = {EAGER: "eager", "torch-compile": "compile", "torch-graph": "graph"}
@@ -93,12 +94,12 @@ def _ours(scenario: Scenario, plan: Plan) -> str:
     if request.precision == usual_precision(scenario.model, request):
         request = replace(request, precision=None)
     name = request.model_name if known_as(request.model_name) else request.model_path
-    parts = [f"--model {shlex.quote(name)}", f"--plan {plan}"]
+    parts = [f"--model {shell_path(name)}", f"--plan {plan}"]
     runtime = scenario.deployment.runtime.name
     if runtime in MODES:
         flags = [*_asked_flags(request, VALIDATED), "--backend torch", f"--mode {MODES[runtime]}"]
         return " ".join(["planner validate", *parts, *flags])
-    folder = shlex.quote(f"{scenario.model.name}-{plan}".replace("/", "-"))
+    folder = shell_path(f"{scenario.model.name}-{plan}".replace("/", "-"))
     flags = [*_asked_flags(request, BUILT), f"--output {folder}"]
     return " ".join(["planner export", *parts, *flags])
 
@@ -113,7 +114,7 @@ def _asked_flags(request: Request, names: Sequence[str]) -> Iterator[str]:
         if isinstance(value, bool):
             yield flag if value else flag.replace("--", "--no-")
         elif isinstance(value, str | int) and value != "":
-            yield f"{flag} {shlex.quote(str(value))}"
+            yield f"{flag} {shell_path(str(value))}"
 
 
 def launch_lines(
@@ -206,7 +207,7 @@ def _command(
         note = several.replicas_note if whole else several.note
     repository = settings.folder or limits.name or model.repository or model.name
     filled = command.format(
-        repo=shlex.quote(repository),
+        repo=shell_path(repository),
         script=limits.script,
         words=limits.words,
         gpus=plan.gpus,
@@ -276,11 +277,11 @@ def _flags(
 
 def _speculation(flags: str, settings: Settings) -> str:
     """Fill in who drafts how many tokens, in words of a shell; JSON is one of them."""
-    words = []
+    words, path = [], path_word(settings.draft)
     for word in flags.split():
-        draft = json.dumps(settings.draft)[1:-1] if word.startswith('{"') else settings.draft
+        draft = json.dumps(path)[1:-1] if word.startswith('{"') else path
         filled = word.replace("{n}", str(settings.drafted)).replace("{draft}", draft)
-        words.append(shlex.quote(filled.replace("{all}", str(settings.drafted + 1))))
+        words.append(shell_word(filled.replace("{all}", str(settings.drafted + 1))))
     return " ".join(words)
 
 
