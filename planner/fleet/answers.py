@@ -1,10 +1,11 @@
 """Fleets that were found for demands: what they cost, over a day too, and what growth takes."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from planner.fleet.demand import HOUR, Demand, Prices
+from planner.fleet.packing import FilledNode, Pile, pack
 from planner.fleet.queueing import servers_needed
 from planner.fleet.spares import nodes_of, spares
 from planner.runners.launch import Launch
@@ -78,6 +79,11 @@ class Fleet:
         return f"{self.estimate.hardware}: {self.estimate.plan}"
 
     @property
+    def size(self) -> int:
+        """GPUs of a node."""
+        return find_hardware(self.estimate.hardware).gpus
+
+    @property
     def replicas(self) -> int:
         """All of them, those that stand by too."""
         return self._with(self.demand.rate_per_s, self.needed).replicas
@@ -109,9 +115,8 @@ class Fleet:
     def _with(self, rate_per_s: float, needed: int) -> Scaled:
         """Count what so many replicas and those that stand by for them take."""
         estimate, spare = self.estimate, self.demand.spare
-        size = find_hardware(estimate.hardware).gpus
-        replicas = needed + spares(needed, spare, estimate.gpus, size)
-        nodes = nodes_of(needed, spare, estimate.gpus, size)
+        replicas = needed + spares(needed, spare, estimate.gpus, self.size)
+        nodes = nodes_of(needed, spare, estimate.gpus, self.size)
         gpus = estimate.gpus * replicas
         cost = self.prices.cost(estimate.hardware, gpus, nodes) if self.prices else None
         return Scaled(
@@ -209,6 +214,31 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """Fleets of all demands on the same nodes, which are paid whole, and those of each on its own.
+
+    nodes : a part of a replica counts as one, where a replica is larger than a node.
+    gpus, cost_per_hour : of whole nodes; those of fleets apart likewise.
+    """
+
+    nodes: tuple[FilledNode, ...]
+    gpus: int
+    cost_per_hour: float | None
+    gpus_apart: int
+    cost_per_hour_apart: float | None
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "nodes": [node.to_dict() for node in self.nodes],
+            "gpus": self.gpus,
+            "cost_per_hour": self.cost_per_hour,
+            "gpus_apart": self.gpus_apart,
+            "cost_per_hour_apart": self.cost_per_hour_apart,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     """Answers to all demands. Demands share no replicas."""
 
@@ -230,6 +260,13 @@ class Capacity:
         """What the best fleets cost; None where one has no price."""
         costs = [answer.fleets[0].cost_per_hour for answer in self.answers if answer.fleets]
         return sum(cost for cost in costs if cost is not None) if None not in costs else None
+
+    @property
+    def shared(self) -> Together | None:
+        """All demands on nodes that they share; None of one demand, or where one is not met."""
+        if len(self.answers) == 1 or not self.met:
+            return None
+        return _shared(self.answers, self.prices)
 
     def rows(self) -> list[dict[str, object]]:
         """Return a row of each fleet, the best one of each demand first."""
@@ -262,7 +299,50 @@ class Capacity:
             "gpus": self.gpus,
             "cost_per_hour": self.cost_per_hour,
             "currency": self.prices.currency if self.prices else None,
+            **({"shared": shared.to_dict()} if (shared := self.shared) else {}),
         }
+
+
+def _shared(answers: Sequence[Answer], prices: Prices | None) -> Together | None:
+    """Pack the replicas of all demands onto nodes, each demand on the kind that suits all."""
+    fleets = [fleet for answer in answers for fleet in answer.fleets]
+    sizes = {fleet.estimate.hardware: fleet.size for fleet in fleets}
+    prices_of = {name: prices.cost(name, sizes[name], 1) if prices else None for name in sizes}
+    priced = {name: cost for name, cost in prices_of.items() if cost is not None}
+    costs = priced if priced.keys() == sizes.keys() else sizes
+    nodes = pack([_pile(fleet) for fleet in fleets], sizes, costs)
+    if nodes is None:
+        return None
+    best = [
+        min(answer.fleets, key=lambda fleet: fleet.nodes * costs[fleet.estimate.hardware])
+        for answer in answers
+    ]
+    together = [(node.hardware, node.count) for node in nodes]
+    apart = [(fleet.estimate.hardware, fleet.nodes) for fleet in best]
+
+    def money(counts: Sequence[tuple[str, int]]) -> float | None:
+        return sum(count * priced[name] for name, count in counts) if costs is priced else None
+
+    return Together(
+        nodes=tuple(nodes),
+        gpus=sum(count * sizes[name] for name, count in together),
+        cost_per_hour=money(together),
+        gpus_apart=sum(count * sizes[name] for name, count in apart),
+        cost_per_hour_apart=money(apart),
+    )
+
+
+def _pile(fleet: Fleet) -> Pile:
+    """Say what a fleet puts on nodes: replicas, or parts of them that take a node each."""
+    gpus, size = fleet.estimate.gpus, fleet.size
+    few = fleet.demand.spare == "node" and fleet.needed < size // gpus
+    return Pile(
+        demand=fleet.demand.name,
+        hardware=fleet.estimate.hardware,
+        gpus=min(gpus, size),
+        count=fleet.replicas * math.ceil(gpus / size),
+        most=fleet.needed if few else 0,
+    )
 
 
 def curve(fleet: Fleet) -> list[tuple[float, float]]:

@@ -5,7 +5,17 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from planner.fleet.answers import GROWTH, Answer, Capacity, Fleet, Scaled, by_rate, curve, words
+from planner.fleet.answers import (
+    GROWTH,
+    Answer,
+    Capacity,
+    Fleet,
+    Scaled,
+    Together,
+    by_rate,
+    curve,
+    words,
+)
 from planner.fleet.demand import Demand, Prices
 from planner.plan_charts import memory, timelines
 from planner.rendering.engines import UNFINISHED
@@ -20,7 +30,7 @@ from topology.catalogue import find_hardware
 COST: Final = ("an hour", "per 1000")
 ASSUMED: Final = (
     "requests come at random, and in the order in which they come each takes the next free place "
-    "of a replica; GPUs of one demand serve no other"
+    "of a replica; each replica serves one demand"
 )
 MANY: Final = 10**9  # above which nobody counts digits
 YEAR: Final = 365.25
@@ -232,7 +242,32 @@ def parts(capacity: Capacity) -> Iterator[Part]:
             title = f"GPUs of {name} by rate; {AXIS}"
             yield Drawing(title=title, lines=_drawn(answer))
             yield from _charts(answer)
+    if (shared := capacity.shared) is not None:
+        yield Title(text=_together(shared, capacity))
+        yield together(shared)
     yield from ("", f"taken as given: {_given(capacity)}")
+
+
+def _together(shared: Together, capacity: Capacity) -> str:
+    """Say what demands take on nodes that they share, and what each takes on its own."""
+    both = (
+        (shared.gpus, shared.cost_per_hour),
+        (shared.gpus_apart, shared.cost_per_hour_apart),
+    )
+    words = [
+        counted(gpus, "GPU") + ("" if cost is None else f", {_money(cost, capacity)} an hour")
+        for gpus, cost in both
+    ]
+    return f"all demands on the same whole nodes: {words[0]}; each on its own: {words[1]}"
+
+
+def together(shared: Together) -> Table:
+    """Make a row of the nodes that hold the same replicas."""
+    rows = [
+        [f"{node.count:,}", node.hardware, ", ".join(f"{n} x {name}" for name, n in node.holds)]
+        for node in shared.nodes
+    ]
+    return Table(head=["nodes", "hardware", "replicas on each"], rows=rows, align="><<", indent=2)
 
 
 def _command(answer: Answer) -> Iterator[Part]:
