@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final
 
 from costmodels.tables import profile_for
@@ -17,7 +18,7 @@ from planner.runners.runners import Contender, compare, runners
 from planner.runners.worker_lines import worker_lines
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Point
-from planner.search.estimate import PlanEstimate, Rejected, Splits
+from planner.search.estimate import Outcome, PlanEstimate, Rejected, Splits
 from planner.search.evaluate import Shared
 from planner.search.judging import MANY, estimates, judge, many, outcomes_on
 from planner.search.plans import LONGEST
@@ -34,6 +35,8 @@ from topology.base.rows import as_frame, flat
 from topology.base.table import Drawing, Table
 from topology.base.values import dataclass
 
+_KEPT: Final = 256
+"""Judged plans that are kept, for other loads of theirs."""
 DRAWN: Final = 8
 """Plans whose memory a notebook shows."""
 BETTER: Final = 3
@@ -320,7 +323,7 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
     if not isinstance(text, str | Plan | None):
         raise InputError(f"plan: got {shown(text)}, wanted axes and degrees such as cfg2.ulysses4")
     plan = parse_plan("single" if text is None else str(text))
-    outcome = judge(scenario, plan)
+    outcome = _judged(scenario.unloaded, plan)
     if isinstance(outcome, PlanEstimate):
         if not scenario.request.loaded:
             return outcome
@@ -328,6 +331,12 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
 
         return with_load(scenario, outcome)
     raise IllegalPlanError(f"plan {plan}: {outcome.reason}; {_instead(scenario, outcome)}")
+
+
+@lru_cache(maxsize=_KEPT)
+def _judged(scenario: Scenario, plan: Plan) -> Outcome:
+    """Judge a plan once for all loads."""
+    return judge(scenario, plan)
 
 
 def _check_unloaded(request: Request) -> None:

@@ -215,7 +215,7 @@ class Disaggregation:
     """
 
     reason: str = ""
-    without: Mapping[str, str] = field(default_factory=dict)
+    without: Mapping[str, str] = field(default_factory=dict, hash=False)
     variables: str = ""
     worker: str = ""
     prefill: str = ""

@@ -98,6 +98,11 @@ class Scenario:
         """The same where graphs mix with no other calls of NCCL, which their variable says."""
         return replace(self, deployment=replace(self.deployment, graph_mixing=False))
 
+    @property
+    def unloaded(self) -> "Scenario":
+        """The same of one request at a time, as all loads of requests of these lengths have it."""
+        return replace(self, request=replace(self.request, concurrency=None, rate=None))
+
     def run_by(self, engine: str, runtime: str) -> "Scenario":
         """Ask the same of an engine in a runtime; of none where `engine` is empty."""
         request = replace(self.request, engine=engine, runtime=runtime)

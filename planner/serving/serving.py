@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil, inf
 from typing import Final
 
@@ -30,6 +31,8 @@ CUT: Final = (
     "beside sequences that decode, and no engine cuts such steps; for one request at a time leave "
     "the load out"
 )
+_KEPT: Final = 128
+"""Plans that are kept ready to serve, for other loads of theirs."""
 ROUNDS: Final = 10
 """Requests that a client's place sends, as benchmark clients do: the first fill an idle engine all
 at once, the last drain it, and those between are alike."""
@@ -202,6 +205,12 @@ def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Serve
     copies = plan.degree("adp")
     if most < copies:
         return f"adp{copies} has {copies} ranks with requests of their own, and {most} are at once"
+    return _ready(scenario.unloaded, plan, lengths)
+
+
+@lru_cache(maxsize=_KEPT)
+def _ready(scenario: Scenario, plan: Plan, lengths: Lengths) -> Served | str:
+    """Make a plan ready to serve any load of requests of these lengths."""
     ways = scenario.deployment.scheduling
     pool = pool_of(scenario, plan, ways, lengths.longest)
     capacity = pool.tokens
@@ -212,7 +221,7 @@ def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Serve
         )
     engines = plan.replicas
     each = lengths.prompt + lengths.output
-    rows = min(ceil(most / engines), ways.rows, MOST_ROWS, max(1, capacity // each) * 2)
+    rows = min(ways.rows, MOST_ROWS, max(1, capacity // each) * 2)
     prompt = max(ways.chunk, 0 if ways.chunked else lengths.longest)
     alone = plan.without("dp")
     steps = step_prices(
