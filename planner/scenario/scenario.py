@@ -101,7 +101,8 @@ class Scenario:
     @property
     def unloaded(self) -> "Scenario":
         """The same of one request at a time, as all loads of requests of these lengths have it."""
-        return replace(self, request=replace(self.request, concurrency=None, rate=None))
+        request = replace(self.request, concurrency=None, rate=None, burst=1.0, arrivals="")
+        return replace(self, request=request, trace=())
 
     def run_by(self, engine: str, runtime: str) -> "Scenario":
         """Ask the same of an engine in a runtime; of none where `engine` is empty."""
