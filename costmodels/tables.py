@@ -180,6 +180,11 @@ def overlap_table() -> dict[str, tuple[float, float]]:
     return dict(zip(kinds, zip(shares, starts, strict=True), strict=True))
 
 
+def kernel_names() -> list[dict[str, str]]:
+    """Read `data/kernel_names.toml`: patterns of names and their classes, the first that fits."""
+    return list(_read("kernel_names.toml")["name"])
+
+
 def rank_spread() -> float:
     """Return the standard deviation of the speed of GPUs of one kind, relative."""
     return _number("ranks.toml", "1", "spread")

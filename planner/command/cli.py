@@ -99,7 +99,7 @@ def parser_of(command: str) -> argparse.ArgumentParser:
 
 def answer(options: argparse.Namespace) -> Answer:
     """Run the command that options are of."""
-    if getattr(options, "compare", None) is not None:
+    if options.command == "collectives" and options.compare is not None:
         from validate.cli import compare  # noqa: PLC0415
 
         return compare(options)

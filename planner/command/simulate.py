@@ -1,11 +1,14 @@
 """``planner simulate``: one plan as events on every rank."""
 
 import argparse
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from planner.command import options as common
 from planner.command.files import render_parts, write
-from topology.base import InputError, number_in, place
+from topology.base import InputError, content, number_in, place
+
+if TYPE_CHECKING:
+    from planner.simulation.measured import Measured
 
 _EVEN: Final = "all GPUs are equally fast (default: as far apart as those of one kind are)"
 _TRACE: Final = (
@@ -26,6 +29,10 @@ _JITTER: Final = (
     "by how much the time of every task differs by chance, such as 0.05 for 5 %% (default: 0)"
 )
 _RUNS: Final = "runs with other draws of --jitter, for percentiles (default: 1)"
+_COMPARE: Final = (
+    "a trace of one rank by PyTorch's profiler (Chrome's JSON, or .json.gz), to put beside the "
+    "simulated turn (default: none)"
+)
 _WHAT_IF: Final = "run it again with one thing changed at a time: faster links, equal GPUs ..."
 
 
@@ -44,7 +51,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jitter", type=common.real, default=0.0, metavar="F", help=_JITTER)
     parser.add_argument("--runs", type=common.whole, default=1, metavar="N", help=_RUNS)
     common.add_flags(parser, {"--what-if": _WHAT_IF})
-    common.add_named(parser, {"--trace FILE": _TRACE})
+    common.add_named(parser, {"--compare FILE": _COMPARE, "--trace FILE": _TRACE})
     common.add_output(parser, common.ROWS)
 
 
@@ -66,6 +73,18 @@ def _ranks(name: str, given: list[tuple[int, float]]) -> dict[int, float]:
     return dict(given)
 
 
+def _measured(path: str) -> "Measured | None":
+    """Read the trace that was given, if any."""
+    if not path:
+        return None
+    from planner.simulation.measured import MOST_BYTES, read_trace  # noqa: PLC0415
+
+    try:
+        return read_trace(content(path, MOST_BYTES))
+    except InputError as error:
+        raise InputError(f"--compare {path}: {error}") from None
+
+
 def _by_rank(text: str) -> tuple[int, float]:
     """Read a rank and a number that is said of it."""
     rank, equals, times = text.partition("=")
@@ -85,12 +104,14 @@ def _run(options: argparse.Namespace) -> common.Answer:
     from planner.recommendation import estimate_plan  # noqa: PLC0415
     from planner.rendering import report, simulated  # noqa: PLC0415
     from planner.scenario.scenario import resolve  # noqa: PLC0415
+    from planner.simulation.comparison import compare  # noqa: PLC0415
     from planner.simulation.disturbances import Disturbances  # noqa: PLC0415
     from planner.simulation.simulation import simulate  # noqa: PLC0415
     from planner.simulation.what_if import what_if  # noqa: PLC0415
 
     scenario = resolve(common.request_of(options))
     _check_files(options)
+    measured = _measured(options.compare)
     disturbed = Disturbances(
         even=options.even,
         slow=_ranks("slow", options.slow),
@@ -99,17 +120,19 @@ def _run(options: argparse.Namespace) -> common.Answer:
         runs=options.runs,
     )
     simulation = simulate(scenario, estimate_plan(scenario, options.plan), disturbed)
+    compared = compare(simulation, measured) if measured else None
     if options.trace:
         write(simulated.trace(simulation), options.trace, "--trace")
     changes = what_if(scenario, simulation, disturbed) if options.what_if else ()
     headline = report.headline(scenario)
     notes = notes_on(scenario, simulation.estimate)
-    parts = simulated.parts(simulation, headline, notes, changes)
+    parts = simulated.parts(simulation, headline, notes, changes, compared)
     title = str(simulation.estimate.plan)
 
     def document() -> dict[str, object]:
         told = {"what_if": [change.to_dict() for change in changes]} if options.what_if else {}
-        return {**simulation.to_dict(), **told}
+        beside = {"compared": compared.to_dict()} if compared else {}
+        return {**simulation.to_dict(), **told, **beside}
 
     return render_parts(options, document, simulation.rows, parts, title), common.DONE
 

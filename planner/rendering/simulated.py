@@ -6,6 +6,7 @@ from typing import Final
 
 from planner.plan_charts import memory, timelines
 from planner.search.estimate import worded
+from planner.simulation.comparison import Comparison
 from planner.simulation.critical import by_kind
 from planner.simulation.simulation import LEAST, Simulation
 from planner.simulation.what_if import WhatIf, what_if_table
@@ -50,6 +51,7 @@ def parts(
     headline: str,
     notes: Sequence[str] = (),
     changes: Sequence[WhatIf] = (),
+    compared: Comparison | None = None,
 ) -> Iterator[Part]:
     """Say everything that ``planner simulate`` does."""
     yield Title(text=headline, level=1)
@@ -60,6 +62,8 @@ def parts(
     yield from ("", simulation.path_table())
     if changes:
         yield from ("", what_if_table(simulation, changes))
+    if compared:
+        yield from compared.parts()
     yield simulation.timeline()
     yield Drawing(svg=timelines([simulation.estimate]))
     yield Drawing(svg=memory([simulation.estimate]))

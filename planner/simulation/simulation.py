@@ -349,9 +349,9 @@ def _rank_time(rank: int, pace: float, events: Sequence[Event], turn_s: float) -
             compute[event.label.kind] += event.end_s - event.start_s
             spans["compute"].append((event.start_s, event.end_s))
     busy, under_way = spans["compute"], spans["communication"]
-    computing, sent = _length(busy), _length(under_way)
-    either = _length([*busy, *under_way])
-    held = _length([*busy, *under_way, *spans["waiting"]])
+    computing, sent = covered(busy), covered(under_way)
+    either = covered([*busy, *under_way])
+    held = covered([*busy, *under_way, *spans["waiting"]])
     return RankTime(
         rank=rank,
         pace=pace,
@@ -363,10 +363,10 @@ def _rank_time(rank: int, pace: float, events: Sequence[Event], turn_s: float) -
     )
 
 
-def _length(spans: Sequence[tuple[float, float]]) -> float:
+def covered(spans: Sequence[tuple[float, float]]) -> float:
     """Length of what spans cover together.
 
-    >>> _length([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)])
+    >>> covered([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)])
     4.0
     """
     total, reached = 0.0, -1.0

@@ -86,19 +86,17 @@ def own_case(asked: Case) -> Forward:
 
 
 def row_of(case: Case, taken: Mapping[str, Any]) -> Measured:
-    """Write what diffusers took as a row of plans; copies are rearrangements of data there."""
+    """Write what diffusers took as a row of plans."""
     note = str(taken.get("note", ""))
     if taken["status"] != "done":
         full = "out of memory" in note.lower()
         return Measured(case=case, status="out of memory" if full else "failed", note=note)
-    kinds = {"copy": "layout"}
-    classes = {kinds.get(kind, kind): spent for kind, spent in taken.get("classes_s", {}).items()}
     numbers = {name: taken[name] for name in (*_TIMES, *_BYTES) if name in taken}
     return Measured(
         case=case,
         status="done" if taken["finite"] else "wrong",
         note=f"compiled: {taken['compiled']}" if taken["compiled"] else "",
-        classes_s=classes,
+        classes_s=taken.get("classes_s", {}),
         classes_by=str(taken.get("classes_by", "")),
         compile_s=float(taken["first_s"]) if taken["compiled"] else 0.0,
         kernels=str(taken.get("kernels", "")),

@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from costmodels.kernel_names import class_of
 from planner.command.options import Parser
 from topology.base import InputError
 from topology.base.values import dataclass
@@ -34,13 +35,6 @@ NEEDS: Final = {
 }
 BAD_INPUT: Final = 2
 _BUDGET: Final = 1.5  # seconds of repeats
-_CLASSES: Final = (
-    ("pointwise", re.compile(r"^triton_(?!tem)")),  # named after the operations that it joins
-    ("communication", re.compile(r"nccl|AllGather|AllReduce|all_to_all", re.IGNORECASE)),
-    ("attention", re.compile(r"flash|fmha|sdpa|attention|softmax_warp", re.IGNORECASE)),
-    ("gemm", re.compile(r"gemm|nvjet|cutlass|xmma|cublas|splitK|gemv", re.IGNORECASE)),
-    ("copy", re.compile(r"^Memcpy|^Memset|copy_kernel|CatArray", re.IGNORECASE)),
-)
 _PLANS: Final = ("single", "ulysses", "ring", "tp")
 _MODES: Final = ("eager", "compile")
 
@@ -229,7 +223,7 @@ def _by_class(run: Callable[[], None], wait: Callable[[], None]) -> dict[str, ob
         took = event.self_device_time_total / 10**6  # from microseconds
         if not took:
             continue
-        kind = next((kind for kind, name in _CLASSES if name.search(event.key)), "pointwise")
+        kind = class_of(event.key) or "pointwise"
         seconds[kind] += took
         launched += event.count
         named[f"{kind}: {event.key[:110]}"] += took

@@ -26,7 +26,7 @@ TAKEN = {
     "finite": True,
     "first_s": 1.4,
     "memory_bytes": 24e9,
-    "classes_s": {"copy": 0.02, "gemm": 0.08},
+    "classes_s": {"layout": 0.02, "gemm": 0.08},
     "classes_by": "names of kernels",
 }
 

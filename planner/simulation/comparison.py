@@ -1,0 +1,213 @@
+"""A measured trace of a rank beside the turn that was simulated, and where they part."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Final
+
+from planner.search.estimate import worded
+from planner.simulation.measured import OTHER, Kernel, Measured, Steps
+from planner.simulation.simulation import LEAST, Simulation, covered
+from topology.base import format_seconds
+from topology.base.table import Part, Said, Table, Title
+from topology.base.values import dataclass
+
+COMMUNICATION: Final = "communication"
+CLASSES: Final = (
+    "gemm", "attention", "convolution", "pointwise", "layout", COMMUNICATION, OTHER,
+)  # fmt: skip
+EXPOSED: Final = "communication_exposed"
+IDLE: Final = "idle"
+STEP: Final = "step"
+ROWS: Final = {
+    COMMUNICATION: "communication, hidden too",
+    OTHER: "other kernels",
+    EXPOSED: "exposed communication",
+    IDLE: "idle, between kernels",
+    STEP: "the step",
+}
+LONGEST: Final = 3
+"""Kernels of a class that are named, and parts of a step that a sentence names."""
+NAME: Final = 56
+"""Characters of a kernel's name."""
+NEAR: Final = 4.0
+"""Times that a step may be longer or shorter than simulated to be taken for one; a layer is a tenth
+of a step at most, a request several."""
+TOLD: Final = 0.01
+"""Part of the simulated step that is worth a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Kernels of one name in a step: how often they ran, and for how long."""
+
+    name: str
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What a rank did in a step.
+
+    parts_s : seconds of each class, of exposed communication, of nothing, and of the step.
+    longest : by class, the kernels that take longest.
+    """
+
+    parts_s: Mapping[str, float]
+    longest: Mapping[str, Sequence[Work]]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        longest = {kind: [asdict(work) for work in works] for kind, works in self.longest.items()}
+        return {"parts_s": dict(self.parts_s), "longest": longest}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A measured step beside the simulated one of a rank. step : which part of the trace it is."""
+
+    step: str
+    rank: int
+    measured: Side
+    simulated: Side
+
+    @property
+    def apart_s(self) -> Mapping[str, float]:
+        """Seconds that each part takes more than simulated, what differs most first."""
+        here, there = self.measured.parts_s, self.simulated.parts_s
+        apart = {
+            part: here.get(part, 0.0) - there.get(part, 0.0)
+            for part in (*CLASSES, EXPOSED, IDLE, STEP)
+            if part in here or part in there
+        }
+        return dict(sorted(apart.items(), key=lambda item: -abs(item[1])))
+
+    def says(self) -> Iterator[str]:
+        """Say which step it is, how far both are apart, and in what."""
+        here, there = self.measured.parts_s[STEP], self.simulated.parts_s[STEP]
+        yield (
+            f"of the trace: {self.step}, {format_seconds(here)}; simulated: rank {self.rank}, "
+            f"{format_seconds(there)}"
+        )
+        parts = [
+            f"{ROWS.get(part, worded(part))} {_signed(seconds)}"
+            for part, seconds in self.apart_s.items()
+            if part not in (STEP, COMMUNICATION) and abs(seconds) > TOLD * there
+        ]
+        most = f"they part in {', '.join(parts[:LONGEST])}" if parts else "no part differs by 1 %"
+        yield f"measured takes {here / there:.2f} times as long; {most}"
+
+    def table(self) -> Table:
+        """Put both side by side, and below each class what takes longest."""
+        return Table(
+            head=("", "measured", "simulated", "difference"),
+            rows=[row for part in self._ordered() for row in self._rows(part)],
+            indent=2,
+        )
+
+    def parts(self) -> Iterator[Part]:
+        """Say everything that is known of both."""
+        yield Title(text="a measured step beside the simulated one")
+        yield Said(lines=[*self.says()])
+        yield self.table()
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "step": self.step,
+            "rank": self.rank,
+            "measured": self.measured.to_dict(),
+            "simulated": self.simulated.to_dict(),
+            "apart_s": dict(self.apart_s),
+        }
+
+    def _ordered(self) -> list[str]:
+        return [part for part in (*CLASSES, EXPOSED, IDLE, STEP) if part in self.apart_s]
+
+    def _rows(self, part: str) -> Iterator[list[str]]:
+        here, there = self.measured.parts_s.get(part, 0.0), self.simulated.parts_s.get(part, 0.0)
+        least = LEAST * self.simulated.parts_s[STEP]
+        shown = [format_seconds(seconds) if seconds > least else "-" for seconds in (here, there)]
+        yield [ROWS.get(part, worded(part)), *shown, _signed(here - there)]
+        for work in self.measured.longest.get(part, ()):
+            yield [_line(work), format_seconds(work.seconds), "", ""]
+        for work in self.simulated.longest.get(part, ()):
+            yield [_line(work), "", format_seconds(work.seconds), ""]
+
+
+def _line(work: Work) -> str:
+    name = work.name.removeprefix("void ")
+    return f"- {work.count} x {name if len(name) <= NAME else name[: NAME - 3] + '...'}"
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
+
+
+def compare(simulation: Simulation, measured: Measured) -> Comparison:
+    """Put one step of a trace beside the turn of the same rank, or of rank 0 if it is not known."""
+    known = measured.rank is not None and measured.rank < len(simulation.ranks)
+    rank = measured.rank if known and measured.rank is not None else 0
+    steps = _step(measured, simulation.turn_s)
+    simulated = [
+        Kernel(
+            name=event.label.name,
+            kind=event.label.kind,
+            start_s=event.came_s if event.label.kind == COMMUNICATION else event.start_s,
+            end_s=event.end_s,
+        )
+        for event in simulation.events
+        if event.rank == rank
+    ]
+    return Comparison(
+        step=steps.words,
+        rank=rank,
+        measured=_side(measured.during(steps.middle), steps.seconds),
+        simulated=_side(simulated, simulation.turn_s),
+    )
+
+
+def _side(kernels: Sequence[Kernel], step_s: float) -> Side:
+    """Add up what a rank did in a step; a message counts from when the rank came to it."""
+    by_class: dict[str, list[Kernel]] = defaultdict(list)
+    for kernel in kernels:
+        by_class[kernel.kind].append(kernel)
+    computing = [one for kind, own in by_class.items() if kind != COMMUNICATION for one in own]
+    busy = covered(_spans(kernels))
+    return Side(
+        parts_s={
+            **{kind: _seconds(by_class[kind]) for kind in CLASSES if kind in by_class},
+            EXPOSED: busy - covered(_spans(computing)),
+            IDLE: max(0.0, step_s - busy),
+            STEP: step_s,
+        },
+        longest={kind: _longest(by_class[kind]) for kind in CLASSES if kind in by_class},
+    )
+
+
+def _longest(kernels: Sequence[Kernel]) -> list[Work]:
+    by_name: dict[str, list[Kernel]] = defaultdict(list)
+    for kernel in kernels:
+        by_name[kernel.name].append(kernel)
+    works = [
+        Work(name=name, count=len(own), seconds=_seconds(own)) for name, own in by_name.items()
+    ]
+    return sorted(works, key=lambda work: -work.seconds)[:LONGEST]
+
+
+def _seconds(kernels: Sequence[Kernel]) -> float:
+    return sum(end - start for start, end in _spans(kernels))
+
+
+def _spans(kernels: Sequence[Kernel]) -> list[tuple[float, float]]:
+    return [(kernel.start_s, kernel.end_s) for kernel in kernels]
+
+
+def _step(measured: Measured, turn_s: float) -> Steps:
+    """Choose how to cut a trace: as the profiler was told, where it repeats, or not at all."""
+    annotated = [measured.annotated] if measured.annotated else []
+    for steps in (*annotated, *measured.repeated()):
+        if turn_s / NEAR <= steps.seconds <= turn_s * NEAR:
+            return steps
+    return annotated[0] if annotated else measured.whole

@@ -1,0 +1,260 @@
+"""A measured trace of one rank, as PyTorch's profiler writes it: kernels, and its steps.
+
+The format is Chrome's trace events, plain or packed by gzip; categories are those of Kineto.
+"""
+
+import gzip
+import json
+import zlib
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from io import BytesIO
+from itertools import pairwise
+from math import isfinite, nan
+from typing import Any, Final
+
+import numpy as np
+
+from costmodels.kernel_names import class_of
+from topology.base import InputError, counted, one_line
+from topology.base.values import dataclass
+
+MOST_BYTES: Final = 200_000_000
+"""Of a trace, packed or not: its events take some ten times as much as values."""
+OTHER: Final = "other"
+"""The class of kernels whose names say nothing."""
+_ON_GPU: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_LAUNCHES: Final = frozenset({"cuda_runtime", "cuda_driver"})
+_STEP: Final = "ProfilerStep#"
+_PACKED: Final = b"\x1f\x8b"
+_MOST_PERIODS: Final = 300
+_MICROSECONDS: Final = 10**6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """Work of a GPU, and when. kind : its class."""
+
+    name: str
+    kind: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """A way to cut a trace: when each step begins and ends, in seconds. words : what they are."""
+
+    words: str
+    spans: Sequence[tuple[float, float]]
+
+    @property
+    def middle(self) -> tuple[float, float]:
+        """The step of median length, the shorter of two."""
+        ordered = sorted(self.spans, key=lambda span: span[1] - span[0])
+        return ordered[(len(ordered) - 1) // 2]
+
+    @property
+    def seconds(self) -> float:
+        """Length of that step."""
+        start, end = self.middle
+        return end - start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a GPU did, in the order of its starts.
+
+    rank : of those of the run, if the trace says. annotated : steps that the profiler was told of.
+    streams : of each kernel.
+    """
+
+    kernels: Sequence[Kernel]
+    streams: Sequence[object]
+    rank: int | None
+    annotated: Steps | None
+
+    @property
+    def whole(self) -> Steps:
+        """All of it as one step."""
+        ends = (self.kernels[0].start_s, max(kernel.end_s for kernel in self.kernels))
+        return Steps(words="the whole trace", spans=[ends])
+
+    def repeated(self) -> Iterator[Steps]:
+        """Give stretches that come at least twice in a row on the busiest stream, longest first.
+
+        Kernels repeat where their names do.
+        """
+        busiest = Counter(self.streams).most_common(1)[0][0]
+        own = [
+            kernel
+            for kernel, stream in zip(self.kernels, self.streams, strict=True)
+            if stream == busiest
+        ]
+        numbers: dict[str, int] = {}
+        codes = np.array([numbers.setdefault(kernel.name, len(numbers)) for kernel in own])
+        for period, first, times in _repetitions(codes):
+            starts = [own[first + n * period].start_s for n in range(times)]
+            end = max(kernel.end_s for kernel in own[first : first + times * period])
+            words = f"a stretch of {counted(period, 'kernel')} that comes {times} times"
+            yield Steps(words=words, spans=list(pairwise([*starts, end])))
+
+    def during(self, span: tuple[float, float]) -> list[Kernel]:
+        """Give the kernels that start in a span."""
+        return [kernel for kernel in self.kernels if span[0] <= kernel.start_s < span[1]]
+
+
+def _repetitions(codes: "np.ndarray[Any, Any]") -> Iterator[tuple[int, int, int]]:
+    """Find periods of a row of numbers, the longest first, with where and how often they come.
+
+    Candidates are distances between one run of three numbers and its next.
+    """
+    base = int(codes.max()) + 1
+    threes = (codes[:-2] * base + codes[1:-1]) * base + codes[2:]
+    order = np.argsort(threes, kind="stable")
+    alike = threes[order][1:] == threes[order][:-1]
+    for period in np.unique(np.diff(order)[alike])[::-1][:_MOST_PERIODS].tolist():
+        breaks = np.flatnonzero(codes[:-period] != codes[period:])
+        edges = np.concatenate(([-1], breaks, [len(codes) - period]))
+        longest = int(np.argmax(np.diff(edges)))
+        length = int(np.diff(edges)[longest]) - 1
+        if length >= period:
+            yield period, int(edges[longest]) + 1, length // period + 1
+
+
+def read_trace(data: bytes) -> Measured:
+    """Read a trace of one rank.
+
+    Raises `InputError` if it is none: no JSON, cut off, too large, without work of a GPU, or with
+    that of several.
+    """
+    document = _document(data)
+    events = document.get("traceEvents") if isinstance(document, dict) else document
+    if not isinstance(events, list):
+        raise InputError("got no traceEvents, wanted a trace of PyTorch's profiler")
+    spans = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
+    found = sorted((event for event in spans if str(event.get("cat")) in _ON_GPU), key=_span)
+    if not found:
+        raise InputError(
+            f"got {counted(len(events), 'event')} and none of a GPU, wanted kernels: a profile "
+            "with ProfilerActivity.CUDA"
+        )
+    gpus = {_place(event, "device", "pid") for event in found}
+    if len(gpus) > 1:
+        raise InputError(f"got kernels of {len(gpus)} GPUs, wanted those of one rank")
+    kernels = [_kernel(event) for event in found]
+    return Measured(
+        kernels=kernels,
+        streams=[_place(event, "stream", "tid") for event in found],
+        rank=_rank(document),
+        annotated=_annotated(spans, found, kernels),
+    )
+
+
+def _document(data: bytes) -> Any:  # noqa: ANN401  # whatever somebody wrote
+    if data.startswith(_PACKED):
+        data = _unpacked(data)
+    try:
+        return json.loads(data)
+    except json.JSONDecodeError as error:
+        begun, ended = data.lstrip()[:1] in (b"{", b"["), data.rstrip()[-1:] in (b"}", b"]")
+        if begun and not (ended and error.doc[error.pos :].strip()):
+            raise InputError("the JSON is cut off, wanted a whole file") from None
+        raise InputError(f"no JSON: {error}") from None
+    except (ValueError, RecursionError):
+        raise InputError("no JSON, wanted a trace of PyTorch's profiler") from None
+
+
+def _unpacked(data: bytes) -> bytes:
+    try:
+        with gzip.GzipFile(fileobj=BytesIO(data)) as file:
+            text = file.read(MOST_BYTES + 1)
+    except EOFError:
+        raise InputError("the gzip is cut off, wanted a whole file") from None
+    except (OSError, zlib.error):
+        raise InputError("broken gzip, wanted a whole file") from None
+    if len(text) > MOST_BYTES:
+        raise InputError(f"wanted at most {MOST_BYTES} bytes when unpacked")
+    return text
+
+
+def _kernel(event: Mapping[str, Any]) -> Kernel:
+    name, kind = _known(str(event.get("name", "")))
+    start, end = _span(event)
+    return Kernel(name=name, kind=kind, start_s=start, end_s=end)
+
+
+@lru_cache(maxsize=10_000)
+def _known(name: str) -> tuple[str, str]:
+    """Give a kernel's name as it can be shown, and its class."""
+    return one_line(name), class_of(name) or OTHER
+
+
+def _span(event: Mapping[str, Any]) -> tuple[float, float]:
+    """Read when an event starts and ends, in seconds."""
+    start, length = event.get("ts"), event.get("dur", 0)
+    try:
+        begins, lasts = float(start), float(length)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        begins = lasts = nan
+    if not (isfinite(begins) and isfinite(lasts) and lasts >= 0):
+        raise InputError(
+            f"{event.get('name')!s:.60}: got ts {start!s:.20} and dur {length!s:.20}, wanted "
+            "numbers of microseconds"
+        )
+    return begins / _MICROSECONDS, (begins + lasts) / _MICROSECONDS
+
+
+def _place(event: Mapping[str, Any], name: str, otherwise: str) -> str:
+    return str(_arguments(event).get(name, event.get(otherwise)))
+
+
+def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    arguments = event.get("args")
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def _rank(document: object) -> int | None:
+    run = document.get("distributedInfo") if isinstance(document, dict) else None
+    rank = run.get("rank") if isinstance(run, dict) else None
+    return rank if isinstance(rank, int) and rank >= 0 else None
+
+
+def _annotated(
+    spans: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], kernels: list[Kernel]
+) -> Steps | None:
+    """Cut where the first kernel of each step starts that the host launched in the step."""
+    told = sorted(
+        _span(event)
+        for event in spans
+        if str(event.get("name", "")).startswith(_STEP)
+        and event.get("cat") != "gpu_user_annotation"
+    )
+    if not told:
+        return None
+    launched = {
+        _correlation(event): _span(event)[0]
+        for event in spans
+        if str(event.get("cat")) in _LAUNCHES and _correlation(event)
+    }
+    begins = [start for start, _ in told]
+    bounds: dict[int, tuple[float, float]] = {}
+    for event, kernel in zip(found, kernels, strict=True):
+        moment = launched.get(_correlation(event), kernel.start_s)
+        step = bisect_right(begins, moment) - 1
+        if step >= 0 and moment <= told[step][1]:
+            first, last = bounds.get(step, (kernel.start_s, kernel.end_s))
+            bounds[step] = min(first, kernel.start_s), max(last, kernel.end_s)
+    if not bounds:
+        return None
+    ordered = sorted(bounds.values())
+    starts = [start for start, _ in ordered]
+    words = f"one of {counted(len(ordered), 'step')} that the profiler was told of"
+    return Steps(words=words, spans=list(pairwise([*starts, ordered[-1][1]])))
+
+
+def _correlation(event: Mapping[str, Any]) -> str:
+    """Give what a launch and its kernels share; nothing where there is none."""
+    return str(_arguments(event).get("correlation", ""))
