@@ -8,7 +8,7 @@ from planner.command.files import render_parts, write
 from topology.base import InputError, content, number_in, place
 
 if TYPE_CHECKING:
-    from planner.simulation.measured import Measured
+    from planner.simulation.measured import Trace
 
 _EVEN: Final = "all GPUs are equally fast (default: as far apart as those of one kind are)"
 _TRACE: Final = (
@@ -73,7 +73,7 @@ def _ranks(name: str, given: list[tuple[int, float]]) -> dict[int, float]:
     return dict(given)
 
 
-def _measured(path: str) -> "Measured | None":
+def _measured(path: str) -> "Trace | None":
     """Read the trace that was given, if any."""
     if not path:
         return None

@@ -6,7 +6,7 @@ from typing import Final
 
 from planner.plan_charts import memory, timelines
 from planner.search.estimate import worded
-from planner.simulation.comparison import Comparison
+from planner.simulation.comparison import StepComparison
 from planner.simulation.critical import by_kind
 from planner.simulation.simulation import LEAST, Simulation
 from planner.simulation.what_if import WhatIf, what_if_table
@@ -51,7 +51,7 @@ def parts(
     headline: str,
     notes: Sequence[str] = (),
     changes: Sequence[WhatIf] = (),
-    compared: Comparison | None = None,
+    compared: StepComparison | None = None,
 ) -> Iterator[Part]:
     """Say everything that ``planner simulate`` does."""
     yield Title(text=headline, level=1)

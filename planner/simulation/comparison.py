@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Final
 
 from planner.search.estimate import worded
-from planner.simulation.measured import OTHER, Kernel, Measured, Steps
+from planner.simulation.measured import OTHER, Steps, Trace, TraceKernel
 from planner.simulation.simulation import LEAST, Simulation, covered
 from topology.base import format_seconds
 from topology.base.table import Part, Said, Table, Title
@@ -64,7 +64,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class StepComparison:
     """A measured step beside the simulated one of a rank. step : which part of the trace it is."""
 
     step: str
@@ -145,13 +145,13 @@ def _signed(seconds: float) -> str:
     return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
 
 
-def compare(simulation: Simulation, measured: Measured) -> Comparison:
+def compare(simulation: Simulation, measured: Trace) -> StepComparison:
     """Put one step of a trace beside the turn of the same rank, or of rank 0 if it is not known."""
     known = measured.rank is not None and measured.rank < len(simulation.ranks)
     rank = measured.rank if known and measured.rank is not None else 0
     steps = _step(measured, simulation.turn_s)
     simulated = [
-        Kernel(
+        TraceKernel(
             name=event.label.name,
             kind=event.label.kind,
             start_s=event.came_s if event.label.kind == COMMUNICATION else event.start_s,
@@ -160,7 +160,7 @@ def compare(simulation: Simulation, measured: Measured) -> Comparison:
         for event in simulation.events
         if event.rank == rank
     ]
-    return Comparison(
+    return StepComparison(
         step=steps.words,
         rank=rank,
         measured=_side(measured.during(steps.middle), steps.seconds),
@@ -168,9 +168,9 @@ def compare(simulation: Simulation, measured: Measured) -> Comparison:
     )
 
 
-def _side(kernels: Sequence[Kernel], step_s: float) -> Side:
+def _side(kernels: Sequence[TraceKernel], step_s: float) -> Side:
     """Add up what a rank did in a step; a message counts from when the rank came to it."""
-    by_class: dict[str, list[Kernel]] = defaultdict(list)
+    by_class: dict[str, list[TraceKernel]] = defaultdict(list)
     for kernel in kernels:
         by_class[kernel.kind].append(kernel)
     computing = [one for kind, own in by_class.items() if kind != COMMUNICATION for one in own]
@@ -186,8 +186,8 @@ def _side(kernels: Sequence[Kernel], step_s: float) -> Side:
     )
 
 
-def _longest(kernels: Sequence[Kernel]) -> list[Work]:
-    by_name: dict[str, list[Kernel]] = defaultdict(list)
+def _longest(kernels: Sequence[TraceKernel]) -> list[Work]:
+    by_name: dict[str, list[TraceKernel]] = defaultdict(list)
     for kernel in kernels:
         by_name[kernel.name].append(kernel)
     works = [
@@ -196,15 +196,15 @@ def _longest(kernels: Sequence[Kernel]) -> list[Work]:
     return sorted(works, key=lambda work: -work.seconds)[:LONGEST]
 
 
-def _seconds(kernels: Sequence[Kernel]) -> float:
+def _seconds(kernels: Sequence[TraceKernel]) -> float:
     return sum(end - start for start, end in _spans(kernels))
 
 
-def _spans(kernels: Sequence[Kernel]) -> list[tuple[float, float]]:
+def _spans(kernels: Sequence[TraceKernel]) -> list[tuple[float, float]]:
     return [(kernel.start_s, kernel.end_s) for kernel in kernels]
 
 
-def _step(measured: Measured, turn_s: float) -> Steps:
+def _step(measured: Trace, turn_s: float) -> Steps:
     """Choose how to cut a trace: as the profiler was told, where it repeats, or not at all."""
     annotated = [measured.annotated] if measured.annotated else []
     for steps in (*annotated, *measured.repeated()):

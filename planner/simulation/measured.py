@@ -34,7 +34,7 @@ _MICROSECONDS: Final = 10**6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class TraceKernel:
     """Work of a GPU, and when. kind : its class."""
 
     name: str
@@ -64,14 +64,14 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Trace:
     """What a GPU did, in the order of its starts.
 
     rank : of those of the run, if the trace says. annotated : steps that the profiler was told of.
     streams : of each kernel.
     """
 
-    kernels: Sequence[Kernel]
+    kernels: Sequence[TraceKernel]
     streams: Sequence[object]
     rank: int | None
     annotated: Steps | None
@@ -101,7 +101,7 @@ class Measured:
             words = f"a stretch of {counted(period, 'kernel')} that comes {times} times"
             yield Steps(words=words, spans=list(pairwise([*starts, end])))
 
-    def during(self, span: tuple[float, float]) -> list[Kernel]:
+    def during(self, span: tuple[float, float]) -> list[TraceKernel]:
         """Give the kernels that start in a span."""
         return [kernel for kernel in self.kernels if span[0] <= kernel.start_s < span[1]]
 
@@ -124,7 +124,7 @@ def _repetitions(codes: "np.ndarray[Any, Any]") -> Iterator[tuple[int, int, int]
             yield period, int(edges[longest]) + 1, length // period + 1
 
 
-def read_trace(data: bytes) -> Measured:
+def read_trace(data: bytes) -> Trace:
     """Read a trace of one rank.
 
     Raises `InputError` if it is none: no JSON, cut off, too large, without work of a GPU, or with
@@ -145,7 +145,7 @@ def read_trace(data: bytes) -> Measured:
     if len(gpus) > 1:
         raise InputError(f"got kernels of {len(gpus)} GPUs, wanted those of one rank")
     kernels = [_kernel(event) for event in found]
-    return Measured(
+    return Trace(
         kernels=kernels,
         streams=[_place(event, "stream", "tid") for event in found],
         rank=_rank(document),
@@ -180,10 +180,10 @@ def _unpacked(data: bytes) -> bytes:
     return text
 
 
-def _kernel(event: Mapping[str, Any]) -> Kernel:
+def _kernel(event: Mapping[str, Any]) -> TraceKernel:
     name, kind = _known(str(event.get("name", "")))
     start, end = _span(event)
-    return Kernel(name=name, kind=kind, start_s=start, end_s=end)
+    return TraceKernel(name=name, kind=kind, start_s=start, end_s=end)
 
 
 @lru_cache(maxsize=10_000)
@@ -223,7 +223,9 @@ def _rank(document: object) -> int | None:
 
 
 def _annotated(
-    spans: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]], kernels: list[Kernel]
+    spans: Sequence[Mapping[str, Any]],
+    found: Sequence[Mapping[str, Any]],
+    kernels: list[TraceKernel],
 ) -> Steps | None:
     """Cut where the first kernel of each step starts that the host launched in the step."""
     told = sorted(
