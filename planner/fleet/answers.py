@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from planner.fleet.demand import HOUR, Demand, Prices
 from planner.fleet.packing import FilledNode, Pile, pack
-from planner.fleet.queueing import servers_needed
+from planner.fleet.queueing import servers_needed, wait
 from planner.fleet.spares import nodes_of, spares
 from planner.runners.launch import Launch
 from planner.search.clients import Serving
@@ -19,6 +20,8 @@ from topology.base.values import dataclass
 from topology.catalogue import find_hardware
 
 THOUSAND: Final = 1000
+MILLION: Final = 10**6
+PERCENTILES: Final = (0.5, 0.95, 0.99)
 POINTS: Final = 13
 GROWTH: Final = (0.5, 1.0, 2.0, 4.0)
 """Times the rate that a fleet is counted for."""
@@ -51,27 +54,53 @@ class Scaled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Smaller:
+    """A fleet of one replica fewer than are needed, at the rate that is planned for.
+
+    response_s : within which the share asked for is done; infinite where requests pile up, or are
+    those of a language model. most_rate_per_s : that it takes: of a language model in time, else at
+    all. reason : where no replica is left, why fewer GPUs are too few; empty where there are none.
+    """
+
+    replicas: int
+    gpus: int
+    response_s: float
+    most_rate_per_s: float
+    reason: str
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "replicas": self.replicas,
+            "gpus": self.gpus,
+            "response_s": self.response_s if math.isfinite(self.response_s) else None,
+            "most_rate_per_s": self.most_rate_per_s,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
     """Replicas of one plan that meet a demand.
 
     estimate : of one replica with `batch` requests at once. needed : replicas that serve the
-    demand; others stand by for them. response_s : within which the share asked for is done, with
-    no more than are needed. most_rate_per_s : that as many take in time. serving : what clients of
-    a language model see of one replica. runner : what runs it, as other programs know it; launch :
-    what to type for one replica. unfinished : what is exported makes no results yet.
+    demand; others stand by for them. most_rate_per_s : that as many take in time. serving : what
+    clients of a language model see of one replica. runner : what runs it, as other programs know
+    it; launch : what to type for one replica. unfinished : what is exported makes no results yet.
+    fewer : why replicas of fewer GPUs will not do, where that is known.
     """
 
     demand: Demand
     estimate: PlanEstimate
     batch: int
     needed: int
-    response_s: float
     most_rate_per_s: float
     prices: Prices | None = None
     serving: Serving | None = None
     runner: str = ""
     launch: Launch | None = None
     unfinished: bool = False
+    fewer: str = ""
 
     @property
     def name(self) -> str:
@@ -138,6 +167,45 @@ class Fleet:
         return self._with(rate_per_s, (max if more else min)(count, self.needed))
 
     @property
+    def response_s(self) -> float:
+        """Seconds within which the share asked for is done, by no more than are needed."""
+        return min(self.demand.slo_s, self._within(self.demand.share))
+
+    @property
+    def percentiles_s(self) -> dict[str, float]:
+        """Seconds within which so many of the requests are done, waiting included."""
+        return {f"p{100 * share:g}": self._within(share) for share in PERCENTILES}
+
+    def _within(self, share: float) -> float:
+        if self.serving is not None:
+            return self.serving.request.at(share)
+        return self._response(self.demand.rate_per_s, self.needed, share)
+
+    def _response(self, rate_per_s: float, replicas: int, share: float) -> float:
+        """Time a request of places of one pace, waiting included."""
+        service = self.estimate.latency_s
+        return service + wait(replicas * self.batch, rate_per_s * service, service, share)
+
+    @property
+    def smaller(self) -> Smaller:
+        """Say what one replica fewer than are needed takes, which is too little."""
+        left, demand = self.needed - 1, self.demand
+        response = math.inf
+        if self.serving is not None:
+            most = self.most_rate_per_s * left / self.needed
+        else:
+            most = left * self.batch / self.estimate.latency_s
+            if left:
+                response = self._response(demand.planned_per_s, left, demand.share)
+        return Smaller(
+            replicas=left,
+            gpus=left * self.estimate.gpus,
+            response_s=response,
+            most_rate_per_s=most,
+            reason="" if left else self.fewer,
+        )
+
+    @property
     def growth(self) -> dict[float, Scaled | None]:
         """Such replicas by times the rate that is asked for."""
         return {times: self.at(times * self.demand.rate_per_s) for times in GROWTH}
@@ -154,6 +222,14 @@ class Fleet:
         if self.cost_per_hour is None:
             return None
         return self.cost_per_hour / HOUR / self.demand.mean_per_s * THOUSAND
+
+    @property
+    def cost_per_million_tokens(self) -> float | None:
+        """What a million tokens that a language model writes cost; None of other models."""
+        if self.serving is None or self.cost_per_thousand is None:
+            return None
+        tokens = self.serving.tokens_per_s * self.needed / self.demand.rate_per_s
+        return self.cost_per_thousand / THOUSAND / tokens * MILLION
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
@@ -177,6 +253,9 @@ class Fleet:
             "most_rate_per_s": self.most_rate_per_s,
             "cost_per_hour": self.cost_per_hour,
             "cost_per_thousand": self.cost_per_thousand,
+            "cost_per_million_tokens": self.cost_per_million_tokens,
+            "response_percentiles_s": self.percentiles_s,
+            "smaller": self.smaller.to_dict(),
             "basis": estimate.basis_word,
             "engine": self.runner,
             "command": "" if self.launch is None else self.launch.line,
@@ -197,12 +276,34 @@ class Answer:
     fleets: tuple[Fleet, ...]
     without: tuple[tuple[str, str], ...]
 
+    @property
+    def break_even(self) -> list[tuple[float, float, str]]:
+        """List the pairs of rates between which another kind of GPU becomes the best, and which."""
+        priced = all(fleet.cost_per_hour is not None for fleet in self.fleets)
+        grown = [(fleet.estimate.hardware, fleet.growth) for fleet in self.fleets]
+        best: list[tuple[float, str]] = []
+        for times in GROWTH:
+            costs = [
+                ((scaled.cost_per_hour if priced else None) or scaled.gpus, name)
+                for name, growth in grown
+                if (scaled := growth[times]) is not None
+            ]
+            if costs:
+                least = min(cost for cost, _ in costs)
+                rate = times * self.demand.rate_per_s
+                best.append((rate, next(name for cost, name in costs if cost == least)))
+        return [(low, high, now) for (low, was), (high, now) in pairwise(best) if was != now]
+
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
         return {
             "demand": self.demand.to_dict(),
             "fleets": [fleet.to_dict() for fleet in self.fleets],
             "without": [{"hardware": name, "reason": why} for name, why in self.without],
+            "break_even": [
+                {"above_per_s": low, "by_per_s": high, "hardware": name}
+                for low, high, name in self.break_even
+            ],
             **({"hours": [*self._hours()]} if self.fleets and self.demand.hours_per_s else {}),
         }
 

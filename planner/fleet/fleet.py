@@ -7,7 +7,7 @@ from typing import Final
 
 from planner.fleet.answers import Answer, Capacity, Fleet
 from planner.fleet.demand import Demand, Prices
-from planner.fleet.queueing import MOST_SERVERS, most_rate, servers_needed, wait
+from planner.fleet.queueing import MOST_SERVERS, most_rate, servers_needed
 from planner.fleet.replica_rates import in_time, most_pace, ready, replicas_for
 from planner.fleet.replica_rates import most_rate as most_rate_of
 from planner.request.plan import Plan
@@ -99,6 +99,9 @@ def _best(demand: Demand, name: str, prices: Prices | None, fastest: "_Fastest")
         short = [each for each in made if isinstance(each, Short) and each.reason]
         nearest = min(reversed(short), key=lambda each: each.over, default=None)
         return "no plan can run" if nearest is None else nearest.reason
+    smaller = made[: next(place for place, each in enumerate(made) if each is best)]
+    why = [each.reason for each in smaller if isinstance(each, Short) and each.reason]
+    best = replace(best, fewer=why[-1] if why else "")
     return _launched(best) if best.serving is not None else _launched(_with_most(best))
 
 
@@ -228,14 +231,11 @@ def _fleet(
         return Short(reason=why, over=service / demand.slo_s)
     if places is None:
         return _too_many(estimate)
-    needed = math.ceil(places / batch)
-    load = demand.rate_per_s * service
     return Fleet(
         demand=demand,
         estimate=estimate,
         batch=batch,
-        needed=needed,
-        response_s=service + wait(needed * batch, load, service, demand.share),
+        needed=math.ceil(places / batch),
         most_rate_per_s=0.0,
         prices=prices,
     )
@@ -271,7 +271,6 @@ def _served_fleet(demand: Demand, estimate: PlanEstimate, prices: Prices | None)
         estimate=estimate,
         batch=max(1, math.ceil(serving.concurrency)),
         needed=needed,
-        response_s=min(demand.slo_s, serving.request.at(demand.share)),
         most_rate_per_s=most,
         prices=prices,
         serving=serving,

@@ -48,7 +48,7 @@ def headlines(capacity: Capacity) -> Iterator[str]:
         yield f"not met: {', '.join(unmet)}"
         return
     cost = capacity.cost_per_hour
-    money = "" if cost is None else f", {_money(cost, capacity)} an hour"
+    money = "" if cost is None else f", {_money(cost, capacity.prices)} an hour"
     yield f"{counted(capacity.gpus, 'GPU')} in all{money}"
 
 
@@ -93,12 +93,15 @@ def _row(fleet: Fleet, capacity: Capacity, *, priced: bool) -> list[str]:
         fleet.estimate.basis.name.lower(),
     ]  # fmt: skip
     if priced:
-        cells += [_money(fleet.cost_per_hour, capacity), _money(fleet.cost_per_thousand, capacity)]
+        cells += [
+            _money(fleet.cost_per_hour, capacity.prices),
+            _money(fleet.cost_per_thousand, capacity.prices),
+        ]
     return cells
 
 
-def _money(value: float | None, capacity: Capacity) -> str:
-    currency = capacity.prices.currency if capacity.prices else ""
+def _money(value: float | None, prices: Prices | None) -> str:
+    currency = prices.currency if prices else ""
     return "-" if value is None else f"{_number(value, 4)} {currency}".rstrip()
 
 
@@ -152,7 +155,7 @@ def _takes(scaled: Scaled | None, capacity: Capacity) -> str:
     if scaled is None:
         return "-"
     cost = scaled.cost_per_hour
-    money = "" if cost is None else f", {_money(cost, capacity)}"
+    money = "" if cost is None else f", {_money(cost, capacity.prices)}"
     return f"{counted(scaled.gpus, 'GPU')}{money}"
 
 
@@ -176,21 +179,49 @@ def day(answer: Answer, capacity: Capacity) -> Table:
     return Table(head=head, rows=rows, align="<>", indent=2)
 
 
-def _seen(fleet: Fleet) -> Iterator[str]:
+def _too_few(fleet: Fleet) -> Iterator[str]:
+    """Say why a smaller fleet fails."""
+    smaller, demand = fleet.smaller, fleet.demand
+    unit = unit_of(demand.rate_per_s)
+    if not smaller.replicas:
+        yield from [f"fewer GPUs will not do: {smaller.reason}"] if smaller.reason else []
+        return
+    rate = _rate(demand.planned_per_s, unit)
+    fewer = f"{counted(smaller.replicas, 'replica')} will not do"
+    if math.isfinite(smaller.response_s):
+        late = format_seconds(smaller.response_s)
+        yield f"{fewer}: at {rate} {percentage(demand.share)} take up to {late}"
+    elif demand.request.arrivals:
+        yield f"{fewer}: it does not keep up with the trace"
+    else:
+        in_time = "" if fleet.serving is None else " in time"
+        yield f"{fewer}: at most {_rate(smaller.most_rate_per_s, unit)} of {rate}{in_time}"
+
+
+def _seen(fleet: Fleet, prices: Prices | None) -> Iterator[str]:
     """Say what clients of a language model see."""
     serving = fleet.serving
     if serving is not None:
         yield (
             f"then TTFT {format_seconds(serving.ttft.mean)} (p99 "
             f"{format_seconds(serving.ttft.p99)}), TPOT {format_seconds(serving.tpot.mean)} and "
-            f"{format_number(serving.tokens_per_s * fleet.replicas)} tokens/s"
+            f"{format_number(serving.tokens_per_s * fleet.needed)} tokens/s"
         )
+    if fleet.cost_per_million_tokens is not None:
+        yield f"{_money(fleet.cost_per_million_tokens, prices)} per million tokens written"
 
 
 def _notes(answer: Answer, prices: Prices | None) -> Iterator[str]:
     if answer.fleets:
-        yield f"set up {words(answer.fleets[0])}"
-        yield from _seen(answer.fleets[0])
+        best = answer.fleets[0]
+        yield f"set up {words(best)}"
+        yield from _seen(best, prices)
+        times = (f"{name} {format_seconds(value)}" for name, value in best.percentiles_s.items())
+        yield f"of a request {', '.join(times)}"
+        yield from _too_few(best)
+    unit = unit_of(answer.demand.rate_per_s)
+    for low, high, name in answer.break_even:
+        yield f"between {_rate(low, unit)} and {_rate(high, unit)} {name} becomes the best"
     missing = [fleet.estimate.hardware for fleet in answer.fleets if fleet.cost_per_hour is None]
     if prices is not None and missing:
         yield f"no price for {', '.join(missing)}: the fewest GPUs come first"
@@ -255,7 +286,8 @@ def _together(shared: Together, capacity: Capacity) -> str:
         (shared.gpus_apart, shared.cost_per_hour_apart),
     )
     words = [
-        counted(gpus, "GPU") + ("" if cost is None else f", {_money(cost, capacity)} an hour")
+        counted(gpus, "GPU")
+        + ("" if cost is None else f", {_money(cost, capacity.prices)} an hour")
         for gpus, cost in both
     ]
     return f"all demands on the same whole nodes: {words[0]}; each on its own: {words[1]}"

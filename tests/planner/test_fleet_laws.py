@@ -99,6 +99,52 @@ def test_the_busiest_hour_rules_and_the_day_is_paid():
     assert day.cost_per_thousand == pytest.approx(flat.cost_per_thousand * 24 / 12)
 
 
+@pytest.mark.parametrize("rate", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("spare", ["", "node"])
+def test_one_replica_fewer_is_late_and_percentiles_rise(rate, spare):
+    one = best(rate_per_s=rate, spare=spare, slo_s=8.0)
+    smaller, seen = one.smaller, one.percentiles_s
+
+    assert smaller.replicas == one.needed - 1
+    assert smaller.response_s > 8.0 or smaller.most_rate_per_s < rate
+    assert one.estimate.latency_s <= seen["p50"] <= seen["p95"] == one.response_s <= seen["p99"]
+
+
+def test_where_one_replica_will_do_it_is_said_why_not_of_fewer_gpus():
+    one = best(rate_per_s=0.001, slo_s=2.0)
+
+    assert (one.needed, one.estimate.gpus > 1) == (1, True)
+    assert "a request, 2 s are wanted" in one.smaller.reason
+
+
+def test_a_cheap_kind_gives_way_to_one_that_takes_fewer_gpus():
+    """One h100 at 2 an hour is cheaper than a node; of 4.4 times its work a node is."""
+    prices = replace(PRICES, node_hour={"b200": 11.0})
+    (answer,) = capacity([replace(DEMAND, rate_per_s=0.7)], KINDS, prices).answers
+    ((low, high, kind),) = answer.break_even
+    costs = {
+        rate: {
+            one.estimate.hardware: one.cost_per_hour
+            for one in capacity([replace(DEMAND, rate_per_s=rate)], KINDS, prices).answers[0].fleets
+        }
+        for rate in (low, high)
+    }
+
+    assert kind == "b200"
+    assert costs[low]["h100-sxm"] < costs[low]["b200"]
+    assert costs[high]["b200"] < costs[high]["h100-sxm"]
+
+
+def test_a_language_model_has_a_price_of_its_tokens():
+    request = Request(model="llama-3.1-8b", engine="vllm", input_tokens=256, output_tokens=64)
+    demand = Demand(name="a", request=request, rate_per_s=100.0, slo_s=5.0, spare="replica")
+    (one,) = capacity([demand], ["h100-sxm"], PRICES).answers[0].fleets
+
+    per_token = one.cost_per_hour / 3600 / (100.0 * 64)
+    assert one.cost_per_million_tokens == pytest.approx(1e6 * per_token, rel=0.05)
+    assert one.smaller.most_rate_per_s < 100.0
+
+
 def test_nodes_are_paid_whole():
     one = best(PRICES, ("b200",), rate_per_s=5.0)
 
