@@ -30,8 +30,8 @@ _JITTER: Final = (
 )
 _RUNS: Final = "runs with other draws of --jitter, for percentiles (default: 1)"
 _COMPARE: Final = (
-    "a trace of one rank by PyTorch's profiler (Chrome's JSON, or .json.gz), to put beside the "
-    "simulated turn (default: none)"
+    "a trace of one rank, to put beside the simulated turn: by PyTorch's profiler (Chrome's JSON, "
+    "or .json.gz), or what nsys export --type sqlite wrote (default: none)"
 )
 _WHAT_IF: Final = "run it again with one thing changed at a time: faster links, equal GPUs ..."
 

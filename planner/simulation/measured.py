@@ -1,6 +1,7 @@
-"""A measured trace of one rank, as PyTorch's profiler writes it: kernels, and its steps.
+"""A measured trace of one rank: kernels, and its steps.
 
-The format is Chrome's trace events, plain or packed by gzip; categories are those of Kineto.
+PyTorch's profiler writes Chrome's trace events, plain or packed by gzip, with Kineto's categories;
+what Nsight Systems exports becomes such events first.
 """
 
 import gzip
@@ -29,6 +30,7 @@ _ON_GPU: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _LAUNCHES: Final = frozenset({"cuda_runtime", "cuda_driver"})
 _STEP: Final = "ProfilerStep#"
 _PACKED: Final = b"\x1f\x8b"
+_DATABASE: Final = b"SQLite format 3\0"
 _MOST_PERIODS: Final = 300
 _MICROSECONDS: Final = 10**6
 
@@ -52,8 +54,8 @@ class Steps:
 
     @property
     def middle(self) -> tuple[float, float]:
-        """The step of median length, the shorter of two."""
-        ordered = sorted(self.spans, key=lambda span: span[1] - span[0])
+        """The step of median length; the last, after which no other begins, only by itself."""
+        ordered = sorted(self.spans[:-1] or self.spans, key=lambda span: span[1] - span[0])
         return ordered[(len(ordered) - 1) // 2]
 
     @property
@@ -139,7 +141,7 @@ def read_trace(data: bytes) -> Trace:
     if not found:
         raise InputError(
             f"got {counted(len(events), 'event')} and none of a GPU, wanted kernels: a profile "
-            "with ProfilerActivity.CUDA"
+            "with ProfilerActivity.CUDA, or of nsys --trace=cuda"
         )
     gpus = {_place(event, "device", "pid") for event in found}
     if len(gpus) > 1:
@@ -156,6 +158,10 @@ def read_trace(data: bytes) -> Trace:
 def _document(data: bytes) -> Any:  # noqa: ANN401  # whatever somebody wrote
     if data.startswith(_PACKED):
         data = _unpacked(data)
+    if data.startswith(_DATABASE):
+        from planner.simulation.nsight import events_of  # noqa: PLC0415  # few have one
+
+        return events_of(data)
     try:
         return json.loads(data)
     except json.JSONDecodeError as error:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sqlite3
 
 import pytest
 
@@ -107,6 +108,41 @@ def test_a_step_by_itself_is_taken_whole(simulation):
     assert compared.measured.parts_s["step"] == pytest.approx(0.9 * simulation.turn_s)
 
 
+def test_an_export_of_nsight_is_the_same_trace(simulation):
+    """Its copies have a number for what they are, and its kernels one for their names."""
+    length = simulation.turn_s * 1e6
+    events = kernels(1e3, length, steps=2)
+    data = exported(events)
+
+    trace, other = read_trace(data), read_trace(packed(events))
+
+    assert [one.kind for one in trace.kernels] == [one.kind for one in other.kernels]
+    check(compare(simulation, trace), length / 1e6)
+
+
+def exported(events, graphs=0):
+    """Write a database with the columns that are read, as Nsight Systems names them."""
+    made = sqlite3.connect(":memory:")
+    columns = "start, end, globalPid, deviceId, streamId"
+    made.execute("CREATE TABLE StringIds (id, value)")
+    made.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({columns}, demangledName)")
+    made.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY ({columns}, copyKind)")
+    made.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start, end)")
+    made.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (?, 1)", [(0,)] * graphs)
+    for number, event in enumerate(events):
+        start, took = (round(1e3 * event[name]) for name in ("ts", "dur"))
+        values = (start, start + took, 1, 0, event["tid"])
+        if event["cat"] == "kernel":
+            made.execute("INSERT INTO StringIds VALUES (?, ?)", (number, event["name"]))
+            table, last = "KERNEL", number
+        else:
+            table, last = "MEMCPY", 8  # DtoD
+        row = f"INSERT INTO CUPTI_ACTIVITY_KIND_{table} VALUES (?, ?, ?, ?, ?, ?)"
+        made.execute(row, (*values, last))
+    made.commit()
+    return made.serialize()
+
+
 def test_the_simulated_side_is_the_rank_of_the_simulation(simulation):
     compared = compare(simulation, read_trace(packed(kernels(0, 1e3))))
     here, rank = compared.simulated.parts_s, simulation.ranks[0]
@@ -153,8 +189,11 @@ GOOD = packed(kernels(0, 100.0))
          "got kernels of 2 GPUs, wanted those of one rank"),
         (gzip.compress(GOOD)[:-20], "the gzip is cut off"),
         (b"\x1f\x8b" + b"none" * 9, "broken gzip"),
+        (exported(kernels(0, 100.0))[:5000], "no whole export of Nsight Systems: "),
+        (exported([], graphs=1), "got CUDA graphs as wholes, wanted their kernels"),
+        (exported([]), "got 0 events and none of a GPU"),
     ],
-    ids=range(12),
+    ids=range(15),
 )  # fmt: skip
 def test_bad_traces_are_one_line_and_nothing_is_written(capsys, tmp_path, data, said):
     file, other = tmp_path / "bad.json", tmp_path / "out.json"

@@ -1,0 +1,59 @@
+"""What Nsight Systems exports as a database of SQLite, as trace events of PyTorch's profiler."""
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from topology.base import InputError
+
+_NANOSECONDS: Final = 1000  # in a microsecond
+_GRAPHS: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+_COPIES: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
+"""By their number in CUPTI's `CUpti_ActivityMemcpyKind`."""
+_WORK: Final = {  # category: table, and what names its rows
+    "kernel": (
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        "(SELECT value FROM StringIds WHERE id=demangledName)",
+    ),
+    "gpu_memcpy": ("CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind"),
+    "gpu_memset": ("CUPTI_ACTIVITY_KIND_MEMSET", "'Memset'"),
+}
+
+
+def events_of(data: bytes) -> list[Mapping[str, Any]]:
+    """Read kernels, copies and fills of a GPU.
+
+    Raises `InputError` if it is no such database, it is cut off, or graphs are not opened.
+    """
+    database = sqlite3.connect(":memory:")
+    try:
+        database.deserialize(data)
+        named = database.execute("SELECT name FROM sqlite_master WHERE type='table'")
+        tables = {name for (name,) in named}
+        if _GRAPHS in tables and database.execute(f"SELECT 1 FROM {_GRAPHS}").fetchone():  # noqa: S608
+            raise InputError(
+                "got CUDA graphs as wholes, wanted their kernels: nsys profile "
+                "--cuda-graph-trace=node"
+            )
+        return list(_events(database, tables))
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+        raise InputError(f"no whole export of Nsight Systems: {error}") from None
+    finally:
+        database.close()
+
+
+def _events(database: sqlite3.Connection, tables: set[str]) -> Iterator[Mapping[str, Any]]:
+    for category, (table, name) in _WORK.items():
+        if table not in tables:  # there are none of its kind
+            continue
+        asked = f"SELECT start, end, globalPid, deviceId, streamId, {name} FROM {table}"  # noqa: S608
+        for start, end, process, device, stream, says in database.execute(asked):
+            copy = f"Memcpy {_COPIES.get(says, '')}"
+            yield {
+                "ph": "X",
+                "cat": category,
+                "name": copy if category == "gpu_memcpy" else says,
+                "ts": start / _NANOSECONDS,
+                "dur": (end - start) / _NANOSECONDS,
+                "args": {"device": f"{process} {device}", "stream": stream},
+            }
