@@ -24,7 +24,6 @@ ROWS: Final = (
 """Sequences that decode; close where each that comes may touch more experts."""
 TOKENS: Final = (0, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 Column = NDArray[np.float64]
-Grid = list[list[list[list[float]]]]
 PARTS: Final = (0.0, 0.125, 0.5, 1.0)
 """Parts of the longest context at which steps are priced; attention is nearly linear between."""
 
@@ -33,39 +32,46 @@ PARTS: Final = (0.0, 0.125, 0.5, 1.0)
 class StepPrices:
     """Seconds of a step by tokens of prompts, their context, sequences that decode, and theirs.
 
-    grids : seconds at each node, of every kind of place. kinds : of each place of a pipeline; those
+    grids : seconds at each node, row by row, of every kind of place. kinds : of each place of a pipeline; those
     of a kind take the same time.
     """
 
     nodes: tuple[list[float], list[float], list[float], list[float]]
-    grids: list[Grid]
+    grids: list[list[float]]
     kinds: tuple[int, ...]
 
     def __call__(self, tokens: float, context: float, rows: float, length: float) -> list[float]:
         """Read the grid at every place, linear in each size."""
         sizes, contexts, counts, lengths = self.nodes
         (r, ra), (k, ka) = _place(counts, rows), _place(lengths, length)
+        row = len(lengths)
+        low = r * row + k
         if not tokens:
-            seconds = [_between(grid[0][0], r, ra, k, ka) for grid in self.grids]
+            seconds = [_between(grid, low, row, ra, ka) for grid in self.grids]
         else:
             (t, ta), (c, ca) = _place(sizes, tokens), _place(contexts, context)
+            plane = len(counts) * row
+            low += (t * len(contexts) + c) * plane
+            high = low + len(contexts) * plane
             seconds = []
             for grid in self.grids:
-                low, high = grid[t], grid[t + 1]
-                fewer, more = _between(low[c], r, ra, k, ka), _between(high[c], r, ra, k, ka)
+                fewer, more = _between(grid, low, row, ra, ka), _between(grid, high, row, ra, ka)
                 if ca:
-                    fewer += ca * (_between(low[c + 1], r, ra, k, ka) - fewer)
-                    more += ca * (_between(high[c + 1], r, ra, k, ka) - more)
+                    fewer += ca * (_between(grid, low + plane, row, ra, ka) - fewer)
+                    more += ca * (_between(grid, high + plane, row, ra, ka) - more)
                 seconds.append(fewer + ta * (more - fewer))
         return seconds if len(self.kinds) == 1 else [seconds[kind] for kind in self.kinds]
 
 
-def _between(grid: list[list[float]], r: int, ra: float, k: int, ka: float) -> float:
-    """Read a grid between its nodes r and r + 1, and k and k + 1."""
-    low, high = grid[r], grid[r + 1]
-    a, c = low[k], high[k]
-    below = a + ka * (low[k + 1] - a)
-    return below + ra * (c + ka * (high[k + 1] - c) - below)
+def _between(grid: list[float], low: int, row: int, ra: float, ka: float) -> float:
+    """Read a grid between the node at `low` and the next one, in its row and in the next row.
+
+    >>> _between([0.0, 1.0, 10.0, 11.0], 0, 2, 0.5, 0.25)
+    5.25
+    """
+    a, c = grid[low], grid[low + row]
+    below = a + ka * (grid[low + 1] - a)
+    return below + ra * (c + ka * (grid[low + row + 1] - c) - below)
 
 
 def _place(nodes: list[float], value: float) -> tuple[int, float]:
@@ -114,7 +120,7 @@ def step_prices(
     known = {place: priced(place) for place in sorted(set(alike))}
     return StepPrices(
         nodes=(prompts, contexts, decodes, lengths),
-        grids=[seconds.tolist() for seconds in known.values()],
+        grids=[seconds.ravel().tolist() for seconds in known.values()],
         kinds=tuple(list(known).index(place) for place in alike),
     )
 
