@@ -308,8 +308,8 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
     IllegalPlanError
         If it cannot run or does not fit: the reason, and the nearest plans that can.
     """
-    gpus = scenario.request.gpus
-    if not scenario.request.loaded:
+    gpus, loaded = scenario.request.gpus, scenario.request.loaded
+    if not loaded:
         _check_unloaded(scenario.request)
     _check_burst(scenario.request)
     if scenario.request.two_pools:
@@ -323,9 +323,9 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
     if not isinstance(text, str | Plan | None):
         raise InputError(f"plan: got {shown(text)}, wanted axes and degrees such as cfg2.ulysses4")
     plan = parse_plan("single" if text is None else str(text))
-    outcome = _judged(scenario.unloaded, plan)
+    outcome = _judged(scenario.unloaded, plan) if loaded else judge(scenario, plan)
     if isinstance(outcome, PlanEstimate):
-        if not scenario.request.loaded:
+        if not loaded:
             return outcome
         from planner.serving.serving import with_load  # noqa: PLC0415  # slow to load
 
