@@ -32,8 +32,8 @@ PARTS: Final = (0.0, 0.125, 0.5, 1.0)
 class StepPrices:
     """Seconds of a step by tokens of prompts, their context, sequences that decode, and theirs.
 
-    grids : seconds at each node, row by row, of every kind of place. kinds : of each place of a pipeline; those
-    of a kind take the same time.
+    grids : seconds at each node, row by row, of every kind of place. kinds : of each place of a
+    pipeline; those of a kind take the same time.
     """
 
     nodes: tuple[list[float], list[float], list[float], list[float]]
