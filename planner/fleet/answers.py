@@ -224,6 +224,27 @@ class Fleet:
         return self.cost_per_hour / HOUR / self.demand.mean_per_s * THOUSAND
 
     @property
+    def power_w(self) -> float:
+        """Watts of all GPUs at the limits of their data sheets, hosts and cooling not counted."""
+        return self.gpus * find_hardware(self.estimate.hardware).device.power.value
+
+    @property
+    def energy_per_thousand_kwh(self) -> float:
+        """Kilowatt hours that a thousand requests take at most, all GPUs at their limits."""
+        return self.power_w / HOUR / self.demand.mean_per_s
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes on the fullest GPU, as many requests under way as there are at once."""
+        return sum(self.serving.memory.values()) if self.serving else self.estimate.memory_bytes
+
+    @property
+    def memory_free_bytes(self) -> float:
+        """Bytes that are free on the fullest GPU."""
+        total = find_hardware(self.estimate.hardware).device.memory.value
+        return total - self.memory_bytes
+
+    @property
     def cost_per_million_tokens(self) -> float | None:
         """What a million tokens that a language model writes cost; None of other models."""
         if self.serving is None or self.cost_per_thousand is None:
@@ -254,6 +275,10 @@ class Fleet:
             "cost_per_hour": self.cost_per_hour,
             "cost_per_thousand": self.cost_per_thousand,
             "cost_per_million_tokens": self.cost_per_million_tokens,
+            "power_w": self.power_w,
+            "energy_per_thousand_kwh": self.energy_per_thousand_kwh,
+            "memory_bytes": self.memory_bytes,
+            "memory_free_bytes": self.memory_free_bytes,
             "response_percentiles_s": self.percentiles_s,
             "smaller": self.smaller.to_dict(),
             "basis": estimate.basis_word,
@@ -364,7 +389,10 @@ class Capacity:
 
     @property
     def shared(self) -> Together | None:
-        """All demands on nodes that they share; None of one demand, or where one is not met."""
+        """All demands on nodes that they share.
+
+        None of one demand, where one is not met, or where nodes can be filled in too many ways.
+        """
         if len(self.answers) == 1 or not self.met:
             return None
         return _shared(self.answers, self.prices)

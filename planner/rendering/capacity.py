@@ -22,7 +22,14 @@ from planner.rendering.engines import UNFINISHED
 from planner.rendering.plot import plot
 from planner.request.quantities import PERIODS
 from planner.search.clients import wanted_of
-from topology.base import counted, format_interval, format_number, format_seconds, one_line
+from topology.base import (
+    counted,
+    format_bytes,
+    format_interval,
+    format_number,
+    format_seconds,
+    one_line,
+)
 from topology.base.chart import Axis, Series, curves
 from topology.base.table import Drawing, Part, Said, Table, Title, Typed
 from topology.catalogue import find_hardware
@@ -32,6 +39,7 @@ ASSUMED: Final = (
     "requests come at random, and in the order in which they come each takes the next free place "
     "of a replica; each replica serves one demand"
 )
+UNPACKED: Final = "more ways to fill a node than are looked through"
 MANY: Final = 10**9  # above which nobody counts digits
 YEAR: Final = 365.25
 LATEST: Final = 100 * 365
@@ -219,6 +227,11 @@ def _notes(answer: Answer, prices: Prices | None) -> Iterator[str]:
         times = (f"{name} {format_seconds(value)}" for name, value in best.percentiles_s.items())
         yield f"of a request {', '.join(times)}"
         yield from _too_few(best)
+        yield (
+            f"the GPUs draw at most {_number(best.power_w / 1000)} kW, "
+            f"{_number(best.energy_per_thousand_kwh)} kWh a thousand requests; of memory "
+            f"{format_bytes(best.memory_free_bytes)} are free on the fullest"
+        )
     unit = unit_of(answer.demand.rate_per_s)
     for low, high, name in answer.break_even:
         yield f"between {_rate(low, unit)} and {_rate(high, unit)} {name} becomes the best"
@@ -276,6 +289,8 @@ def parts(capacity: Capacity) -> Iterator[Part]:
     if (shared := capacity.shared) is not None:
         yield Title(text=_together(shared, capacity))
         yield together(shared)
+    elif len(capacity.answers) > 1 and capacity.met:
+        yield from ("", f"all demands on the same nodes: {UNPACKED}")
     yield from ("", f"taken as given: {_given(capacity)}")
 
 

@@ -57,7 +57,7 @@ def queue(servers, rate, service, count=200_000):
 @pytest.mark.parametrize(
     ("servers", "load"), [(1, 0.5), (1, 0.8), (3, 2.4), (4, 2.0), (10, 8.5), (20, 18.0)]
 )
-@pytest.mark.parametrize("share", [0.9, 0.95, 0.99])
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.95, 0.99])
 def test_waits_are_those_of_a_queue_of_many_servers(servers, load, share):
     """The queue of one server in c is that of all, of which each request takes the first free."""
     waits = queue(servers, load, 1.0)

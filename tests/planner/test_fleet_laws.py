@@ -143,6 +143,18 @@ def test_a_language_model_has_a_price_of_its_tokens():
     per_token = one.cost_per_hour / 3600 / (100.0 * 64)
     assert one.cost_per_million_tokens == pytest.approx(1e6 * per_token, rel=0.05)
     assert one.smaller.most_rate_per_s < 100.0
+    assert one.memory_bytes > one.estimate.memory_bytes
+    assert one.memory_free_bytes > 0
+
+
+def test_power_is_that_of_all_gpus_and_memory_adds_up():
+    """An H100 draws 700 W and has 80 GB; a request a second takes a thousand seconds of it."""
+    one = best(spare="node")
+
+    assert one.power_w == 700.0 * one.gpus
+    assert one.energy_per_thousand_kwh == pytest.approx(one.power_w / 3600)
+    assert 0 < one.memory_free_bytes < 85e9
+    assert one.memory_bytes == one.estimate.memory_bytes
 
 
 def test_nodes_are_paid_whole():

@@ -5,6 +5,7 @@ from itertools import product
 from math import ceil
 
 import pytest
+from commands import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,10 +84,20 @@ def test_brute_force_finds_nothing_cheaper(data):
     assert all(count == by_name[key].count for key, count in held.items())
 
 
-def test_more_ways_than_are_looked_through_have_no_answer(monkeypatch):
-    monkeypatch.setattr(packing, "MOST_PATTERNS", 3)
-    piles = [Pile(demand=f"{n}", hardware="x", gpus=n, count=1) for n in (1, 2, 3)]
-    assert pack(piles, {"x": 8}, {"x": 1.0}) is None
+def test_more_ways_than_are_looked_through_have_no_answer(monkeypatch, tmp_path):
+    rows = "".join(
+        f'[[demand]]\nname = "{name}"\nmodel = "flux"\nrate = "1/min"\nslo = "60s"\n{spare}\n'
+        for name, spare in (("a", ""), ("b", 'spare = "node"'))
+    )
+    (demands := tmp_path / "d.toml").write_text(rows)
+    words = ("capacity", "--demand", str(demands))
+
+    assert "all demands on the same whole nodes: 16 GPUs" in run(*words)[1]
+    monkeypatch.setattr(packing, "MOST_PATTERNS", 1)
+    code, said, _ = run(*words)
+    assert code == 0
+    assert "more ways to fill a node than are looked through" in said
+    assert "shared" not in planner.capacity(demand=demands).to_dict()
 
 
 @pytest.mark.parametrize("spare", ["replica", "node"])
