@@ -36,7 +36,7 @@ def events_of(data: bytes) -> list[Mapping[str, Any]]:
                 "--cuda-graph-trace=node"
             )
         return list(_events(database, tables))
-    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+    except (sqlite3.Error, TypeError, OverflowError, UnicodeDecodeError) as error:
         raise InputError(f"no whole export of Nsight Systems: {error}") from None
     finally:
         database.close()
