@@ -639,7 +639,8 @@ def attention(  # noqa: PLR0913  # the contract's signature
     kv_precision : of an engine's cache, ``bf16`` or ``fp8``; as `precision` where left out.
     window : keys that a query sees, itself among them; all where left out.
     kernel : ``engine`` is a call as a serving engine makes it, with what it does around its
-        kernel; ``auto`` the best bare kernel; or one by name (``fa2``, ``fa3``, ``cudnn`` ...).
+        kernel; ``auto`` the bare kernel that is usual on the GPU (cuDNN on Hopper; another may
+        be faster at a size); or one by name (``fa2``, ``fa3``, ``cudnn`` ...).
     engine, sustained, profile : as of `matmul`.
 
     Raises `InputError` if a name is unknown, a number cannot be right, or the GPU lacks the

@@ -1,6 +1,6 @@
 """Plans side by side: a row each, with what they take, hold and cost."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final
 
 from planner.request.plan import Plan
@@ -22,11 +22,12 @@ def plan_rows(
     request: Request,
     baseline: PlanEstimate | None,
     barred: Container[Plan],
+    where: Callable[[int], str] = lambda _: "",
 ) -> Table:
     """Make a row of each plan, with a sign at those that are barred.
 
     Columns are the usual ones, and what plans are ranked by if it is none of them.
-    baseline : one GPU, which speed-ups are over.
+    baseline : one GPU, which speed-ups are over. where : says the hosts of so many GPUs.
     """
     writes = any("prefill" in plan.stages_s for plan in plans[:1])
     simulated = any(plan.simulated_s is not None for plan in plans)
@@ -36,7 +37,7 @@ def plan_rows(
     rows = [
         [
             f"{plan.name} {SIGN}" if plan.plan in barred else plan.name,
-            *([str(plan.gpus)] if request.at_most_gpus else []),
+            *([f"{plan.gpus}{where(plan.gpus)}"] if request.at_most_gpus else []),
             *([_simulated(plan)] if simulated else []),
             *(_of_tokens(plan) if writes else _of_results(plan, request, baseline)),
             plan.bound_by.replace(" of the time", ""),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from costmodels.tables import profile_for
@@ -22,7 +22,7 @@ from planner.search.estimate import Outcome, PlanEstimate, Rejected, Splits
 from planner.search.evaluate import Shared
 from planner.search.judging import MANY, estimates, judge, many, outcomes_on
 from planner.search.plans import LONGEST
-from planner.search.ranking import Ranking, goal, search
+from planner.search.ranking import Ranking, goal, hosts_in_words, search
 from planner.strategies import parse_plan
 from topology.base import (
     IllegalPlanError,
@@ -152,7 +152,8 @@ class Recommendation:
     def table(self, *, numbered: bool = True) -> Table:
         """Make a row of each plan, best first, with a sign at those that cannot be run."""
         barred = {refused.plan for refused in self.refusals}
-        rows = plan_rows(self.plans, self.request, self.baseline, barred)
+        where = partial(hosts_in_words, self.scenario.deployment)
+        rows = plan_rows(self.plans, self.request, self.baseline, barred, where)
         return numbered_table(rows, self.plans, self.lead) if numbered else rows
 
     def splits_table(self) -> Table:

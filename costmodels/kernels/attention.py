@@ -114,8 +114,9 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     heads, queries, keys, head_dim, batch, kv_heads : numbers or arrays that broadcast.
     causal : the last query sees all keys, each one before it one fewer.
     precision : of q, k and v: ``bf16``, ``fp16`` or ``fp8``.
-    kernel : one of `KERNELS`. ``auto`` is the best commonly available; ``engine`` is that of a
-        serving engine together with what it does around it: copies of q, k and v.
+    kernel : one of `KERNELS`. ``auto`` is the one that is usual on a generation of
+        GPUs, not the fastest at each size; ``engine`` is that of a serving engine together with
+        what it does around it: copies of q, k and v.
     window : keys before itself that a query sees; 0 means all. mask : one of `MASKS`, or none.
     kv_precision, engine : of an ``engine``: its cache, as q where empty, and whose kernels.
     sustained : the GPU has been busy for a second; see `matmul_time`.

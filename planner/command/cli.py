@@ -16,6 +16,7 @@ from topology.base import InputError, ModelError, unknown
 from topology.base.shell import shell_word
 
 BAD_INPUT, INTERRUPTED = 2, 130
+OWN: Final = ("topology", "costmodels", "planner", "validate")
 SHELLS: Final = ("bash", "zsh", "tcsh")
 HERE: Final = (
     "recommend", "estimate", "simulate", "capacity", "sweep", "collectives", "models",
@@ -38,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModelError as error:
         print(f"planner: {error}", file=sys.stderr)
         return NO
+    except (ModuleNotFoundError, MemoryError) as error:
+        return _lacks(error)
     except KeyboardInterrupt:
         print("planner: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -45,6 +48,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     return code
+
+
+def _lacks(error: ModuleNotFoundError | MemoryError) -> int:
+    """Say which package is not there, or that memory is short; returns the exit code."""
+    if isinstance(error, MemoryError):
+        print("planner: this machine has too little memory for the answer", file=sys.stderr)
+        return NO
+    if (error.name or OWN[0]).partition(".")[0] in OWN:
+        raise error
+    wanted = "wanted what pip install multi-gpu-planner brings"
+    print(f"planner: {error.name} is not installed, {wanted}", file=sys.stderr)
+    return BAD_INPUT
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:

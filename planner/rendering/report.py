@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeAlias
 
 from planner.advice.advice import misses, notes_on, size_notes, throughput_note
@@ -15,6 +16,7 @@ from planner.scenario.scenario import Scenario
 from planner.search.clients import Point, wanted_of
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.plan_memory import usable_bytes
+from planner.search.ranking import hosts_in_words
 from planner.search.speculation import words
 from topology.base import counted, format_bytes, format_interval, format_number, format_seconds
 from topology.base.table import Drawing, Line, Part, Said, Table, Title, Typed, bullets, document
@@ -210,10 +212,17 @@ def _of_requests(answer: Recommendation) -> str:
 def _scaling(answer: Recommendation) -> Table:
     """Make a row of each number of GPUs: its plan, its time as a bar, and what a result costs."""
     bars = _bars([estimate.latency_s for estimate in answer.scaling])
+    where = partial(hosts_in_words, answer.scenario.deployment)
     rows = [
-        [str(best.gpus), format_seconds(best.latency_s), cost(best), str(best.plan), bar]
+        [
+            f"{best.gpus}{where(best.gpus)}",
+            format_seconds(best.latency_s),
+            cost(best),
+            str(best.plan),
+            bar,
+        ]
         for best, bar in zip(answer.scaling, bars, strict=True)
-    ]
+    ]  # fmt: skip
     head = ("GPUs", "latency", "GPU-s per result", "plan", "")
     return Table(
         head=head, rows=rows, align=">>><", indent=2, head_in="dim", columns_in={4: "cyan"}

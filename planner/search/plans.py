@@ -22,6 +22,7 @@ from planner.strategies import (
     pipefusion,
     ring,
     ring_q,
+    sequence,
     strategies,
     tp,
 )
@@ -109,6 +110,7 @@ def notes(model: Model, workload: Workload, plan: Plan) -> Iterator[str]:
         who = _DECODERS if model.kind == "decoder" else _OTHERS
         ranks = f"tp{over}" if over == plan.degree(tp.AXIS) else f"the {over} ranks of an expert"
         yield f"the FFN width {width} is padded with zeros to {padded} for {ranks}{who}"
+    yield from sequence.whole_notes(model, workload, share_of(workload, plan).grain)
     towers = [tower for block in model.blocks for tower in block.towers]
     linear = any(tower.mixer == "relu_linear" for tower in towers)
     if linear and plan.degree(allgather_kv.AXIS) > 1:

@@ -36,6 +36,18 @@ def span_of(model: Model, stream: Stream, tokens: Size, share: Share) -> Span:
     return Span(stream.name, tokens, share.sequence, share.grain, zigzag=zigzag)
 
 
+def whole_notes(model: Model, workload: Workload, grain: int) -> Iterator[str]:
+    """Yield the texts of a length that was asked for which every rank holds whole, as uneven."""
+    for stream in model.streams:
+        whole = stream.static or stream.name in model.reuses
+        tokens = int(np.max(workload.length(stream.name)))
+        if stream.tokens and not whole and tokens != stream.tokens and tokens % grain:
+            yield (
+                f"{tokens} {stream.name} tokens do not divide over {grain} ranks, so that each "
+                f"holds all of them; {tokens + -tokens % grain} would be cut, which may be faster"
+            )
+
+
 def uneven(model: Model, workload: Workload, grain: int) -> NDArray[np.bool_]:
     """Where tokens that must divide over `grain` ranks do not; one flag a request of a sweep."""
     flags = [np.asarray(workload.length(name)) % grain != 0 for name in _must_divide(model)]

@@ -211,3 +211,35 @@ def test_an_answer_that_cannot_be_printed_is_said(words, monkeypatch, capfd):
         monkeypatch.setattr(sys, "stdout", full)
         assert cli.main(words.split()) == 2
     assert capfd.readouterr().err == "planner: standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("lacks", "code", "said"),
+    [
+        (ModuleNotFoundError("No module", name="numpy.linalg"), 2, "numpy.linalg is not installed"),
+        (MemoryError(), 1, "this machine has too little memory"),
+    ],
+)
+def test_what_a_machine_lacks_is_said(lacks, code, said, monkeypatch):
+    def never(_):
+        raise lacks
+
+    monkeypatch.setattr(cli, "answer", never)
+    assert run(*PLANS)[0] == code
+    assert said in run(*PLANS)[2]
+
+
+def test_a_text_that_every_rank_holds_whole_is_said():
+    asked = ("estimate", *PLANS[1:], "--hardware", "h100-sxm", "--plan", "ulysses2", "--text-tokens")
+
+    assert "511 text tokens do not divide over 2 ranks" in run(*asked, "511")[1]
+    assert "do not divide" not in run(*asked, "510")[1]
+
+
+def test_fewer_gpus_on_fewer_hosts_are_said():
+    asked = ("--model", "flux", "--gpus", "4", "--nodes", "2", "--at-most-gpus")
+    code, out, _ = run("recommend", *asked, "--hardware", "h100-sxm")
+
+    assert code == 0
+    assert re.search(r"allgather_kv2 +2 on 1 host ", out)
+    assert re.search(r"allgather_kv4 +4 on 2 hosts ", out)

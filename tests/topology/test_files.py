@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from topology.base import InputError, beside, write_new, write_whole
+from topology.base import InputError, beside, held, write_new, write_whole
 from topology.base.files import shipped_table, toml_of
 
 TEXT = 'kind = "datasheet"\n[b200]\nsizes = [1, 2.5]\nranks = 8\n'
@@ -104,3 +104,11 @@ def test_a_draft_follows_no_link_and_none_is_left(tmp_path, monkeypatch):
         with pytest.raises(said, match="No space left"):
             write(target, "ours")
     assert sorted(tmp_path.iterdir()) == sorted([longest, other])
+
+
+def test_a_folder_is_held_where_a_system_has_locks(tmp_path, monkeypatch):
+    with held(tmp_path, "busy"), pytest.raises(InputError, match="busy"), held(tmp_path, "busy"):
+        pass
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with held(tmp_path, "busy"), held(tmp_path, "busy"):
+        pass

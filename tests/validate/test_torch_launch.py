@@ -184,6 +184,8 @@ def test_causes_are_read_off_logs(log, words):
 
 
 def test_a_bus_error_means_shared_memory():
+    said, cause = died(-40, Beat(phase="warm-up"), "")  # of real time: it has no name
+    assert (said, cause) == ("died with signal 40 in warm-up", "")
     _, cause = died(-7, Beat(phase="warm-up"), "")
 
     assert "/dev/shm" in cause

@@ -290,13 +290,18 @@ def write_new(path: Path, text: str) -> None:
 def held(folder: Path, busy: str) -> Iterator[None]:
     """Hold a folder that is there, for as long as this process works in it, however it ends.
 
+    Where a system has no such locks it is free to all.
+
     Raises
     ------
     InputError
         With `busy` if another process does.
     """
-    import fcntl  # noqa: PLC0415  # few hold one
-
+    try:
+        import fcntl  # noqa: PLC0415  # few hold one
+    except ImportError:
+        yield
+        return
     file = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # of a file system without locks

@@ -28,9 +28,9 @@ _SIGNS: Final = (
 _AFTERMATH: Final = r"onnection (closed|reset)|ncclRemoteError|Broken pipe|recvValue failed"
 _EXCEPTION: Final = r"^\s*(\S*(Error|Exception|Interrupt)\b.*|rank \d+: .*|planner: .*)"
 _SIGNALS: Final = {
-    signal.SIGKILL: "the system killed it, which usually means that host memory ran out",
-    signal.SIGBUS: _MEMORY,
-    signal.SIGSEGV: _VERSIONS,
+    "SIGKILL": "the system killed it, which usually means that host memory ran out",
+    "SIGBUS": _MEMORY,
+    "SIGSEGV": _VERSIONS,
 }
 _COMMUNICATION: Final = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "reduce",
@@ -71,7 +71,8 @@ def last_words(log: str) -> str:
 def died(code: int, beat: Beat, log: str) -> tuple[str, str]:
     """Say how a rank died, and why it may have, "" where nothing is known."""
     if code < 0:
-        cause = _SIGNALS.get(signal.Signals(-code), sign(log))
+        named = {getattr(signal, name, 0): cause for name, cause in _SIGNALS.items()}
+        cause = named.get(-code, sign(log))
         return f"died with signal {-code}{where(beat)}", cause
     words = re.sub(r"^(rank \d+|planner): ", "", last_words(log))
     return f"ended with code {code}{where(beat)}" + (f": {words}" if words else ""), sign(log)

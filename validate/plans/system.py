@@ -111,7 +111,7 @@ def shared_memory() -> float:
     """Bytes of /dev/shm; zero where there is none."""
     try:
         found = os.statvfs("/dev/shm")  # noqa: S108  # where NCCL has its buffers
-    except OSError:
+    except (OSError, AttributeError):  # no such folder, or no such call
         return 0.0
     return float(found.f_blocks * found.f_frsize)
 
