@@ -230,7 +230,8 @@ def test_what_a_machine_lacks_is_said(lacks, code, said, monkeypatch):
 
 
 def test_a_text_that_every_rank_holds_whole_is_said():
-    asked = ("estimate", *PLANS[1:], "--hardware", "h100-sxm", "--plan", "ulysses2", "--text-tokens")
+    plan = ("--hardware", "h100-sxm", "--plan", "ulysses2")
+    asked = ("estimate", *PLANS[1:], *plan, "--text-tokens")
 
     assert "511 text tokens do not divide over 2 ranks" in run(*asked, "511")[1]
     assert "do not divide" not in run(*asked, "510")[1]
