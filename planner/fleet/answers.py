@@ -514,5 +514,7 @@ def words(fleet: Fleet) -> str:
     """
     estimate = fleet.estimate
     places = f", {fleet.batch} requests at once" if fleet.batch > 1 else ""
+    spare = fleet.replicas - fleet.needed
     replicas = f"{counted(fleet.replicas, 'replica')} of {estimate.plan}"
+    replicas += f", {spare} to spare," if spare else ""
     return f"{replicas} on {fleet.gpus} x {estimate.hardware}{places}"

@@ -189,7 +189,13 @@ growth_per_month = 0.1
     assert len(answer["hours"]) == 24
     assert answer["fleets"][0]["spare_replicas"] > 0
     assert [one["times"] for one in answer["fleets"][0]["growth"]] == [*GROWTH]
-    for said in ("a node to spare, 25 % headroom", "x4: 4/s", "month", "would do"):
+    for said in (
+        "a node to spare, 25 % headroom",
+        "single, 6 to spare, on",
+        "x4: 4/s",
+        "month",
+        "would do",
+    ):
         assert said in table
 
 
