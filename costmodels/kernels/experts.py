@@ -44,8 +44,8 @@ _BYTES: Final = 2.0  # of an element that passes are over, and of a result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernels:
-    """A device, a precision and an engine with all that does not depend on sizes."""
+class ExpertKernels:
+    """What prices layers of experts on a device, apart from their sizes."""
 
     fitted: ExpertsParameters
     product: PreparedProduct
@@ -139,7 +139,7 @@ def _has(device: Device, name: str) -> bool:
 @cache
 def prepare(
     device: Device, precision: str, engine: str = "", calibration: Calibration = None
-) -> Kernels:
+) -> ExpertKernels:
     """Prepare `device` for experts of `precision`, or say what it has."""
     peak_rate(device, precision)  # or an error that says what the device has
     name = _PLAIN.get(precision, precision)
@@ -149,7 +149,7 @@ def prepare(
 
 def prepare_with(
     fitted: ExpertsParameters, device: Device, precision: str, calibration: Calibration = None
-) -> Kernels:
+) -> ExpertKernels:
     """Prepare `device` with the parameters `fitted` for experts of `precision`."""
     steps = QuantisedParameters(
         provenance=fitted.provenance,
@@ -161,11 +161,16 @@ def prepare_with(
         passes=0.0,
     )
     product = prepare_product(matmul_record(device, calibration), device, precision, steps)
-    return Kernels(fitted=fitted, product=product)
+    return ExpertKernels(fitted=fitted, product=product)
 
 
 def product_time(
-    made: Kernels, loads: ExpertLoad, columns: Number, inner: Number, *, sustained: bool = False
+    made: ExpertKernels,
+    loads: ExpertLoad,
+    columns: Number,
+    inner: Number,
+    *,
+    sustained: bool = False,
 ) -> Real:
     """Time one product of groups: `columns` of the weights of each expert, over `inner`."""
     machine = made.product
@@ -187,7 +192,7 @@ def product_time(
 
 
 def around_time(
-    made: Kernels,
+    made: ExpertKernels,
     local: Number,
     rows: Number,
     sizes: tuple[Number, Number],

@@ -20,12 +20,12 @@ def kinds_text() -> str:
 
 
 def read(path: Path) -> str:
-    """Read a file of text."""
+    """Read a file of a run."""
     return path.read_text(encoding="utf-8")
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file of text anew, and its folder where there is none."""
+    """Write a case or the rows of a run anew, and the folder where there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 

@@ -85,7 +85,7 @@ class _Layers:
     loads: ExpertLoad
     sizes: Mapping[str, Vector]
 
-    def time(self, made: layer.Kernels) -> Vector:
+    def time(self, made: layer.ExpertKernels) -> Vector:
         size, loads = self.sizes, self.loads
         columns = (1.0 + size["gated"]) * size["intermediate"]
         up = layer.product_time(made, loads, columns, size["hidden"])
