@@ -149,8 +149,9 @@ def read_hours(source: object) -> tuple[float, ...]:
         got = counted(len(values), "hour") if isinstance(values, Sequence) else shown(values)
         raise InputError(f"hours: got {got}, wanted requests of 24 hours, or a CSV file")
     counts = [_requests(value, number) for number, value in enumerate(values, 1)]
-    if len(counts) > MOST_HOURS or not max(counts):
-        got = counted(len(counts), "hour") if max(counts) else "no requests"
+    few = max(counts) < 1 / MOST_RATE
+    if few or len(counts) > MOST_HOURS:
+        got = "no requests" if few else counted(len(counts), "hour")
         raise InputError(f"hours: got {got}, wanted some requests in at most {MOST_HOURS:,} hours")
     return tuple(max(counts[hour::HOURS]) / HOUR for hour in range(HOURS))
 

@@ -213,6 +213,7 @@ growth_per_month = 0.1
         (f"hours = {[0] * 24}", "hours: got no requests, wanted some"),
         (f"hours = {[-1, *[1] * 23]}", "hours: got -1 in hour 1, wanted requests, from 0"),
         (f"hours = [nan, {str([1] * 23)[1:]}", "hours: got nan in hour 1"),
+        (f"hours = {[1e-320] * 24}", "hours: got no requests, wanted some"),
         ('hours = "/no/such.csv"', "hours: got '/no/such.csv', No such file or directory"),
     ],
 )
