@@ -57,7 +57,7 @@ def _lacks(error: ModuleNotFoundError | MemoryError) -> int:
         return NO
     if (error.name or OWN[0]).partition(".")[0] in OWN:
         raise error
-    wanted = "wanted what pip install multi-gpu-planner brings"
+    wanted = "wanted all packages that come with this project"
     print(f"planner: {error.name} is not installed, {wanted}", file=sys.stderr)
     return BAD_INPUT
 

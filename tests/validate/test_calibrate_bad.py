@@ -64,8 +64,17 @@ def test_without_torch_nothing_is_started(tmp_path, monkeypatch, device):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["", ".", "x" * 300, "x" * 5000, "x" * 245 + ".toml", "a\0b", "/"])
-@pytest.mark.parametrize("command", [("calibrate",), ("export", "--model", "flux")])
+NOTHING = ["", ".", "x" * 300, "x" * 5000, "a\0b", "/"]
+LONG = "x" * 245 + ".toml"  # the folder beside a profile has a longer name
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        *((("calibrate",), name) for name in (*NOTHING, LONG)),
+        *((("export", "--model", "flux"), name) for name in NOTHING),
+    ],
+)
 def test_a_name_that_nothing_can_have_is_one_line(tmp_path, monkeypatch, command, name):
     monkeypatch.chdir(tmp_path)
     code, out, err = run(*command, "--output", name)
