@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 DONE, NO = 0, 1
 FORMATS: Final = ("table", "json", "markdown")
+NOT_WRITTEN: Final = (".pdf", ".docx", ".xlsx", ".png", ".svg", ".yaml", ".yml", ".xml")
+"""Endings of what people ask for, and no answer is written as."""
 ENDINGS: Final = {".json": "json", ".md": "markdown", ".csv": "csv", ".html": "html"}
 """Of files, and the format that each says."""
 ROWS: Final = (*FORMATS, "csv", "html")
@@ -326,7 +328,8 @@ def settle_format(options: argparse.Namespace) -> None:
         return
     output = options.output or ""
     said = next((style for ending, style in ENDINGS.items() if output.endswith(ending)), None)
-    if said is not None and said not in options.formats:
+    other = output.lower().endswith(NOT_WRITTEN)
+    if other or (said is not None and said not in options.formats):
         endings = [ending for ending, style in ENDINGS.items() if style in options.formats]
         raise InputError(f"--output {output}: wanted a name that ends in {', '.join(endings)}")
     if said is not None and options.format not in (None, said):

@@ -87,6 +87,7 @@ def test_a_format_follows_the_ending_of_its_file(tmp_path, ending):
     [
         ((*PLANS, "--format", "json"), "a.html", "got --format json, wanted --format html"),
         (("models", "list"), "a.html", "wanted a name that ends in .json, .md, .csv"),
+        (PLANS, "a.PDF", "wanted a name that ends in .json, .md, .csv, .html"),
         (("models", "import", "flux"), "a.csv", "models import: got csv, wanted json"),
         (("topology", "import", "h100-sxm"), "a.md", "topology import: got markdown, wanted json"),
     ],
