@@ -67,10 +67,15 @@ Way = tuple[Scenario, Plan]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another request: the options that make it of the one asked, and what runs it best."""
+    """Another request: the options that make it of the one asked, and what runs it, best first."""
 
     options: str
-    run: Contender
+    runs: tuple[Contender, ...]
+
+    @property
+    def run(self) -> Contender:
+        """What runs it best."""
+        return self.runs[0]
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
@@ -109,9 +114,10 @@ def alternatives(
     able = list(runners(scenario))
     known = [s for s in short if any(not refusal(runner, s.plan) for runner in able)]
     for other, _ in ways(scenario, known, more=DOUBLINGS if lead is None else 0):
-        run = next(iter(compare(other)), None)
-        if run is not None and run.estimate is not None and run.estimate.latency_s < enough:
-            yield Alternative(options=_flags(scenario, other), run=run)
+        runs = tuple(compare(other))
+        best = runs[0].estimate if runs else None
+        if best is not None and best.latency_s < enough:
+            yield Alternative(options=_flags(scenario, other), runs=runs)
             if other.request.gpus != scenario.request.gpus:
                 return
 

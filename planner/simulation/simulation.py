@@ -215,7 +215,7 @@ def simulate(
     target = deployment.target(scenario.model, estimate.plan)
     programs = lower_places(scenario.model, scenario.workload, estimate.plan)
     stages = list(zip(*(program.stages for program in programs), strict=True))
-    _check_size(stages, replica)
+    _check_size(stages, replica, disturbed.runs)
     prices: Prices = {}
     turns = [_turn(places, replica, target, prices, disturbed) for places in stages]
     main = max(turns, key=lambda turn: turn.seconds)
@@ -301,14 +301,16 @@ def _turn(
     return _Turn(stage=places[0], work=work, ran=ran, paces=paces, samples=samples)
 
 
-def _check_size(stages: Sequence[Sequence[Loop]], plan: Plan) -> None:
+def _check_size(stages: Sequence[Sequence[Loop]], plan: Plan, runs: int) -> None:
     tasks = plan.gpus * sum(
         turns(loops[1:]) for places in stages for _, loops in places[0].nested()
     )
-    if tasks > MOST_TASKS:
+    if tasks * runs > MOST_TASKS:
+        again = f" in each of {runs} runs" if runs > 1 else ""
+        instead = "fewer runs do" if tasks <= MOST_TASKS else "`planner estimate` prices it"
         raise InputError(
-            f"simulate: {plan} has {tasks:.2g} operations on {counted(plan.gpus, 'rank')}, wanted "
-            f"at most {MOST_TASKS:.2g}; `planner estimate` prices it"
+            f"simulate: {plan} has {tasks:.2g} operations on {counted(plan.gpus, 'rank')}{again}, "
+            f"wanted at most {MOST_TASKS:.2g} in all; {instead}"
         )
 
 

@@ -319,3 +319,6 @@ def test_what_is_too_large_is_refused(monkeypatch):
 
     with pytest.raises(InputError, match=r"simulate: ring4 has .* operations on 4 ranks, wanted"):
         planner.simulate("flux", 4, "ring4")
+    monkeypatch.setattr(simulation, "MOST_TASKS", 50_000)
+    with pytest.raises(InputError, match=r"in each of 1000 runs, wanted .* in all; fewer runs do"):
+        planner.simulate("flux", 4, "ring4", jitter=0.1, runs=1000)
