@@ -27,7 +27,7 @@ _KEYS: Final = (
     "kind", "source", "device", "gpus", "domain", "link", "link_bandwidth", "multicast",
     "peer_to_peer", "sockets", "pcie_generation", "nics", "nic_bandwidth", "network",
 )  # fmt: skip
-_OPTIONAL: Final = ("exchange", "exchange_across", "no_peers")
+_OPTIONAL: Final = ("coherent", "exchange", "exchange_across", "no_peers")
 _RANGES: Final = {  # what can be meant: a slip of a unit shows
     "multiprocessors": (1, 10**5),
     "clock": (10**7, 10**11),
@@ -49,6 +49,8 @@ class Hardware:
 
     gpus : GPUs in one host. domain : GPUs that share NVLink, over hosts where that exists.
     link_bandwidth : bytes per second and direction of one GPU on `link`.
+    coherent : bytes per second and direction of one GPU to its processor by NVLink-C2C; None
+        without it.
     no_peers : why GPUs have no peer access over PCIe; empty where they have.
     exchange : bytes per second, nominal, that each of four or more GPUs of one socket passes on
         while each sends to each, where links promise more than hosts keep. exchange_across : bytes
@@ -68,6 +70,7 @@ class Hardware:
     nics: int
     nic_bandwidth: Sourced
     network: NetworkKind
+    coherent: Sourced | None = None
     no_peers: str = ""
     exchange: Sourced | None = None
     exchange_across: Sourced | None = None
@@ -264,6 +267,7 @@ def read_hardware(name: str, row: object, devices: Mapping[str, Device]) -> Hard
         nics=count("nics", _MOST),
         nic_bandwidth=rate("nic_bandwidth"),
         network=cast(NetworkKind, network),
+        coherent=rate("coherent") if "coherent" in row else None,
         no_peers="" if row["peer_to_peer"] else str(row.get("no_peers", NO_PEERS)),
         exchange=rate("exchange") if "exchange" in row else None,
         exchange_across=rate("exchange_across") if "exchange_across" in row else None,
@@ -347,7 +351,7 @@ def _numbers(hardware: Hardware) -> Iterator[tuple[str, Sourced]]:
         yield f"device.{key}", getattr(device, key)
     for precision, peak in device.peaks:
         yield f"device.peaks.{precision}", peak
-    for key in ("link_bandwidth", "nic_bandwidth", "exchange", "exchange_across"):
+    for key in ("link_bandwidth", "nic_bandwidth", "coherent", "exchange", "exchange_across"):
         if (number := getattr(hardware, key)) is not None:
             yield f"hardware.{key}", number
 

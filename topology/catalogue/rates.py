@@ -43,7 +43,6 @@ class Rates:
 
     nvlink: Table  # per link, by generation
     socket: Table  # by PCIe generation of the platform
-    c2c: Sourced  # of one processor, to all its GPUs
     host: Sourced
     nic: Sourced
     copy: Sourced  # what a large copy reaches of a nominal bandwidth
@@ -104,7 +103,6 @@ def load_rates(table: Mapping[str, Any]) -> Rates:
         return Rates(
             nvlink=_numbers(table["nvlink"], "B/s"),
             socket=_numbers(table["socket"], "B/s"),
-            c2c=dict(_numbers(table["c2c"], "B/s"))["processor"],
             host=dict(_numbers(table["host"], "B/s"))["bridge"],
             nic=dict(_numbers(table["nic"], "B/s"))["bandwidth"],
             copy=dict(_numbers(table["copy"], "1"))["share"],

@@ -142,11 +142,9 @@ def _host_tree(hardware: Hardware, builder: Builder) -> tuple[list[Node], list[E
             edges.append(builder.pcie(switch, root))
         parent = switch if len(members) > 1 else root
         edges += [builder.pcie(name, parent, lanes=_lanes(hardware, name)) for name in members]
-    if hardware.name.startswith(("gb", "gh")):
-        whole = link_rates().c2c
-        share = replace(whole, value=whole.value * hardware.sockets / hardware.gpus)
+    if hardware.coherent is not None:
         edges += [
-            builder.c2c(f"GPU{i}", f"CPU{_gpu_socket(hardware, i)}", share)
+            builder.c2c(f"GPU{i}", f"CPU{_gpu_socket(hardware, i)}", hardware.coherent)
             for i in range(hardware.gpus)
         ]
     return nodes, edges
