@@ -174,12 +174,10 @@ class OverGpus:
 
     def notes(self) -> list[str]:
         """Say which numbers of GPUs are left out, each reason once."""
-        reasons = dict.fromkeys(self.left_out.values())
-        of = {
-            why: [str(gpus) for gpus, other in self.left_out.items() if other == why]
-            for why in reasons
-        }
-        return [f"left out: {', '.join(gpus)} GPUs: {why}" for why, gpus in of.items()]
+        of: dict[str, list[int]] = {}
+        for gpus, why in self.left_out.items():
+            of.setdefault(why, []).append(gpus)
+        return [f"left out: {_spans(gpus)} GPUs: {why}" for why, gpus in of.items()]
 
     def title(self) -> str:
         """Say what is compared on what."""
@@ -515,6 +513,21 @@ def over_gpus(
     if not each:
         raise InputError(left_out[gpus[0]])
     return OverGpus(tuple(each), left_out)
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Write numbers in order, those in a row as the first and last of them.
+
+    >>> _spans([2, 9, 10, 11])
+    '2, 9 to 11'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]} to {run[-1]}" if run[1:] else str(run[0]) for run in runs)
 
 
 def _row(

@@ -101,8 +101,8 @@ WAYS: Final[Mapping[str, Way]] = {
         once=True, replayed=False, workers="channels", needs=(nvlink, _few_peers, _network)
     ),
     "deepep_low_latency": Way(once=False, workers="experts", needs=(nvlink, _network)),
-    "nvlink_one_sided": Way(once=True, needs=(nvlink, one_node)),
-    "nvlink_two_sided": Way(once=True, needs=(nvlink, one_node)),
+    "nvlink_one_sided": Way(once=True, needs=(one_node, nvlink)),
+    "nvlink_two_sided": Way(once=True, needs=(one_node, nvlink)),
 }
 
 

@@ -102,13 +102,13 @@ class NcclView:
         return "pcie" if self.fabric.link == "pcie" else "nvlink"
 
     @property
-    def hosts(self) -> int:
-        """What NCCL calls nodes: machines, even where NVLink joins them."""
-        return self.fabric.nodes * self.fabric.hosts
+    def nodes(self) -> int:
+        """What NCCL calls nodes: GPUs that NVLink joins, of however many hosts (src/init.cc)."""
+        return self.fabric.nodes
 
     @property
     def local(self) -> int:
-        return max(1, self.fabric.ranks // self.hosts)
+        return self.fabric.ranks // self.nodes
 
     @property
     def bus(self) -> float:
@@ -134,7 +134,7 @@ class NcclView:
         these share the way of the NICs.
         """
         network = self.fabric.network
-        joined = self.hosts == 2 and self.local > 1 and self.link == "nvlink"
+        joined = self.nodes == 2 and self.local > 1 and self.link == "nvlink"
         if not joined or network is None:
             return self.bus, self.channels
         return self.inside, network.nics
@@ -180,14 +180,14 @@ class NcclView:
 
     def cap(self, key: str) -> float:
         """Ceiling of this generation: one node, two nodes, more."""
-        return self.numbers[f"{self.generation}_{key}"][min(self.hosts, 3) - 1]
+        return self.numbers[f"{self.generation}_{key}"][min(self.nodes, 3) - 1]
 
     def step(self, algorithm: str, protocol: int) -> tuple[float, float]:
         """Latency of a step inside a node, and to another."""
         inside = self.numbers[f"{self.link}_{algorithm}"][protocol]
         network = algorithm if self.local > 1 else "tree"
         outside = self.numbers[f"network_{network}"][protocol]
-        if self.hosts > 1 and algorithm == "ring":
+        if self.nodes > 1 and algorithm == "ring":
             inside = max(inside, self.numbers["network_overhead"][protocol])
         return inside, outside
 

@@ -80,7 +80,6 @@ def fabrics(draw, ranks=MANY, spread=None):
         )
         if nodes > 1
         else None,
-        hosts=draw(st.sampled_from([1, 2])) if nodes == 1 and count % 4 == 0 else 1,
     )
 
 

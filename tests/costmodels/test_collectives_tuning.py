@@ -57,12 +57,13 @@ def test_nodes_are_joined_by_trees():
 
 
 def test_a_rack_of_nvlink_is_one_node_of_many_hosts():
-    rack = Fabric(
-        architecture="blackwell", ranks=8, link="nvswitch", bandwidth=900e9, multicast=True, hosts=2
-    )
+    """NCCL merges the hosts that NVLink joins, so that it does not see where one ends."""
+    rack = find_hardware("gb200")
+    chosen = [choose("all_reduce", MIB, rack.fabric(n), algorithm="ring") for n in range(3, 17)]
 
-    assert choose("all_reduce", 8 * KIB, rack) == ("tree", "LL")
-    assert choose("all_reduce", 64 * MIB, rack) == ("nvls", "Simple")
+    assert choose("all_reduce", 8 * KIB, rack.fabric(8)) == ("ring", "LL")
+    assert choose("all_reduce", 64 * MIB, rack.fabric(8)) == ("nvls", "Simple")
+    assert set(chosen) == {("ring", "LL")}
 
 
 def test_an_older_release_switches_earlier():
@@ -82,7 +83,7 @@ IMPOSSIBLE = [
     ("nvls", "all_reduce", "h100-sxm", 2, "more than two GPUs"),
     ("multishot", "all_reduce", "a100-sxm-80gb", 8, "multicasting NVLink switch"),
     ("oneshot", "all_reduce", "l40s", 4, "read each other's memory"),
-    ("oneshot", "all_reduce", "h100-sxm", 16, "inside one node, got 2"),
+    ("oneshot", "all_reduce", "h100-sxm", 16, "inside one node, got several"),
     ("symmetric", "all_reduce", "rtx-pro-6000", 2, "NVLink between all"),
     ("nvls_tree", "all_reduce", "h100-sxm", 8, "several nodes, got 1"),
     ("collnet", "all_reduce", "l40", 16, "switches that reduce"),

@@ -210,7 +210,7 @@ def test_two_steps_gain_more_with_every_gpu_of_a_rack():
     ]
     gains = [one.gain(one.tables[1], 0) for one in found.each]
     assert 1 < gains[0] < gains[1] < gains[2]
-    assert found.each[0].fastest() == "multishot to 128 MiB, then ring"  # a crossover
+    assert found.each[0].fastest() == "multishot to 64 MiB, then ring"  # a crossover
     assert found.each[2].fastest() == "multishot"
     assert "more than two GPUs" in found.left_out[2]
     assert len(found.csv().splitlines()) == 1 + 3 * 2 * 19

@@ -28,7 +28,7 @@ def peers(fabric: Fabric) -> str:
 
 def one_node(fabric: Fabric) -> str:
     """Need a fabric of one node."""
-    return "" if fabric.nodes == 1 else f"it stays inside one node, got {fabric.nodes}"
+    return "" if fabric.nodes == 1 else "it stays inside one node, got several"
 
 
 def several_nodes(fabric: Fabric) -> str:

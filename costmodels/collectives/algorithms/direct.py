@@ -31,7 +31,7 @@ class Oneshot(Direct):
     """Every rank reads the whole message of every other one and adds: one synchronisation."""
 
     name = "oneshot"
-    needs = (peers, one_node)
+    needs = (one_node, peers)
     engine = True
 
     @classmethod
@@ -46,7 +46,7 @@ class Twoshot(Direct):
     """Every rank reduces its share of the message, then reads the others': two passes."""
 
     name = "twoshot"
-    needs = (peers, one_node)
+    needs = (one_node, peers)
     engine = True
 
     @classmethod
@@ -67,7 +67,7 @@ class Multishot(Direct):
     """
 
     name = "multishot"
-    needs = (multicast, one_node)
+    needs = (one_node, multicast)
     engine = True
 
     @classmethod
@@ -89,7 +89,7 @@ class Symmetric(Direct):
 
     name = "symmetric"
     ops = ("all_reduce", "all_gather", "reduce_scatter")
-    needs = (peers, nvlink, one_node)
+    needs = (one_node, peers, nvlink)
     protocols = ("LL", "Simple")
     since = (2, 27)
 

@@ -28,7 +28,7 @@ class Nvls(Direct):
 
     name = "nvls"
     ops = ("all_reduce", "all_gather", "reduce_scatter")
-    needs = (multicast, one_node)
+    needs = (one_node, multicast)
 
     @classmethod
     def steps(cls, op: Op, fabric: Fabric) -> int:  # noqa: ARG003

@@ -64,9 +64,9 @@ class Ring(Algorithm):
 
     @classmethod
     def candidates(cls, op: Op, view: NcclView) -> Iterator[Candidate]:
-        ranks, hosts, bus = view.fabric.ranks, view.hosts, view.bus
+        ranks, nodes, bus = view.fabric.ranks, view.nodes, view.bus
         steps = ranks if op in ("broadcast", "reduce") else ring_steps(op, ranks)
-        crossings = ring_steps(op, hosts)
+        crossings = ring_steps(op, nodes)
         ceilings = (
             min(view.cap("ll"), view.first("ring_ll") * bus),
             min(view.channels * view.cap("ring_ll128"), view.first("ring_ll128") * bus),
@@ -75,7 +75,7 @@ class Ring(Algorithm):
         for index, protocol in view.protocols():
             inside, outside = view.step("ring", index)
             travel = (steps - crossings) * inside + crossings * outside
-            if protocol == "Simple" and hosts > 1 and op == "all_reduce":
+            if protocol == "Simple" and nodes > 1 and op == "all_reduce":
                 travel *= view.first("plateau")
             yield Candidate(
                 protocol=protocol,

@@ -36,8 +36,8 @@ class Tree(Algorithm):
         start = launch + 2 (g - 1)\,step + 2 \lceil \log_2 N \rceil\,hop, \quad
         stream = m \max(2 \beta_{link}, w\,\beta_{network})
 
-    with m the message, g the GPUs a node, N the nodes, w = 1 for two nodes and 2 for more. In an
-    NVLink domain of several hosts the chain runs inside each and a tree joins them over NVLink.
+    with m the message, g the GPUs a node, N the nodes, w = 1 for two nodes and 2 for more. An
+    NVLink domain of several hosts is one node.
 
     References
     ----------
@@ -50,10 +50,10 @@ class Tree(Algorithm):
     curves_of = "ring"
 
     def time(self, message_bytes: Amount) -> Amount:
-        nodes, hosts = self.fabric.nodes, self.fabric.hosts
+        nodes = self.fabric.nodes
         local = self.fabric.ranks // nodes
         chunk = message_bytes / self.fabric.ranks
-        steps = 2 * (max(1, local // hosts) - 1 + tree_depth(hosts))
+        steps = 2 * (local - 1)
         inside = 2 * self.curve.per_byte_on(self.fabric) if local > 1 else 0.0
         outside = tree_passes(nodes) * self.hop.per_byte
         return self.hop.join(
@@ -65,10 +65,10 @@ class Tree(Algorithm):
 
     @classmethod
     def candidates(cls, op: Op, view: NcclView) -> Iterator[Candidate]:  # noqa: ARG003
-        hosts = view.hosts
+        nodes = view.nodes
         chain, channels = view.chain
         bus = min(view.first("tree") * chain, channels * view.cap("tree"))
-        ll128 = view.numbers["tree_ll128"][min(hosts, 2) - 1]
+        ll128 = view.numbers["tree_ll128"][min(nodes, 2) - 1]
         ceilings = (
             min(view.first("tree_ll") * bus, view.cap("ll")),
             min(ll128 * bus, channels * view.cap("tree_ll128")),
@@ -76,7 +76,7 @@ class Tree(Algorithm):
         )
         for index, protocol in view.protocols():
             inside, outside = view.step("tree", index)
-            travel = 2 * ((view.local - 1) * inside + math.floor(math.log2(hosts)) * outside)
+            travel = 2 * ((view.local - 1) * inside + math.floor(math.log2(nodes)) * outside)
             yield Candidate(
                 protocol=protocol,
                 latency=view.numbers["base_tree"][index] + travel,
