@@ -42,8 +42,9 @@ _HARDWARE: Final = (
 )
 _TOPOLOGY: Final = "the machine: nvidia-smi topo -m, XML, a cluster ...; - reads what is piped in"
 _LINK: Final = (
-    "a link that is slower than usual, faster or down, such as GPU0-NVSwitch=0.5, NIC0-network=0 "
-    "or nvlink=2 for all; on every host alike; may be repeated (default: none is)"
+    "links that are slower than usual, faster or down: all between two ends, such as "
+    "GPU0-NVSwitch=0.5 or NIC0-network=0, or all of a kind, nvlink=2; on every host alike; may be "
+    "repeated; `planner topology show` has their ends (default: none is)"
 )
 _PROFILE: Final = (
     "calibration to predict with: a file, a name of `planner profile list`, or none, which leaves "
@@ -112,8 +113,8 @@ _SHARES: Final[Mapping[str, tuple[float | None, str]]] = {
             "and requests come apart as each engine lets them)"
         ),
     ),
-    "--burst": (1.0, "squared variation of times between requests of --rate (default: 1, Poisson)"),
 }
+_BURST: Final = "squared variation of times between requests of --rate (default: 1, Poisson)"
 
 Group = argparse._ActionsContainer  # noqa: SLF001  # parsers and their groups alike
 Answer = tuple[str, int]
@@ -245,6 +246,17 @@ def real(text: str) -> float:
         return number_in(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"got {text[:40]!r}, wanted a number") from None
+
+
+def share(text: str) -> float:
+    """Read a share, such as ``0.95`` or ``95%``."""
+    from planner.request.quantities import read_share  # noqa: PLC0415  # few options are shares
+
+    try:
+        return read_share(text)
+    except ValueError:
+        wanted = "wanted a share such as 0.95 or 95%"
+        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, {wanted}") from None
 
 
 def hosts(text: str) -> int:
@@ -445,10 +457,11 @@ def add_serving(group: Group) -> None:
     for name, text in _PERCENTILES.items():
         group.add_argument(name, type=real, metavar="P", help=text)
     for name, (usual, text) in _SHARES.items():
-        group.add_argument(name, type=real, default=usual, metavar="F", help=text)
+        group.add_argument(name, type=share, default=usual, metavar="F", help=text)
+    group.add_argument("--burst", type=real, default=1.0, metavar="F", help=_BURST)
     group.add_argument("--speculative", type=whole, metavar="N", help=_SPECULATIVE)
     add_named(group, {"--draft": _DRAFT})
-    group.add_argument("--acceptance", type=real, metavar="F", help=_ACCEPTANCE)
+    group.add_argument("--acceptance", type=share, metavar="F", help=_ACCEPTANCE)
     group.add_argument("--lora", nargs="?", action=Unmodelled, help=argparse.SUPPRESS)
 
 
@@ -489,9 +502,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     add_named(parser, {"--topology FILE": _TOPOLOGY})
     add_flags(parser, {"--detect": "the machine this runs on"})
     add_generation(parser)
-    parser.add_argument(
-        "--link", dest="links", action=Link, default={}, metavar="NAME=TIMES", help=_LINK
-    )
+    add_links(parser)
     parser.add_argument(
         "--nodes",
         type=hosts,
@@ -520,6 +531,13 @@ def add_generation(parser: argparse.ArgumentParser) -> None:
         type=_generation,
         metavar="N",
         help="of a topology that does not say (default: the kind of GPU's)",
+    )
+
+
+def add_links(parser: argparse.ArgumentParser) -> None:
+    """Add links that are not as usual."""
+    parser.add_argument(
+        "--link", dest="links", action=Link, default={}, metavar="NAME=TIMES", help=_LINK
     )
 
 

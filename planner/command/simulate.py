@@ -48,7 +48,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             option, action="append", default=[], type=_by_rank, metavar=metavar, help=words
         )
-    parser.add_argument("--jitter", type=common.real, default=0.0, metavar="F", help=_JITTER)
+    parser.add_argument("--jitter", type=common.share, default=0.0, metavar="F", help=_JITTER)
     parser.add_argument("--runs", type=common.whole, default=1, metavar="N", help=_RUNS)
     common.add_flags(parser, {"--what-if": _WHAT_IF})
     common.add_named(parser, {"--compare FILE": _COMPARE, "--trace FILE": _TRACE})

@@ -1,12 +1,16 @@
 """``planner topology``: machines, of the catalogue and from files."""
 
 import argparse
-from typing import Final, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, cast
 
 from planner.command import options as common
 from planner.command.files import on_page, on_screen, render
 from topology.base import InputError
 from topology.base.rows import csv_text, flat
+
+if TYPE_CHECKING:
+    from topology.machine import Machine
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +21,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "--nodes", type=common.whole, metavar="N", help="hosts, all alike (default: 1)"
     )
     common.add_generation(parser)
+    common.add_links(parser)
     common.add_checked_profile(parser)
     common.add_output(parser, common.ROWS)
 
@@ -37,6 +42,8 @@ def _run(options: argparse.Namespace) -> common.Answer:
         nodes=1 if options.nodes is None else options.nodes,
         pcie_generation=options.pcie_generation,
     )
+    if options.links:
+        machine = _altered(machine, options.links)
     text = render(
         common.style_of(options),
         machine.to_dict,
@@ -46,6 +53,14 @@ def _run(options: argparse.Namespace) -> common.Answer:
         html=lambda: on_page(machine.name, drawing.parts(machine), options.typed),
     )
     return text, common.DONE
+
+
+def _altered(machine: "Machine", links: Mapping[str, float]) -> "Machine":
+    from planner.request.request import check_links  # noqa: PLC0415  # few ask for it
+    from topology.machine import altered  # noqa: PLC0415
+
+    check_links(tuple(links.items()))
+    return altered(machine, links)
 
 
 def _links(described: dict[str, object]) -> list[dict[str, object]]:
@@ -60,6 +75,8 @@ def _list(options: argparse.Namespace) -> str:
         value = getattr(options, name)
         if value is not None:
             raise InputError(f"topology list: got --{name.replace('_', '-')} {value}, wanted none")
+    if options.links:
+        raise InputError(f"topology list: got --link {next(iter(options.links))}, wanted none")
     if options.format == "html":
         raise InputError("topology list: got --format html, wanted table, json, markdown or csv")
     hardware = list(all_hardware().values())

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from topology.base import InputError, parse, shown
+from topology.base import InputError, number_in, parse, shown
 
 PERIODS: Final = {"s": 1, "sec": 1, "min": 60, "h": 3600, "hour": 3600, "day": 86400}
 _RATE: Final = re.compile(r"([0-9.eE+-]+)\s*/\s*([a-z]+)")
@@ -18,8 +18,21 @@ def read_rate(text: str) -> float:
     """
     match = _RATE.fullmatch(text.strip())
     if match is None or match[2] not in PERIODS:
-        raise InputError(f"rate: got {shown(text)}, wanted requests over a time such as 0.5/min")
+        wanted = f"requests over a time ({', '.join(PERIODS)}), such as 0.5/min"
+        raise InputError(f"rate: got {shown(text)}, wanted {wanted}")
     return _positive("rate", match[1], text) / PERIODS[match[2]]
+
+
+def read_share(text: str) -> float:
+    """Read a share, such as ``0.1`` or ``10%``; raises `ValueError` where it is no number.
+
+    >>> read_share("10%"), read_share("0.05")
+    (0.1, 0.05)
+    """
+    words = text.strip()
+    if words.endswith("%"):
+        return number_in(words.removesuffix("%")) / 100
+    return number_in(words)
 
 
 def read_time(what: str, text: str) -> float:

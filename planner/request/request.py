@@ -231,7 +231,7 @@ class Request:
                 _check_name(name, value)
             if kind is bool and not isinstance(value, bool):
                 raise InputError(f"{name}: got {shown(value)}, wanted True or False")
-        _check_links(self.links)
+        check_links(self.links)
         _check_distribution(self.expert_distribution)
         _check_machine(self)
         for name, (kind, value) in values.items():
@@ -337,7 +337,7 @@ def _check_distribution(value: object) -> None:
         )
 
 
-def _check_links(links: Sequence[tuple[object, object]]) -> None:
+def check_links(links: Sequence[tuple[object, object]]) -> None:
     """Raise unless every link has a name, once, and a number."""
     for name, times in links:
         number = isinstance(times, int | float) and not isinstance(times, bool)

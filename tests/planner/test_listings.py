@@ -231,3 +231,16 @@ def test_words_of_profiles_stand_below_their_headers():
     for name in ("hardware", "used", "parts"):
         place = header.index(name)
         assert all(row[place - 2 : place] == "  " and row[place] != " " for row in rows)
+
+
+def test_a_machine_is_shown_and_kept_with_the_links_that_it_is_left(piped):
+    words = ("topology", "import", "v100-sxm", "--link", "GPU0-GPU1=0")
+    code, out, _ = run(*words)
+    piped(out.encode())
+    read = run("topology", "import", "-")
+
+    assert code == 0
+    assert json.loads(read[1])["links"] == json.loads(out)["links"]
+    assert out != run(*words[:3])[1]
+    assert "GPU0-GPU1 is down" in out
+    assert_refused(*run("topology", "list", "--link", "nvlink=2"), "got --link nvlink, wanted none")

@@ -190,7 +190,12 @@ def test_a_trace_holds_every_operation_of_a_turn(capsys, tmp_path):
         (("--jitter", "-1"), "jitter: got -1, wanted a number, from 0 to 2"),
         (("--runs", "5"), "runs: got 5 without jitter, which makes them differ"),
         (("--runs", "0", "--jitter", "0.1"), "runs: got 0, wanted a whole number from 1 to 1000"),
-        (("--link", "GPU9-NVSwitch=1"), "unknown link 'GPU9-NVSwitch': did you mean"),
+        (("--link", "GPU9-NVSwitch=1"), "unknown link 'GPU9-NVSwitch': expected one of nvlink"),
+        (
+            ("--link", "GPU3-GPU4=1"),
+            "network, GPU4-NVSwitch, GPU3-NVSwitch, GPU4-switch4, GPU3-switch3\n",
+        ),
+        (("--jitter", "x%"), "argument --jitter: got 'x%', wanted a share such as 0.95 or 95%"),
         (("--link", "nvlink=-1"), "links: got 'nvlink' and -1.0, wanted a link and times its"),
         (("--link", "nvlink"), "argument --link: got 'nvlink', wanted a link and times its"),
         (("--link", "pcie=1", "--link", "pcie=2"), "got pcie twice, wanted each link once"),

@@ -51,7 +51,7 @@ def _scaled(machine: Machine, name: str, times: float) -> Machine:
     named = [edge for edge in machine.edges if _is_named(edge, name)]
     ports = [nic for nic in machine.nics if name in (NETWORK, f"{nic.name}-{NETWORK}")]
     if not named and not ports:
-        raise unknown("link", name, _names(machine))
+        raise unknown("link", name, _near(machine, name))
     new = replace(
         machine,
         nics=tuple(_port(machine, nic, times) if nic in ports else nic for nic in machine.nics),
@@ -81,9 +81,20 @@ def _is_named(edge: Edge, name: str) -> bool:
     )
 
 
-def _names(machine: Machine) -> list[str]:
-    ends = [f"{edge.a}-{edge.b}" for edge in machine.edges]
-    return [*KINDS, *reversed(ends), *(f"{nic.name}-{NETWORK}" for nic in machine.nics)]
+def _near(machine: Machine, name: str) -> list[str]:
+    """List the kinds of links that a machine has, and those of the ends that a name has, or all."""
+    found = {edge.kind for edge in machine.edges}
+    kinds = [kind for kind, edges in KINDS.items() if edges & found]
+    kinds += [NETWORK] if machine.nics else []
+    joined = [(edge.a, edge.b) for edge in reversed(machine.edges)]
+    links = {"-".join(link): link for link in (*joined, *_ports(machine))}
+    ends = set(name.lower().split("-"))
+    of_ends = [text for text, link in links.items() if not ends.isdisjoint(map(str.lower, link))]
+    return [*kinds, *(of_ends or links)]
+
+
+def _ports(machine: Machine) -> list[tuple[str, str]]:
+    return [(nic.name, NETWORK) for nic in machine.nics]
 
 
 def _port(machine: Machine, nic: Nic, times: float) -> Nic:

@@ -9,8 +9,9 @@ from costmodels.tables import profile_for
 from planner.command.files import render
 from planner.command.options import DONE, NO, Answer
 from planner.models import read_model
+from planner.request.quantities import read_share
 from planner.strategies import parse_plan
-from topology.base import IllegalPlanError, InputError, number_in
+from topology.base import IllegalPlanError, InputError
 from topology.base.values import dataclass
 from validate.launch import Place, find_place, is_rank
 from validate.plans import checks, system
@@ -229,14 +230,9 @@ def _stage(arguments: argparse.Namespace) -> Stage:
 
 
 def share(words: str) -> float:
-    """Read ``10%`` or ``0.1``.
-
-    >>> share("10%"), share("0.05")
-    (0.1, 0.05)
-    """
-    number = words.strip().removesuffix("%").strip()
+    """Read the largest error that passes."""
     try:
-        value = number_in(number) / (100 if words.strip().endswith("%") else 1)
+        value = read_share(words)
     except ValueError:
         value = 0.0
     if not 0 < value <= 1:
