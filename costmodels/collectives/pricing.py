@@ -92,7 +92,17 @@ class Fastest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
+class _Changed:
+    """Another pricing, of which a class changes the time."""
+
+    way: Pricing
+
+    def at(self, message_bytes: float) -> Choice:
+        return self.way.at(message_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched(_Changed):
     r"""A call as its caller sees it, back to back with others.
 
     .. math:: t = \max(host, kernel + gap + m\,copy)
@@ -103,13 +113,9 @@ class Launched:
     of the input. A replayed graph has none of them but the host's floor of its launcher.
     """
 
-    way: Pricing
     host: float = 0.0
     gap: float = 0.0
     copy: float = 0.0
-
-    def at(self, message_bytes: float) -> Choice:
-        return self.way.at(message_bytes)
 
     def time(self, message_bytes: Amount) -> Amount:
         device = self.way.time(message_bytes) + self.gap + message_bytes * self.copy
@@ -119,14 +125,10 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixed:
+class Mixed(_Changed):
     """A call that a graph replays, with what the graph adds to it."""
 
-    way: Pricing
     added: Mixing
-
-    def at(self, message_bytes: float) -> Choice:
-        return self.way.at(message_bytes)
 
     def time(self, message_bytes: Amount) -> Amount:
         more = np.interp(message_bytes, self.added.sizes, self.added.seconds)
@@ -137,10 +139,9 @@ class Mixed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsMeasured:
+class AsMeasured(_Changed):
     """Times of this very machine; which algorithm was behind them is the library's choice."""
 
-    way: Pricing
     times: Times
 
     def at(self, message_bytes: float) -> Choice:
@@ -164,14 +165,10 @@ class AsMeasured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paced:
+class Paced(_Changed):
     """A call whose bytes take `factor` times as long as usual, on a host that was measured."""
 
-    way: Pricing
     factor: float
-
-    def at(self, message_bytes: float) -> Choice:
-        return self.way.at(message_bytes)
 
     def time(self, message_bytes: Amount) -> Amount:
         start = self.way.time(0.0)

@@ -59,7 +59,15 @@ def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Itera
         yield from fsdp.objections(proposal, plan)
     for name, degree in plan.axes:
         yield from strategies()[name].objections(proposal, degree)
+    yield from _alternatives(plan.axes)
     yield from _experts(proposal, plan)
+
+
+def _alternatives(axes: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """Yield the axes that exclude each other, pair by pair."""
+    for one, other in itertools.combinations(dict(axes), 2):
+        if other in strategies()[one].excludes or one in strategies()[other].excludes:
+            yield f"{one} and {other} are two ways to do the same: choose one"
 
 
 def _experts(proposal: Proposal, plan: Plan) -> Iterator[str]:
@@ -134,8 +142,7 @@ def plans(
         axes = tuple(
             (name, degree) for name, degree in zip(names, degrees, strict=True) if degree > 1
         )
-        used = dict(axes)
-        if not any(other in used for name in used for other in strategies()[name].excludes):
+        if not any(_alternatives(axes)):
             plan = Plan(axes)
             for groups in _groups(model, plan):
                 yield plan if groups == plan.ep else replace(plan, ep=groups)

@@ -37,16 +37,14 @@ class RingAttention(SequenceStrategy):
     excludes = ("allgather_kv", "ring_q")
 
     def divide(self, share: Share, degree: int) -> Share:
-        return replace(share, sequence=((AXIS, degree), *share.sequence), zigzag=True)
+        return replace(share, sequence=((self.axis, degree), *share.sequence), zigzag=True)
 
     def objections(self, proposal: Proposal, degree: int) -> Iterator[str]:
-        """Object to uneven tokens, and to AllGather-KV beside Ring."""
-        yield from sequence_objections(proposal, degree, AXIS)
-        if "allgather_kv" in dict(proposal.share.sequence):
-            yield "ring and allgather_kv both gather keys and values: choose one"
+        """Object to uneven tokens, and to windows of causal attention."""
+        yield from sequence_objections(proposal, degree, self.axis)
         windows = {tower.window for tower in proposal.model.towers} - {0}
         if is_causal(proposal.model) and windows:
-            yield f"a window of {min(windows)} tokens sees few of the keys that ring{degree} passes"
+            yield f"a window of {min(windows)} tokens sees few of the keys of {self.axis}{degree}"
 
     def attend(self, call: AttentionCall, degree: int, inner: Attend) -> Emits[list[Tensor]]:
         """Emit `degree` partial attentions, the transfers between them and the merges."""

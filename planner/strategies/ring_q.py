@@ -11,7 +11,6 @@ References
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from costmodels.program import Pointwise, SendReceive, Tensor
 from costmodels.program.emit import Emits, collective, concat_features, concat_rows, move
@@ -24,17 +23,16 @@ from planner.strategies.attention import (
     queries_and_keys,
     results_of,
 )
-from planner.strategies.base import Attend, AttentionCall, Proposal, SequenceStrategy, Share
-from planner.strategies.sequence import sequence_objections
+from planner.strategies.base import Attend, AttentionCall, Proposal
+from planner.strategies.ring import RingAttention
 
 AXIS = "ring_q"
 
 
-class RingOfQueries(SequenceStrategy):
+class RingOfQueries(RingAttention):
     """Cut the sequence; pass queries round the ring inside attention."""
 
     axis = AXIS
-    nesting = 4
     excludes = ("allgather_kv", "ring")
 
     def suits(self, model: Model) -> bool:
@@ -42,20 +40,13 @@ class RingOfQueries(SequenceStrategy):
         del model
         return False
 
-    def divide(self, share: Share, degree: int) -> Share:
-        return replace(share, sequence=((AXIS, degree), *share.sequence), zigzag=True)
-
     def objections(self, proposal: Proposal, degree: int) -> Iterator[str]:
-        """Object to prompts of which nothing is cached, and to rows and windows that are few."""
-        yield from sequence_objections(proposal, degree, AXIS)
-        if {"allgather_kv", "ring"} & dict(proposal.share.sequence).keys():
-            yield "ring_q, ring and allgather_kv all bring queries and keys together: choose one"
+        """Object as a ring does, to prompts that are all new, and to rows that are few."""
+        yield from super().objections(proposal, degree)
         if not proposal.workload.prefixed:
             yield "ring_q passes queries: for prompts of which some is cached (prefix_hit)"
         if any(tower.latent is not None for tower in proposal.model.towers):
             yield "rows of latent attention are fewer than its queries, which ring_q passes"
-        if windows := {tower.window for tower in proposal.model.towers} - {0}:
-            yield f"a window of {min(windows)} tokens sees few of the keys that ring_q{degree} asks"
 
     def attend(self, call: AttentionCall, degree: int, inner: Attend) -> Emits[list[Tensor]]:
         """Emit `degree` partial attentions, the queries' way round, and the results' way home."""

@@ -19,6 +19,7 @@ from dataclasses import replace
 from costmodels.program import Attention, Pointwise, Tensor
 from costmodels.program.emit import Emits, collective, concat_features, concat_rows, move
 from planner.strategies.attention import (
+    SUM_BYTES,
     attend_here,
     attention_over,
     queries_and_keys,
@@ -26,9 +27,6 @@ from planner.strategies.attention import (
     results_of,
 )
 from planner.strategies.base import Attend, AttentionCall
-
-WIDE = 4
-"""Bytes of a number of parts that are merged."""
 
 
 def attend_shards(axes: Sequence[tuple[str, int]]) -> Attend:
@@ -50,10 +48,10 @@ def attend_shards(axes: Sequence[tuple[str, int]]) -> Attend:
 def merged(own: Attention, axes: Sequence[tuple[str, int]]) -> Emits[Tensor]:
     """Emit an attention over a rank's own keys, and the merge of those of all ranks."""
     name, lead = own.out.name, own.out.shape[:2]
-    total = Tensor(f"{name}.lse", (*lead, own.heads), WIDE)
+    total = Tensor(f"{name}.lse", (*lead, own.heads), SUM_BYTES)
     own = replace(own, out=replace(own.out, name=f"{name}.own"), log_sum_exp=total)
     yield own
-    part = Tensor(f"{name}.wide", own.out.shape, WIDE)
+    part = Tensor(f"{name}.wide", own.out.shape, SUM_BYTES)
     yield Pointwise(function="cast", inputs=(own.out,), outputs=(part,))
     for number, (axis, degree) in enumerate(reversed(axes), 1):
         both = yield from concat_features((part, total), f"{name}.{axis}")

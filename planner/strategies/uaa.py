@@ -37,8 +37,6 @@ class UlyssesAnything(Ulysses):
         model, tensor = proposal.model, proposal.share.tensor
         if model.kind != "diffusion":
             yield f"uaa{degree}: {model.name} denoises nothing"
-        if "ulysses" in dict(proposal.share.sequence):
-            yield "ulysses and uaa are the same exchange: choose one"
         for query, key_value in sorted(set(head_counts(proposal))):
             here = query // tensor
             if here % degree and (key_value != query or here < degree):

@@ -109,7 +109,7 @@ def test_a_ring_passes_what_is_faster():
     [
         ("ring_q8", "llama-3.1-8b", 0.0, "for prompts of which some is cached"),
         ("ring_q8", "deepseek-v3", 0.9, "rows of latent attention are fewer than its queries"),
-        ("ring_q2.ring4", "llama-3.1-8b", 0.9, "bring queries and keys together: choose one"),
+        ("ring_q2.ring4", "llama-3.1-8b", 0.9, "are two ways to do the same: choose one"),
         ("ring_q8", "gemma-3-27b", 0.9, "a window of 1024 tokens sees few of the keys"),
     ],
 )
@@ -202,7 +202,7 @@ def test_who_cannot_run_a_cut_prompt_says_why(engine, plan, said):
     [
         ("ring8", {"input_tokens": 5}, "a prompt of 5 tokens for 8 ranks: some have none"),
         ("ulysses8.tp2", {}, "8 key-value heads do not divide by ulysses8 x tp2"),
-        ("ring2.allgather_kv2", {}, "ring and allgather_kv both gather keys and values"),
+        ("ring2.allgather_kv2", {}, "ring and allgather_kv are two ways to do the same"),
         ("ring8", {"model": "gemma-3-27b"}, "a window of 1024 tokens sees few of the keys"),
         ("ulysses8", {"model": "deepseek-v3"}, "latent attention has one row for all heads"),
         ("allgather_kv8", {"model": "qwen3-next-80b-a3b"}, "a recurrence over a cut sequence"),
