@@ -16,8 +16,8 @@ from topology.machine.build import (
 from topology.machine.concerns import concerns, environment_concerns
 from topology.machine.flows import bisection_bandwidth
 from topology.machine.graph import (
+    GRAPH,
     SLICES,
-    Cluster,
     Edge,
     Gpu,
     Machine,
@@ -43,7 +43,7 @@ from topology.machine.routes import components, graph_pairs
 from topology.machine.survey import Survey, survey_of
 
 __all__ = [
-    "MOST_HOSTS", "SLICES", "Builder", "Cluster", "Edge", "Gpu", "Machine", "NcclGraph", "Nic",
+    "GRAPH", "MOST_HOSTS", "SLICES", "Builder", "Edge", "Gpu", "Machine", "NcclGraph", "Nic",
     "Node", "Pair", "PairKind", "PeerState", "PeerStatus", "Reached", "Survey",
     "altered", "assumed_network", "bisection_bandwidth", "cluster_of", "components",
     "concerns", "environment_concerns", "fabric", "gpu_of", "gpudirect", "graph_pairs",

@@ -23,6 +23,10 @@ PeerState = Literal["OK", "NS", "CNS", "GNS", "TNS", "DR", "U"]
 SLICES: Final = 7  # MIG compute slices of a GPU
 _PROFILE: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.([0-9]{1,3})gb(?:\+\S{1,12})?")
 _MOST_ROWS: Final = 10**6  # devices and links that are written out
+GRAPH: Final = (
+    "gpus", "nics", "nodes", "edges", "pairs", "nccl_graphs", "peers", "reached", "cluster",
+)  # fmt: skip
+"""Fields of a machine that are written as its graph; others stand beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,7 +400,7 @@ class Machine:
             ],
             "assumptions": list(self.assumptions),
             "warnings": list(self.warnings),
-            **({"graph": _fields(self, _GRAPH)} if self.hosts == 1 else {}),
+            **({"graph": _fields(self, GRAPH)} if self.hosts == 1 else {}),
         }
 
     def _gpu_row(self, copy: int, gpu: Gpu) -> dict[str, object]:
@@ -423,19 +427,6 @@ class Machine:
             "numa": nic.numa,
             "bandwidth_bytes_per_s": nic.bandwidth.value if nic.bandwidth else None,
         }
-
-
-_GRAPH: Final = (
-    "gpus",
-    "nics",
-    "nodes",
-    "edges",
-    "pairs",
-    "nccl_graphs",
-    "peers",
-    "reached",
-    "cluster",
-)
 
 
 def _fields(value: object, names: Collection[str] = ()) -> object:

@@ -1,41 +1,15 @@
 """The graph in what this program writes as JSON: the machine as it was, where the rows are too."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from typing import (
-    Any,
-    Final,
-    Literal,
-    TypeAlias,
-    TypeVar,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from typing import Any, Final, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 from topology.base import FASTEST_LINK, SLOWEST_LINK, CatalogueError, TopologyError
 from topology.catalogue import Hardware
-from topology.machine import (
-    Cluster,
-    Edge,
-    Gpu,
-    Machine,
-    NcclGraph,
-    Nic,
-    Node,
-    Pair,
-    PeerStatus,
-    Reached,
-)
+from topology.machine import GRAPH, Gpu, Machine, Nic, Node
 
-_PARTS: Final[Mapping[str, type]] = {
-    "gpus": Gpu, "nics": Nic, "nodes": Node, "edges": Edge, "pairs": Pair,
-    "nccl_graphs": NcclGraph, "peers": PeerStatus, "reached": Reached,
-}  # fmt: skip
 _MOST: Final = 10**18
 _LONGEST: Final = 1000
-Kind = TypeVar("Kind")
 Table: TypeAlias = Mapping[str, Any]
 
 
@@ -50,19 +24,10 @@ def machine_in(table: Table, name: str, catalogue: Mapping[str, Hardware]) -> Ma
     graph = table.get("graph")
     if graph is None:
         return None
-    if not isinstance(graph, dict) or not graph.keys() <= {*_PARTS, "cluster"}:
-        raise TopologyError(f"JSON: graph: wanted a table of {', '.join(_PARTS)}")
-    parts: dict[str, Any] = {
-        key: tuple(_list(kind, graph.get(key, []), key)) for key, kind in _PARTS.items()
-    }
-    machine = Machine(
-        name=name,
-        source=_value(str, table.get("source"), "source"),
-        cluster=_value(Cluster, graph["cluster"], "cluster") if "cluster" in graph else None,
-        assumptions=tuple(_list(str, table.get("assumptions"), "assumptions")),
-        warnings=tuple(_list(str, table.get("warnings"), "warnings")),
-        **parts,
-    )
+    if not isinstance(graph, dict) or not graph.keys() <= set(GRAPH):
+        raise TopologyError(f"JSON: graph: wanted a table of {', '.join(GRAPH)}")
+    beside = {key: table.get(key) for key in ("source", "assumptions", "warnings")}
+    machine: Machine = _record(Machine, {"name": name, **beside, **graph}, "graph")
     _check(machine, catalogue)
     said = machine.to_dict()
     same = bool(machine.gpus) and all(
@@ -90,22 +55,20 @@ def _check(machine: Machine, catalogue: Mapping[str, Hardware]) -> None:
             )
 
 
-def _list(kind: type[Kind], rows: object, where: str) -> Iterator[Kind]:
-    if not isinstance(rows, list):
-        raise TopologyError(f"JSON: {where}: wanted a list")
-    for number, row in enumerate(rows):
-        yield _value(kind, row, f"{where} {number}")
-
-
 def _value(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401  # of the type that is asked
     """Read a value of the type that a field has."""
     if is_dataclass(hint):
         return _record(hint, value, where)
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise TopologyError(f"JSON: {where}: wanted a list")
+        of = get_args(hint)[0]
+        return tuple(_value(of, each, f"{where} {place}") for place, each in enumerate(value))
     kind = getattr(hint, "__supertype__", hint)
     if get_origin(kind) is not Literal and (options := get_args(kind)):
         return _value(next(one for one in options if one is not type(None)), value, where)
     if not _fits(kind, value):
-        raise TopologyError(f"JSON: graph: {where}: got {str(value)[:40]!r}")
+        raise TopologyError(f"JSON: {where}: got {str(value)[:40]!r}")
     return value
 
 
@@ -121,15 +84,14 @@ def _fits(kind: object, value: object) -> bool:
     return value in get_args(kind)
 
 
-def _record(kind: Any, row: object, where: str) -> object:  # noqa: ANN401  # a class of values
+def _record(kind: Any, row: object, where: str) -> Any:  # noqa: ANN401  # a class of values
     if not isinstance(row, dict):
-        raise TopologyError(f"JSON: graph: {where}: wanted a table")
+        raise TopologyError(f"JSON: {where}: wanted a table")
     hints = get_type_hints(kind)
-    known = {field.name for field in fields(kind)}
-    if not row.keys() <= known:
-        raise TopologyError(f"JSON: graph: {where}: got keys that it does not have")
+    if not row.keys() <= hints.keys():
+        raise TopologyError(f"JSON: {where}: got keys that it does not have")
     values = {name: _value(hints[name], value, f"{where}: {name}") for name, value in row.items()}
     try:
-        return cast(object, kind(**values))
+        return kind(**values)
     except (TypeError, CatalogueError) as error:
-        raise TopologyError(f"JSON: graph: {where}: {error}") from None
+        raise TopologyError(f"JSON: {where}: {error}") from None
