@@ -7,13 +7,12 @@ from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.runners.refusal import SIGN
 from planner.search.estimate import PlanEstimate
+from planner.search.ranking import seconds_of
 from topology.base import format_bytes, format_interval, format_seconds
 from topology.base.table import Table
 
 _USUAL: Final = ("latency", "speed-up", "efficiency", "memory", "exposed comm", "bound by")
-_OF_TOKENS: Final = (
-    "latency", "at once", "TTFT", "TPOT", "tokens/s", "a GPU", "memory", "bound by"
-)  # fmt: skip
+_OF_TOKENS: Final = ("at once", "TTFT", "TPOT", "tokens/s", "a GPU", "memory", "bound by")
 _GOALS: Final = {"throughput": ("results/s",), "cost": ("GPU-s per result",)}
 
 
@@ -33,13 +32,14 @@ def plan_rows(
     simulated = any(plan.simulated_s is not None for plan in plans)
     told = (("GPUs", request.at_most_gpus), ("simulated", simulated))
     counts = [name for name, shown in told if shown]
-    columns = _OF_TOKENS if writes else (*_GOALS.get(request.objective, ()), *_USUAL)
+    usual = (*_GOALS.get(request.objective, ()), *_USUAL)
+    columns = (time_name(request), *_OF_TOKENS) if writes else usual
     rows = [
         [
             f"{plan.name} {SIGN}" if plan.plan in barred else plan.name,
             *([f"{plan.gpus}{where(plan.gpus)}"] if request.at_most_gpus else []),
             *([_simulated(plan)] if simulated else []),
-            *(_of_tokens(plan) if writes else _of_results(plan, request, baseline)),
+            *(_of_tokens(plan, request) if writes else _of_results(plan, request, baseline)),
             plan.bound_by.replace(" of the time", ""),
         ]
         for plan in plans
@@ -78,13 +78,19 @@ def _of_results(one: PlanEstimate, request: Request, baseline: PlanEstimate | No
     ]
 
 
-def _of_tokens(one: PlanEstimate) -> list[str]:
-    """Write the latency of a request alone, and what clients see with as many at once."""
+def time_name(request: Request) -> str:
+    """Name the time of a request: by itself, or a mean one's under the load asked for."""
+    return "request" if request.loaded else "latency"
+
+
+def _of_tokens(one: PlanEstimate, request: Request) -> list[str]:
+    """Write the time of a request, and what clients see with as many at once."""
     ttft, tpot, rate = one.tokens
     serving = one.serving
     together = serving.concurrency if serving else one.throughput_per_s * one.latency_s
+    alone = format_interval(one.latency_s, one.half_width_s)
     return [
-        format_interval(one.latency_s, one.half_width_s),
+        format_seconds(seconds_of(one, request)) if request.loaded else alone,
         rounded(together),
         format_seconds(ttft),
         format_seconds(tpot),

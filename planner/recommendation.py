@@ -21,7 +21,7 @@ from planner.search.clients import Point
 from planner.search.estimate import Outcome, PlanEstimate, Rejected, Splits
 from planner.search.evaluate import Shared
 from planner.search.judging import MANY, estimates, judge, many, outcomes_on
-from planner.search.plans import LONGEST
+from planner.search.plans import LONGEST, unequal
 from planner.search.ranking import Ranking, goal, hosts_in_words, search
 from planner.strategies import parse_plan
 from topology.base import (
@@ -330,7 +330,7 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
             return outcome
         from planner.serving.serving import with_load  # noqa: PLC0415  # slow to load
 
-        return with_load(scenario, outcome)
+        return with_load(scenario, _copied(outcome))
     raise IllegalPlanError(f"plan {plan}: {outcome.reason}; {_instead(scenario, outcome)}")
 
 
@@ -338,6 +338,17 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
 def _judged(scenario: Scenario, plan: Plan) -> Outcome:
     """Judge a plan once for all loads."""
     return judge(scenario, plan)
+
+
+def _copied(estimate: PlanEstimate) -> PlanEstimate:
+    """Give an estimate mappings of its own, so that who alters them alters no kept one."""
+    return replace(
+        estimate,
+        stages_s=dict(estimate.stages_s),
+        breakdown_s=dict(estimate.breakdown_s),
+        memory_parts_bytes=dict(estimate.memory_parts_bytes),
+        known=dict(estimate.known),
+    )
 
 
 def _check_unloaded(request: Request) -> None:
@@ -372,8 +383,10 @@ def _instead(scenario: Scenario, rejected: Rejected) -> str:
     """Say what to do in place of a plan: its remedy, the nearest that run, or what would fit."""
     outcomes = list(outcomes_on(scenario, {}, Shared()))
     plans = [estimate.plan for estimate in estimates(outcomes)]
-    if plans:
-        near = ", ".join(map(str, nearest(rejected.plan, _run_by_some(scenario, plans) or plans)))
+    uneven = [one.plan for one in estimates(judge(scenario, one) for one in unequal(rejected.plan))]
+    able = [*(_run_by_some(scenario, plans) or plans), *_run_by_some(scenario, uneven)]
+    if able:
+        near = ", ".join(map(str, nearest(rejected.plan, able)))
         nearby = f"nearest that can on {counted(scenario.request.gpus, 'GPU')}: {near}"
         return "; ".join(filter(None, (rejected.remedy, nearby)))
     short = [row.short for row in outcomes if isinstance(row, Rejected) and row.short is not None]

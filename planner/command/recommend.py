@@ -15,10 +15,10 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_load(parser)
     parser.add_argument(
         "--objective",
-        help="what the best plan has least or most of: latency, the least seconds a result; "
-        "throughput, the most results or tokens a second; memory, the fewest bytes on a GPU; cost, "
-        "the fewest GPU-seconds (GPUs x s) per result or token (default: latency, or "
-        "throughput where --slo-ttft or --slo-tpot is wanted)",
+        help="what the best plan has least or most of: latency, the least seconds a result, under "
+        "a load the mean of its requests; throughput, the most results or tokens a second; memory, "
+        "the fewest bytes on a GPU; cost, the fewest GPU-seconds (GPUs x s) per result or "
+        "token (default: latency, or throughput where --slo-ttft or --slo-tpot is wanted)",
     )
     parser.add_argument(
         "--at-most-gpus",

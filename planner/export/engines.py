@@ -7,7 +7,7 @@ from typing import Final
 
 from planner.engines.tables import engines, find_engine
 from planner.request.plan import Plan
-from planner.runners.launch import Launch, launches
+from planner.runners.launch import Launch, launches, whole_prompts
 from planner.runners.launch_settings import Settings, settings_of
 from planner.runners.refusal import instead, refusal_of
 from planner.scenario.scenario import Scenario
@@ -74,7 +74,7 @@ def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> d
     `InputError` if it runs no models of this kind.
     """
     title = TITLES[backend]
-    settings = _settings(scenario, estimate)
+    settings = whole_prompts(find_engine(backend), _settings(scenario, estimate))
     every = launches(engines(), scenario.model, estimate.plan, settings)
     launch = next((launch for launch in every if launch.engine == title), None)
     if launch is None:

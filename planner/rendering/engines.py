@@ -5,10 +5,11 @@ from typing import Final
 
 from planner.advice.remedies import Alternative
 from planner.engines.engine import EAGER
-from planner.request.request import RUNTIME, Objective, Request
+from planner.plan_table import time_name
+from planner.request.request import RUNTIME, Request
 from planner.runners.runners import Contender
 from planner.search.estimate import PlanEstimate, Rejected
-from planner.search.ranking import near
+from planner.search.ranking import near, seconds_of
 from topology.base import counted, format_bytes, format_interval, format_number, format_seconds
 from topology.base.table import Line, Part, Said, Table, Title, Typed
 
@@ -85,15 +86,15 @@ def compared(runs: Sequence[Contender]) -> Iterator[Line | Table]:
 def table(runs: Sequence[Contender]) -> Table:
     """Make a row of each that can run a request: its version, runtime, best plan and time."""
     able = [(run, run.estimate) for run in runs if run.estimate is not None]
-    objective = runs[0].scenario.request.objective
-    head = ["engine", "version", "runtime", "plan", *_times(able[0][1], objective)]
+    request = runs[0].scenario.request
+    head = ["engine", "version", "runtime", "plan", *_times(able[0][1], request)]
     rows = [
         [
             run.title,
             run.version,
             "CUDA graphs" if _graphs(run) else best.runtime,
             str(best.plan),
-            *_times(best, objective).values(),
+            *_times(best, request).values(),
             format_bytes(best.memory_bytes),
             _compiled(run, best, runs),
         ]
@@ -107,12 +108,12 @@ def table(runs: Sequence[Contender]) -> Table:
     )  # fmt: skip
 
 
-def _times(best: PlanEstimate, objective: Objective) -> dict[str, str]:
+def _times(best: PlanEstimate, request: Request) -> dict[str, str]:
     """Write what is compared: latency, and of a model that is served what clients see together."""
-    latency = {"latency": format_seconds(best.latency_s)}
+    latency = {time_name(request): format_seconds(seconds_of(best, request))}
     if best.serving is None:
         many = {"results/s": f"{best.throughput_per_s:.3g}"}
-        return {**(many if objective == "throughput" else {}), **latency}
+        return {**(many if request.objective == "throughput" else {}), **latency}
     ttft, tpot, rate = best.tokens
     together = {"TTFT": format_seconds(ttft), "TPOT": format_seconds(tpot)}
     return {**latency, "at once": format_number(best.serving.concurrency), **together,

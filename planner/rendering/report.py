@@ -23,6 +23,11 @@ from topology.base.table import Drawing, Line, Part, Said, Table, Title, Typed, 
 
 BAR = 36
 _NEAREST: Final = "plans as {} runs them, none of which meets what is wanted, the nearest first"
+_RANKED: Final = {
+    "latency": "the time of a request", "throughput": "tokens/s", "memory": "memory",
+    "cost": "tokens/s a GPU",
+}  # fmt: skip
+"""What plans under load are ranked by, by objective."""
 _SPLITS: Final = "workers for prompts and others that decode, on all GPUs"
 Parts: TypeAlias = list[Part]
 POINTS: Final = 12
@@ -201,12 +206,14 @@ def _below_table(scenario: Scenario, answer: Recommendation) -> Iterator[str]:
 
 def _of_requests(answer: Recommendation) -> str:
     """Say how many requests the numbers of a language model are of."""
-    alone = "latency is of a request by itself"
+    alone, request = "latency is of a request by itself", answer.request
     if not any(plan.serving for plan in answer.plans):
         return f"{alone}, all else of a batch that starts and ends together"
-    if answer.request.loaded:
-        return f"{alone}, TTFT, TPOT and tokens/s of the load asked for, on average"
-    return f"{alone}, TTFT, TPOT and tokens/s of as many at once as serve most"
+    by = _RANKED[request.objective]
+    if request.loaded:
+        return f"request, TTFT, TPOT and tokens/s are means of the load asked for; ranked by {by}"
+    ranked = f"; ranked by {by}" if answer.scenario.ranked_under_load else ""
+    return f"{alone}, TTFT, TPOT and tokens/s of as many at once as serve most{ranked}"
 
 
 def _scaling(answer: Recommendation) -> Table:

@@ -144,7 +144,10 @@ class TwoPools:
 
 
 def nearest(plan: Plan, legal: Iterable[Plan], count: int = 3) -> list[Plan]:
-    """Return the legal plans most like one that is not: same axes first, then close degrees."""
+    """Return the legal plans most like one that is not.
+
+    Those of the same axes come first, then those that cut a sequence as often, and close degrees.
+    """
     return sorted(legal, key=lambda other: (_distance(plan, other), str(other)))[:count]
 
 
@@ -156,4 +159,5 @@ def _distance(plan: Plan, other: Plan) -> float:
         / max(degrees.get(name, 1), others.get(name, 1))
         for name in degrees.keys() | others.keys()
     )
-    return 2 * apart + shared + abs(plan.ep - other.ep) / max(plan.ep, other.ep)
+    same = ((plan.ep, other.ep), (plan.sequence_ranks, other.sequence_ranks))
+    return 2 * apart + shared + sum(abs(a - b) / max(a, b) for a, b in same)

@@ -160,7 +160,7 @@ def launches(
 def _launch(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Launch:
     reason = refusal_of(engine, model, plan, settings)
     limits = engine.limits_of(model.name, model.family)
-    settings = _in_a_runtime(engine, model, settings)
+    settings = whole_prompts(engine, _in_a_runtime(engine, model, settings))
     if reason or limits is None:
         return Launch(engine=engine.title, runtime=settings.runtime, reason=reason)
     line = engine.line_of(limits)
@@ -192,6 +192,15 @@ def _in_a_runtime(engine: Engine, model: Model, settings: Settings) -> Settings:
     """Take the runtime that is asked for, or the engine's usual one where it has not that."""
     has = engine.runtimes_of(model.name, model.family)
     return settings if settings.runtime in has else replace(settings, runtime=has[0])
+
+
+def whole_prompts(engine: Engine, settings: Settings) -> Settings:
+    """Give a step of an engine that cuts no prompts room for the longest request."""
+    ways = engine.scheduling
+    chunk = settings.sizes.get("chunk", ways.chunk)
+    if ways.chunked or settings.longest <= chunk:
+        return settings
+    return replace(settings, sizes={**settings.sizes, "chunk": settings.longest})
 
 
 def _command(

@@ -42,6 +42,7 @@ class Settings:
     folder : path of the model, empty where it comes from its repository. sizes : those asked for,
     by name: height, width, frames, steps, batch, length, the tokens of prompt and answer, and
     chunk, those of a step.
+    longest : tokens of the longest request whose prompt a step may run; 0 where none does.
     precision, cache : empty where they are the checkpoint's own. runtime, attention : empty for
     each engine's own. warmup : exact steps of a plan in pieces. features, threshold : name of a
     cache of features, empty for none, and what it is told. drafter : ``mtp`` or ``draft``, empty
@@ -54,6 +55,7 @@ class Settings:
 
     folder: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict)
+    longest: int = 0
     video: bool = False
     precision: str = "bf16"
     cache: str = ""
@@ -82,11 +84,13 @@ def settings_of(scenario: Scenario, plan: Plan, told: Mapping[str, int] | None =
     language = model.kind == "decoder"
     deployment = scenario.deployment.on(plan.gpus)
     links = deployment.spread(plan)
+    load = told or {}
     video = int(workload.frames) > 1 or model.defaults.frames > 1
     called = request.model_name if known_as(request.model_name) else request.model_path
     return Settings(
         folder="" if known_as(called) else folder_of(called, pipeline=not language),
-        sizes=_lengths(scenario, told or {}) if language else _sizes(request, video=video),
+        sizes=_lengths(scenario, load) if language else _sizes(request, video=video),
+        longest=_prompted(workload, load) if language else 0,
         video=video,
         cache=_cache(scenario),
         precision="" if scenario.as_published else workload.precision,
@@ -162,6 +166,13 @@ def _lengths(scenario: Scenario, load: Mapping[str, int]) -> dict[str, int]:
         "length": not (given or request.arrivals or request.lengths),
     }
     return {name: size for name, size in told.items() if not unsaid.get(name)}
+
+
+def _prompted(workload: Workload, load: Mapping[str, int]) -> int:
+    """Tokens of the longest request; none of a load without steps for prompts, which decodes."""
+    if load and "chunk" not in load:
+        return 0
+    return load.get("length", _longest(workload))
 
 
 def _longest(workload: Workload) -> int:

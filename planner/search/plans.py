@@ -25,6 +25,8 @@ from planner.strategies import (
     sequence,
     strategies,
     tp,
+    uaa,
+    ulysses,
 )
 from topology.base import TopologyError, counted
 
@@ -313,6 +315,19 @@ def asking(workload: Workload, plan: Plan) -> Plan | None:
         return None
     names = {ring.AXIS: ring_q.AXIS}
     return replace(plan, axes=tuple((names.get(name, name), n) for name, n in plan.axes))
+
+
+def unequal(plan: Plan) -> Iterator[Plan]:
+    """Yield the plan that exchanges pieces of any size, where one exchanges equal pieces.
+
+    No search takes it: it is the same where all divides.
+
+    >>> [str(other) for other in unequal(Plan((("cfg", 2), ("ulysses", 5))))]
+    ['cfg2.uaa5']
+    """
+    if plan.degree(ulysses.AXIS) > 1 and plan.degree(uaa.AXIS) == 1:
+        names = {ulysses.AXIS: uaa.AXIS}
+        yield replace(plan, axes=tuple((names.get(name, name), n) for name, n in plan.axes))
 
 
 def _spans(deployment: Deployment, gpus: int) -> bool:

@@ -129,29 +129,24 @@ def rank(estimates: Iterable[PlanEstimate], request: Request) -> list[PlanEstima
 
 def goal(estimate: PlanEstimate, request: Request) -> float:
     """Give what a request wants least of: seconds, bytes, GPU-seconds, or fewer results."""
-    if estimate.serving is not None and (request.loaded or request.objective != "latency"):
-        return _served_goal(estimate, estimate.serving, request)
+    serving = estimate.serving
     match request.objective:
         case "latency":
-            return estimate.latency_s
+            return seconds_of(estimate, request)
         case "throughput":
-            return -estimate.throughput_per_s
+            return -(estimate.throughput_per_s if serving is None else serving.tokens_per_s)
         case "memory":
             return estimate.memory_bytes
+        case "cost" if serving is not None:
+            return 1 / serving.tokens_per_s_per_gpu
         case "cost":
             return estimate.gpus / estimate.throughput_per_s
 
 
-def _served_goal(estimate: PlanEstimate, serving: Serving, request: Request) -> float:
-    match request.objective:
-        case "latency":
-            return serving.request.mean
-        case "throughput":
-            return -serving.tokens_per_s
-        case "memory":
-            return estimate.memory_bytes
-        case "cost":
-            return 1 / serving.tokens_per_s_per_gpu
+def seconds_of(estimate: PlanEstimate, request: Request) -> float:
+    """Give the seconds of a result: the mean under the load that is asked for, or of one alone."""
+    serving = estimate.serving
+    return serving.request.mean if serving and request.loaded else estimate.latency_s
 
 
 def _once(rows: Iterable[Iterable[Outcome]]) -> tuple[Rejected, ...]:

@@ -194,8 +194,7 @@ class Served:
         ways, lengths = self.ways, self.lengths
         asked = inf if concurrency is None else concurrency
         rows = min(ways.rows, ceil(asked / self.engines)) if asked < inf else ways.rows
-        chunk = ways.chunk if ways.chunked else max(ways.chunk, lengths.longest)
-        return {"batch": rows, "length": lengths.longest, "chunk": chunk}
+        return {"batch": rows, "length": lengths.longest, "chunk": ways.chunk}
 
 
 def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Served | str:

@@ -481,5 +481,5 @@ def test_a_worker_for_prompts_is_told_the_tokens_of_its_steps():
     found = _estimate(concurrency=8, engine="tensorrt-llm", input_tokens=12000)
     told = found.disaggregated.prefill.told
 
-    assert told == {"length": 12128, "chunk": 12128}
+    assert told == {"length": 12128, "chunk": 8192}
     assert found.disaggregated.decode.told["batch"] == 8

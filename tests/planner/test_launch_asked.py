@@ -13,7 +13,7 @@ from commands import run
 from planner.engines.tables import engines
 from planner.export.export import files
 from planner.models import known_as, names, read_model, repositories
-from planner.recommendation import estimate_plan
+from planner.recommendation import estimate_plan, lines_of
 from planner.request.request import Request
 from planner.runners.launch import launch_lines, launches
 from planner.runners.launch_settings import Settings, settings_of
@@ -188,11 +188,25 @@ def test_a_line_of_requests_at_random_has_the_limits_of_the_engine():
 
 
 def test_prompts_that_are_not_cut_fit_a_step():
-    """TensorRT-LLM refuses prompts over max_num_tokens, where it cuts none."""
-    sizes = {"input_tokens": 9000, "output_tokens": 10, "concurrency": 2}
-    lines = launched("tp2", model="llama-3.1-8b", gpus=2, engine="tensorrt-llm", **sizes)
+    """TensorRT-LLM refuses prompts over max_num_tokens, where it cuts none; the others cut them."""
+    sizes = {"input_tokens": 9000, "output_tokens": 10}
+    for more in ({}, {"concurrency": 2}, {"concurrency": 2, "engine": "tensorrt-llm"}):
+        lines = launched("tp2", model="llama-3.1-8b", gpus=2, **sizes, **more)
+        steps = told(lines["vLLM"].line).get("--max-num-batched-tokens")
 
-    assert told(lines["TensorRT-LLM"].line)["--max_num_tokens"] == 9010
+        assert told(lines["TensorRT-LLM"].line)["--max_num_tokens"] == 9010
+        assert steps == (8192 if more else None)
+
+
+def test_workers_that_only_decode_run_no_prompts():
+    pools = {"prefill_plan": "tp1", "decode_plan": "tp1"}
+    asked = resolve(
+        Request(model="llama-3.1-8b", gpus=2, input_tokens=9000, concurrency=2, **pools)
+    )
+    lines = {one.engine: one.line for one in lines_of(asked, estimate_plan(asked, None))}
+
+    assert told(lines["TensorRT-LLM, prefill"])["--max_num_tokens"] == 9128
+    assert "--max_num_tokens" not in lines["TensorRT-LLM, decode"]
 
 
 def test_keys_and_values_of_a_checkpoint_in_8_bits_are_told():

@@ -197,6 +197,11 @@ def test_of_a_language_model_the_nearest_are_those_that_some_engine_runs():
         estimate_plan(asked("llama-3.1-8b", gpus=3), "tp3")
 
 
+def test_where_equal_pieces_do_not_divide_unequal_ones_are_nearest():
+    with pytest.raises(IllegalPlanError, match=r"nearest that can on 5 GPUs: uaa5, dp5$"):
+        estimate_plan(asked("flux.1-dev", gpus=5), "ulysses5")
+
+
 def test_an_illegal_plan_is_answered_with_the_nearest_legal_ones():
     with pytest.raises(IllegalPlanError) as error:
         estimate_plan(asked("wan2.1-1.3b"), "ulysses8")

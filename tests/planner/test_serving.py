@@ -563,6 +563,30 @@ def test_the_headline_under_load_says_what_clients_see():
     assert "results a second" not in said
 
 
+def test_under_a_load_latency_is_the_time_of_its_requests():
+    """And by Little's law the order of tokens/s, where so many requests are in flight."""
+    more = {"engine": "vllm", "concurrency": 64, "objective": "latency"}
+    answer = recommend_plans(resolve(request_of("llama-3.1-8b", 4, more)))
+    served = [plan.serving for plan in answer.runnable]
+    text = terminal(report.recommendation(answer, top=8), 400)
+
+    assert len(served) > 2
+    assert served == sorted(served, key=lambda each: each.request.mean)
+    assert served == sorted(served, key=lambda each: -each.tokens_per_s)
+    assert re.search(rf"1  {answer.lead.plan} +{format_seconds(served[0].request.mean)} +64 ", text)
+    assert "ranked by the time of a request" in text
+
+
+def test_who_alters_an_answer_alters_no_later_one():
+    asked = {"plan": "tp4", "concurrency": 3}
+    first = _asked(**asked)
+    said = first.to_dict()
+    for parts in (first.stages_s, first.breakdown_s, first.memory_parts_bytes, first.known):
+        parts.clear()
+
+    assert _asked(**asked).to_dict() == said
+
+
 def test_an_estimate_under_load_says_how_many_requests_are_done():
     scenario = resolve(request_of("llama-3.1-8b", 2, {"engine": "vllm", "concurrency": 16}))
     found = estimate_plan(scenario, "tp2")
