@@ -259,9 +259,10 @@ def _frontier(ranking: Ranking, splits: Splits | None) -> tuple[Point, ...]:
 
 
 def _notes(scenario: Scenario) -> Iterator[str]:
-    """Yield what was assumed about a machine, and which plans were left out."""
+    """Yield what was assumed about a model or a machine, and which plans were left out."""
     request, deployment = scenario.request, scenario.deployment
     profile = deployment.profile
+    yield from (f"assumed: {line}" for line in scenario.model.assumed)
     if deployment.subset is not None:
         yield from deployment.subset.notes()
     if profile is not None and request.detect and not request.profile:

@@ -27,6 +27,8 @@ Op = Literal[
 OPS: tuple[Op, ...] = get_args(Op)
 RING_OPS: tuple[Op, ...] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 PAIRWISE_OPS: tuple[Op, ...] = ("all_to_all", "gather", "scatter", "send_recv")
+REDUCING_OPS: tuple[Op, ...] = ("all_reduce", "reduce_scatter", "reduce")
+ROOTED_OPS: tuple[Op, ...] = ("broadcast", "reduce", "gather", "scatter")
 
 WireProtocol = Literal["LL", "LL128", "Simple"]
 PROTOCOLS: tuple[WireProtocol, ...] = get_args(WireProtocol)

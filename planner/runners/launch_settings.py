@@ -109,12 +109,16 @@ def settings_of(scenario: Scenario, plan: Plan, told: Mapping[str, int] | None =
 def folder_of(text: str, *, pipeline: bool) -> str:
     """Say which folder engines load, of the path of a configuration; a pipeline's is its whole.
 
+    They load no graphs: of an ONNX file the folder is not known.
+
     >>> folder_of("flux/transformer/config.json", pipeline=True), folder_of("hf/", pipeline=False)
     ('flux', 'hf')
+    >>> folder_of("exports/llama.onnx", pipeline=False)
+    'MODEL'
     """
-    if text.lstrip().startswith("{"):
-        return UNNAMED
     path = PurePath(text)
+    if text.lstrip().startswith("{") or path.suffix == ".onnx":
+        return UNNAMED
     path = path.parent if path.suffix == ".json" else path
     return str(path.parent if pipeline and path.name == "transformer" else path)
 

@@ -15,8 +15,8 @@ communicators of their own, so that such plans need no groups within an engine.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import product as combinations
-from typing import Final
 
+from costmodels.collectives.operations import REDUCING_OPS, ROOTED_OPS
 from costmodels.program import (
     Attention,
     Collective,
@@ -44,9 +44,6 @@ from planner.tensorrt.network import Dtype, EngineNetwork, Layer, Value
 from planner.tensorrt.products import depthwise, product
 from topology.base import IllegalPlanError
 from topology.base.values import dataclass
-
-REDUCING: Final = ("all_reduce", "reduce_scatter", "reduce")
-ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,8 +238,8 @@ def _meet(draft: Draft, op: Collective, x: Value) -> Value:
         x.dtype,
         op.out.name,
         operation=op.kind,
-        reduce="SUM" if op.kind in REDUCING else "NONE",
-        root=op.root if op.kind in ROOTED else -1,
+        reduce="SUM" if op.kind in REDUCING_OPS else "NONE",
+        root=op.root if op.kind in ROOTED_OPS else -1,
         axis=op.axis,
         ranks=op.degree,
     )

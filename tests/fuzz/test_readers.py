@@ -93,12 +93,13 @@ FUZZ = settings(
 
 
 def test_undamaged_texts_are_read(tmp_path):
-    for reader, text in TEXTS.values():
-        reader(text)
-    for reader, text, ending in FILES.values():
+    read = {name: reader(text) for name, (reader, text) in TEXTS.items()}
+    for name, (reader, text, ending) in FILES.items():
         path = tmp_path / f"x{ending}"
         path.write_text(text, "utf-8")
-        reader(str(path))
+        read[name] = reader(str(path))
+
+    assert [name for name, value in read.items() if not value] == []
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -279,6 +279,7 @@ def test_an_exported_model_is_that_of_its_configuration(name, way, tmp_path):
     assert found.assumed[-1].startswith("read from a graph as ")
     assert not any("without a place" in line for line in found.assumed)
     ranked, asked = (recommend(model, gpus=4).to_dict() for model in (found, wanted))
+    assert ranked["notes"] == [f"assumed: {line}" for line in found.assumed]
     assert [row["plan"] for row in ranked["plans"]] == [row["plan"] for row in asked["plans"]]
 
 

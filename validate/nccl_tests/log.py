@@ -12,6 +12,7 @@ from statistics import median
 from typing import Final
 
 from costmodels.collectives import OPS, Op, bus_factor, supports
+from costmodels.collectives.operations import REDUCING_OPS, ROOTED_OPS
 from topology.base import MOST_CHARACTERS, InputError
 from topology.base.values import dataclass
 from topology.catalogue import Fabric
@@ -71,8 +72,6 @@ _OPENING: Final = (_HEADER, _RUN, _TEST)
 _LONGEST_LINE: Final = 1024  # characters; beyond stand numbers of a row, and nothing else
 _LONGEST_TITLE: Final = 120
 APART: Final = 0.05  # share of the ranks by which a list may miss what bandwidths tell
-_REDUCING: Final = ("all_reduce", "reduce_scatter", "reduce")
-_ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
 _WHOLE: Final = ("all_reduce", "broadcast", "reduce", "send_recv")
 """Collectives whose printed size is that of one rank's elements."""
 _NEAR: Final = 0.02  # printed bandwidths have two decimals
@@ -380,7 +379,7 @@ def _columns_fit(op: Op, row: LogRow) -> bool:
     """
     reduces = row.reduction not in ("", "none")
     rooted = row.root is not None and row.root >= 0
-    return (op == "send_recv" or reduces == (op in _REDUCING)) and rooted == (op in _ROOTED)
+    return (op == "send_recv" or reduces == (op in REDUCING_OPS)) and rooted == (op in ROOTED_OPS)
 
 
 def _size_fits(op: Op, row: LogRow) -> bool:

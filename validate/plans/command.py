@@ -169,22 +169,21 @@ def _measured(
     )
     output = Path(arguments.results)
     system.check_folder(output)
-    if setup.place is not None and setup.place.rank:
-        _check_all_ranks(cases, setup, of_engine=of_engine)
-        return run_as(setup.place, cases, options, output, work)
+    place = setup.place
+    if (
+        of_engine
+        and place is not None
+        and any(parse_plan(one.plan).gpus != setup.gpus for one in cases)
+    ):
+        raise InputError(f"plans: wanted all of the {setup.gpus} ranks that were started")
+    if place is not None and place.rank:
+        return run_as(place, cases, options, output, work)
     if arguments.device == "cpu":
         system.complain(f"measured on a CPU, beside what is predicted for {setup.hardware}")
     with system.alone_in(output):
-        if setup.place is None:
-            return (_by_ranks if of_engine else run)(cases, options, output)
-        _check_all_ranks(cases, setup, of_engine=of_engine)
-        return run_as(setup.place, cases, options, output, work)
-
-
-def _check_all_ranks(cases: Sequence[Case], setup: Setup, *, of_engine: bool) -> None:
-    """Refuse plans of fewer ranks than were started, where an engine runs them."""
-    if of_engine and any(parse_plan(case.plan).gpus != setup.gpus for case in cases):
-        raise InputError(f"plans: wanted all of the {setup.gpus} ranks that were started")
+        if place is not None:
+            return run_as(place, cases, options, output, work)
+        return (_by_ranks if of_engine else run)(cases, options, output)
 
 
 def _module(engine: str) -> str:

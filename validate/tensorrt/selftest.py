@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.collectives.operations import REDUCING_OPS, ROOTED_OPS
 from planner.engines.tables import allowed
 from planner.engines.tensorrt import dotted
 from planner.export.tensorrt import network_files
 from planner.tensorrt import SCHEMA, EngineNetwork, document_of
-from planner.tensorrt.from_program import REDUCING, ROOTED
 from planner.tensorrt.network import Layer, Value
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.errors import RunError
@@ -139,8 +139,8 @@ def network_of(op: str, size: int, ranks: int) -> EngineNetwork:
     out = Value("met", made, "fp32")
     attributes = {
         "operation": op,
-        "reduce": "SUM" if op in REDUCING else "NONE",
-        "root": 0 if op in ROOTED else -1,
+        "reduce": "SUM" if op in REDUCING_OPS else "NONE",
+        "root": 0 if op in ROOTED_OPS else -1,
         "axis": "all",
         "ranks": ranks,
     }

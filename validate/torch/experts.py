@@ -25,8 +25,8 @@ def step_of(layer: ExpertLayer, state: RankState) -> Step:
         x, route, gates = fetch(here)
         up, down = (_matrices(of(op.weight, here.layer)) for op in (layer.up, layer.down))
         order, ends = sorted_rows(route, first, len(up))
-        rows = x.flatten(0, -2).index_select(0, order // route.shape[-1])
-        (active,) = activate(grouped(rows, up, ends)[None])
+        sources = order // route.shape[-1]
+        (active,) = activate(grouped(x.flatten(0, -2).index_select(0, sources), up, ends)[None])
         back = grouped(active[0], down, ends)
         places = torch.empty_like(order).index_copy_(0, order, _numbers(order))
         (sums,) = weigh(back, places, gates.flatten(0, -2), ends[-1:])
@@ -70,9 +70,9 @@ def _weigh(
     back: torch.Tensor, places: torch.Tensor, gates: torch.Tensor, end: torch.Tensor
 ) -> tuple[torch.Tensor]:
     """Add up what the experts of each row gave, weighed; of experts elsewhere nothing."""
-    here = (places < end).unflatten(0, gates.shape)[..., None]
+    elsewhere = (places >= end).unflatten(0, gates.shape)[..., None]
     chosen = back.index_select(0, places).unflatten(0, gates.shape)
-    return (torch.where(here, chosen * gates[..., None], 0.0).sum(dim=1),)
+    return (chosen.mul_(gates[..., None]).masked_fill_(elsewhere, 0.0).sum(dim=1),)
 
 
 def _numbers(like: torch.Tensor) -> torch.Tensor:

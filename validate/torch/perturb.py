@@ -42,8 +42,11 @@ def perturbed(state: RankState, seed: int) -> RankState:
     draw = torch.Generator(state.setting.device).manual_seed(seed)
 
     def moved(value: torch.Tensor) -> torch.Tensor:
-        part = torch.rand(value.shape, generator=draw, device=value.device, dtype=wide)
-        return (value.to(wide) * (1 + reach * (2 * part - 1))).to(dtype)
+        out = torch.empty_like(value)
+        for given, made in zip(value, out, strict=True):  # wide numbers of one sample at a time
+            part = torch.rand(given.shape, generator=draw, device=value.device, dtype=wide)
+            made.copy_(part.mul_(2 * reach).add_(1 - reach).mul_(given))
+        return out
 
     def around(step: Step, kind: Class, stream: str) -> Step:
         del stream

@@ -1,6 +1,6 @@
 """From products and attentions to layers: whose queries, which heads, and which FFN follows."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 from planner.models.onnx.graph import Core, Graph, Linear, Made, made_by
@@ -132,7 +132,7 @@ def _feeds(graph: Graph) -> Iterator[FeedForward]:
     for down in graph.linears.values():
         ups = list(made_by(graph.linears, Made(down.made)))
         kind = _activation(down.passed)
-        plain = len(ups) == len(down.made) and 0 < len(ups) <= 2 and down.rank != 2
+        plain = len(ups) == len(down.made) and 0 < len(ups) <= 2 and down.dimensions != 2
         if plain and kind and all(up.inputs == down.outputs for up in ups):
             yield _feed(ups, down, kind)
 
@@ -155,11 +155,11 @@ def _activation(passed: frozenset[str]) -> str:
     return ""
 
 
-def unplaced(graph: Graph, layers: Sequence[AttentionLayer], named: Mapping[str, int]) -> list[str]:
+def unplaced(graph: Graph, layers: Sequence[AttentionLayer], named: frozenset[int]) -> list[str]:
     """Say which products are in no layer, and are none of those that have a name.
 
     named : places of products that a configuration has a field for.
     """
-    placed = frozenset[int]().union(*(layer.places for layer in layers)) | set(named.values())
+    placed = named.union(*(layer.places for layer in layers))
     left = [one for place, one in sorted(graph.linears.items()) if place not in placed]
     return [f"{one.inputs} x {one.outputs} ({one.weight[:60]})" for one in left]

@@ -5,7 +5,8 @@ transformers of diffusion models are told apart by how their layers look at text
 by what makes tokens of latents.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Final
 
 from planner.models.onnx.blocks import AttentionLayer
@@ -18,7 +19,7 @@ Config = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A configuration, the products that it speaks of, and what it does not know."""
+    """A configuration, the places of products that it speaks of, and what no graph says."""
 
     config: Config
     places: frozenset[int]
@@ -61,17 +62,14 @@ class _Diffusion:
     @property
     def covered(self) -> int:
         """Latents that one token covers."""
-        count = 1
-        for side in self.graph.patches[0].kernel if self.graph.patches else ():
-            count *= side
-        return count
+        return prod(self.graph.patches[0].kernel) if self.graph.patches else 1
 
-    def conditioned(self, rank: int) -> list[Linear]:
+    def conditioned(self, dimensions: int) -> list[Linear]:
         """List products that read an input of so many dimensions, of one row a sample."""
         return [
             one
             for one in self.conditions
-            if any(len(self.graph.inputs.get(str(name), ())) == rank for name in one.made)
+            if any(len(self.graph.inputs.get(str(name), ())) == dimensions for name in one.made)
         ]
 
 
@@ -111,7 +109,7 @@ def _shaped(kinds: Sequence[str]) -> str:
 def _ends(graph: Graph, layers: Sequence[AttentionLayer]) -> _Diffusion:
     placed = frozenset[int]().union(*(layer.places for layer in layers))
     free = [one for place, one in sorted(graph.linears.items()) if place not in placed]
-    tokens = [one for one in free if one.rank != 2]
+    tokens = [one for one in free if one.dimensions != 2]
     given = [one for one in tokens if _input(graph, one)]
     out = next(iter(graph.outputs.values()), ())
     image = None if graph.patches else _alike(graph, given, out)
@@ -123,7 +121,7 @@ def _ends(graph: Graph, layers: Sequence[AttentionLayer]) -> _Diffusion:
         image=image,
         text=text,
         last=behind[-1] if behind else None,
-        conditions=tuple(one for one in free if one.rank == 2),
+        conditions=tuple(one for one in free if one.dimensions == 2),
     )
 
 
@@ -264,7 +262,9 @@ _CLASSES: Final[Sequence[tuple[str, tuple[int, ...], Callable[[_Diffusion], Conf
 
 def _decoder(graph: Graph, layers: Sequence[AttentionLayer], where: str) -> Found:
     """Configure a dense decoder, whose layers are alike."""
-    _check_dense(graph, layers, where)
+    reason = _not_dense(graph, layers)
+    if reason:
+        raise InputError(f"{where}: {reason}: give its config.json")
     first, (rows, hidden) = layers[0], next(iter(graph.embeddings.values()))
     (feed,) = first.feeds
     heads = [one for one in graph.linears.values() if one.outputs == rows]
@@ -282,7 +282,7 @@ def _decoder(graph: Graph, layers: Sequence[AttentionLayer], where: str) -> Foun
         "hidden_act": feed.activation,
         "tie_word_embeddings": tied,
     }
-    unsaid = "a graph does not say which tokens a query sees, nor its longest context"
+    unsaid = "a token sees all before it, a context has any length: a graph says neither"
     return Found(
         config=config,
         places=frozenset(one.place for one in heads),
@@ -290,25 +290,17 @@ def _decoder(graph: Graph, layers: Sequence[AttentionLayer], where: str) -> Foun
     )
 
 
-def _check_dense(graph: Graph, layers: Sequence[AttentionLayer], where: str) -> None:
-    for reason in _not_dense(graph, layers):
-        raise InputError(f"{where}: {reason}: give its config.json")
-
-
-def _not_dense(graph: Graph, layers: Sequence[AttentionLayer]) -> Iterator[str]:
+def _not_dense(graph: Graph, layers: Sequence[AttentionLayer]) -> str:
+    """Say why layers are not those of a dense decoder; empty where they are."""
     alike = {
         (one.kind, one.hidden, one.heads, one.key_value, one.size, len(one.feeds)) for one in layers
     }
     if "TopK" in graph.counts:
-        yield "experts that a TopK chooses are not read from graphs"
-    elif len(alike) > 1:
-        yield f"decoder layers of {len(alike)} makes are not read from graphs"
-    elif layers[0].kind != "self" or len(layers[0].feeds) != 1:
-        yield f"a decoder layer of {layers[0].kind} attention and {len(layers[0].feeds)} FFNs"
-    elif not layers[0].feeds[0].gated:
-        yield "decoder layers whose FFN is not gated are not read from graphs"
-
-
-def placed_of(found: Found) -> Mapping[str, int]:
-    """Return the products that a configuration speaks of."""
-    return {str(place): place for place in found.places}
+        return "experts that a TopK chooses are not read from graphs"
+    if len(alike) > 1:
+        return f"decoder layers of {len(alike)} makes are not read from graphs"
+    if layers[0].kind != "self" or len(layers[0].feeds) != 1:
+        return f"a decoder layer of {layers[0].kind} attention and {len(layers[0].feeds)} FFNs"
+    if not layers[0].feeds[0].gated:
+        return "decoder layers whose FFN is not gated are not read from graphs"
+    return ""

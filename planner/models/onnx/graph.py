@@ -32,7 +32,7 @@ class Linear:
     """A product with a weight of `inputs` rows and `outputs` columns.
 
     place : in the order of the graph. source : the tensor that goes in, behind moves.
-    made, passed : from what that was made, and by which operators. rank : its dimensions.
+    made, passed : from what that was made, and by which operators. dimensions : of it.
     weight : its name.
     """
 
@@ -42,7 +42,7 @@ class Linear:
     source: str
     made: frozenset[int | str]
     passed: frozenset[str]
-    rank: int
+    dimensions: int
     weight: str
 
 
@@ -73,7 +73,6 @@ class Patch:
     """A convolution that makes tokens: channels, and its kernel by dimension."""
 
     inputs: int
-    outputs: int
     kernel: tuple[int, ...]
 
 
@@ -91,7 +90,6 @@ class Graph:
     inputs: Mapping[str, tuple[int, ...]]
     outputs: Mapping[str, tuple[int, ...]]
     embeddings: Mapping[str, tuple[int, int]]
-    parameters: int
     counts: Mapping[str, int]
 
 
@@ -99,7 +97,6 @@ class Graph:
 class _Walk:
     """A graph while it is walked through."""
 
-    where: str
     sizes: dict[str, tuple[int, ...]]
     weights: dict[str, tuple[int, ...]]
     names: dict[str, str]
@@ -123,7 +120,6 @@ def graph_of(model: Foreign, where: str) -> Graph:
     graph = model.graph
     weights = {one.name: tuple(one.dims) for one in graph.initializer}
     walk = _Walk(
-        where=where,
         sizes={**_sizes(graph), **weights},
         weights=dict(weights),
         names={name: name for name in weights},
@@ -143,7 +139,6 @@ def graph_of(model: Foreign, where: str) -> Graph:
         inputs={one.name: shapes[one.name] for one in graph.input if one.name not in weights},
         outputs={one.name: shapes[one.name] for one in graph.output},
         embeddings=walk.embeddings,
-        parameters=sum(_product(dims) for dims in weights.values()),
         counts=counts,
     )
 
@@ -175,8 +170,8 @@ def _pass(walk: _Walk, place: int, node: Foreign) -> None:
         walk.embeddings[walk.names[inputs[0]]] = (rows, columns)
         walk.made[out] = Made(frozenset({place}))
     elif kind == "Conv" and inputs[1] in walk.weights:
-        outputs, channels, *kernel = walk.weights[inputs[1]]
-        walk.patches.append(Patch(inputs=channels, outputs=outputs, kernel=tuple(kernel)))
+        _, channels, *kernel = walk.weights[inputs[1]]
+        walk.patches.append(Patch(inputs=channels, kernel=tuple(kernel)))
         walk.made[out] = Made(frozenset({place}))
     else:
         _through(walk, kind, inputs, out)
@@ -244,7 +239,7 @@ def _linear(walk: _Walk, place: int, node: Foreign, given: str, weight: str) -> 
         source=walk.base.get(given, given),
         made=made.by,
         passed=made.passed,
-        rank=len(walk.sizes.get(given, ())),
+        dimensions=len(walk.sizes.get(given, ())),
         weight=walk.names[weight],
     )
     walk.made[node.output[0]] = Made(frozenset({place}))
@@ -288,13 +283,6 @@ def _turned(node: Foreign, dims: tuple[int, ...]) -> tuple[int, ...]:
         return dims
     order = next((list(one.ints) for one in node.attribute if one.name == "perm"), None)
     return tuple(dims[place] for place in order or reversed(range(len(dims))))
-
-
-def _product(dims: Sequence[int]) -> int:
-    count = 1
-    for size in dims:
-        count *= size
-    return count
 
 
 def made_by(linears: Mapping[int, Linear], made: Made) -> Iterator[Linear]:

@@ -1,31 +1,23 @@
 """An ONNX file, read with the package onnx and without its weights: the model that it is."""
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from planner.models.onnx.blocks import layers_of, unplaced
-from planner.models.onnx.configuration import Found, configuration_of, placed_of
+from planner.models.onnx.configuration import Found, configuration_of
 from planner.models.onnx.graph import graph_of
 from topology.base import InputError
-from topology.base.values import dataclass
 
 Foreign = Any
 SHOWN: Final = 4
 """Products that are named among those that have no place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """A configuration that a reader takes, and what a graph did not say."""
-
-    config: dict[str, object]
-    assumed: tuple[str, ...]
-
-
-def read_onnx(path: Path, where: str) -> Read:
-    """Recognise the model of an ONNX file.
+def read_onnx(path: Path, where: str) -> Found:
+    """Recognise the model of an ONNX file: a configuration that a reader takes.
 
     Raises `InputError` if the package is missing, the file is none or lacks its external data, or
     its graph is that of no model that is read.
@@ -42,8 +34,8 @@ def read_onnx(path: Path, where: str) -> Read:
     graph = graph_of(model, where)
     layers = layers_of(graph, where)
     found = configuration_of(graph, layers, where)
-    left = unplaced(graph, layers, placed_of(found))
-    return Read(config=found.config, assumed=(*found.assumed, *_left(left), _what(found)))
+    left = unplaced(graph, layers, found.places)
+    return replace(found, assumed=(*found.assumed, *_left(left), _what(found)))
 
 
 def _what(found: Found) -> str:
