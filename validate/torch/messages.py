@@ -62,17 +62,17 @@ def _collective(op: Collective, state: RankState, *, dies: bool) -> Step:
             state.values[op.x.name] = zeros(op.x, state)
         x = fetch(here)[0]
         alone = x._base is None and x.is_contiguous()  # noqa: SLF001  # no view of another
-        sound = state.checked and _numbers(x)
+        sound = state.checked and _finite(x)
         made = _exchange(op, x.contiguous(), shape, group, in_place=dies and alone)
         state.values[name] = made
         _count(op, state, x, made)
-        if sound and not _numbers(made):
+        if sound and not _finite(made):
             state.lost.append((state.counts.total(), f"{op.kind} {op.axis} of {name}"))
 
     return step
 
 
-def _numbers(x: torch.Tensor) -> bool:
+def _finite(x: torch.Tensor) -> bool:
     return bool(torch.isfinite(x).all())
 
 
