@@ -23,8 +23,8 @@ _OF_REQUEST: Final = (
 _DEMAND: Final = {
     "--demand FILE": "demands in TOML: [[demand]] with model, rate, slo and sizes (default: the "
     "one that --model, --rate and --slo say)",
-    "--model": "a catalogue name, a config.json, an ONNX file or a pipeline folder (default: "
-    "--demand's)",
+    "--model NAME|FILE": "a catalogue name, a config.json, an ONNX file or a pipeline folder "
+    "(default: --demand's)",
     "--rate": "requests, such as 0.5/min (default: --demand's)",
     "--slo": "time a request may take, waiting included, such as 60s (default: --demand's, or none "
     "beside --slo-ttft or --slo-tpot)",
@@ -48,8 +48,8 @@ def _add(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="percentage of requests that are to be done in that time (default: 95)",
     )
-    common.add_named(parser, {"--hardware NAMES": _HARDWARE}, default="h100-sxm")
-    common.add_named(parser, {"--price FILE": _PRICE})
+    common.add_named(parser, {"--hardware NAMES|FILES": _HARDWARE}, default="h100-sxm")
+    common.add_named(parser, {"--price N|FILE": _PRICE})
     common.add_sizes(parser)
     common.add_precision(parser)
     parser.add_argument("--runtime", help="as for recommend (default: the engine's, or tensorrt)")

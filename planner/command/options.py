@@ -386,6 +386,7 @@ def add_request(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         required=True,
+        metavar="NAME|FILE",
         help="a catalogue name, a config.json, an ONNX file or a pipeline folder",
     )
     parser.add_argument(
@@ -445,7 +446,7 @@ def add_load(parser: argparse.ArgumentParser) -> None:
     add_named(group, {"--rate R": _RATE}, None)
     add_named(group, {"--arrivals FILE": ARRIVALS})
     group.add_argument("--redundant-experts", type=whole, metavar="N", help=_REDUNDANT)
-    add_named(group, {"--expert-distribution D": _DISTRIBUTION})
+    add_named(group, {"--expert-distribution LAW|FILE": _DISTRIBUTION})
     add_serving(group)
 
 
@@ -460,7 +461,7 @@ def add_serving(group: Group) -> None:
         group.add_argument(name, type=share, default=usual, metavar="F", help=text)
     group.add_argument("--burst", type=real, default=1.0, metavar="F", help=_BURST)
     group.add_argument("--speculative", type=whole, metavar="N", help=_SPECULATIVE)
-    add_named(group, {"--draft": _DRAFT})
+    add_named(group, {"--draft NAME|FILE": _DRAFT})
     group.add_argument("--acceptance", type=share, metavar="F", help=_ACCEPTANCE)
     group.add_argument("--lora", nargs="?", action=Unmodelled, help=argparse.SUPPRESS)
 
@@ -498,7 +499,7 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
     """Add what a request runs on."""
-    add_named(parser, {"--hardware": _HARDWARE}, default=None)
+    add_named(parser, {"--hardware NAME|FILE": _HARDWARE}, default=None)
     add_named(parser, {"--topology FILE": _TOPOLOGY})
     add_flags(parser, {"--detect": "the machine this runs on"})
     add_generation(parser)
@@ -543,7 +544,7 @@ def add_links(parser: argparse.ArgumentParser) -> None:
 
 def add_profile(parser: argparse.ArgumentParser) -> None:
     """Add the profile to predict with."""
-    add_named(parser, {"--profile": _PROFILE})
+    add_named(parser, {"--profile NAME|FILE": _PROFILE})
 
 
 def add_checked_profile(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import os
 import socket
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,7 @@ from topology.base import InputError, ModelError
 
 if TYPE_CHECKING:
     from planner.web.app import Told
+    from planner.web.fields import Field, Groups
 
 PORT: Final = 8421
 MOST_PORT: Final = 2**16 - 1
@@ -40,6 +42,46 @@ def _add(parser: argparse.ArgumentParser) -> None:
         help="address to listen on; whoever reaches it can ask (default: 127.0.0.1, this machine "
         "alone)",
     )
+
+
+def pages() -> "dict[str, Groups]":
+    """List the fields of each page: those of its form, and below them all options that it lacks."""
+    from planner.web.fields import FORMS, fields_of  # noqa: PLC0415
+
+    return {
+        name: (*groups, ("Other options", tuple(_others(name, fields_of(groups)))))
+        for name, groups in FORMS.items()
+    }
+
+
+def _others(command: str, known: Container[str]) -> "Iterator[Field]":
+    """Yield the options of a command as fields, but for those that are known and the format."""
+    from planner.web.fields import Field  # noqa: PLC0415
+
+    parser = common.Parser(add_help=False)
+    cli.command_of(command).add(parser)
+    for action in parser._actions:  # noqa: SLF001  # argparse lists them nowhere else
+        for name in (option.removeprefix("--") for option in action.option_strings):
+            if name not in known and name != "format":
+                yield Field(
+                    name=name,
+                    label=name,
+                    kind=_kind(action),
+                    hint=str(action.metavar or ""),
+                    repeats=isinstance(action, common.Link),
+                    says=str(action.help).replace("%%", "%"),
+                )
+
+
+def _kind(action: argparse.Action) -> str:
+    """Say what kind of field an option is."""
+    if action.dest == "detect" or "FILE" in str(action.metavar):
+        return "file"
+    if isinstance(action, common.Unmodelled):
+        return "unmodelled"
+    if action.nargs == 0:
+        return "flag"
+    return "text" if action.type is None or action.type is common.share else "number"
 
 
 def told(words: list[str]) -> "Told":
@@ -72,7 +114,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
     load(_LOADED)
     ask = partial(apart, told, limit_s=LIMIT_S)
     config = uvicorn.Config(
-        app(ask, names, os.cpu_count() or 1), log_level="error", access_log=False,
+        app(ask, pages(), names, os.cpu_count() or 1), log_level="error", access_log=False,
         limit_concurrency=CONNECTIONS, timeout_keep_alive=5, timeout_graceful_shutdown=1,
         server_header=False, lifespan="off",
     )  # fmt: skip

@@ -10,7 +10,7 @@ from planner.request.request import Request
 from topology.base import InputError, content, decoded, number_in, shown
 
 _MOST_BYTES: Final = 2**20
-_LAW: Final = re.compile("balanced|uniform|power_law.*")
+LAW: Final = re.compile("balanced|uniform|power_law.*")
 
 
 def with_copies(model: Model, copies: int) -> Model:
@@ -49,7 +49,7 @@ def distribution_of(request: Request, model: Model) -> Distribution:
     if not given:
         return given
     _check_experts("expert_distribution", given, model)
-    found = given if not isinstance(given, str) or _LAW.fullmatch(given) else _seen(given)
+    found = given if not isinstance(given, str) or LAW.fullmatch(given) else _seen(given)
     for layer in _layers(model):
         try:
             routing_of(found, layer.experts, layer.active)

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Final
 from urllib.parse import parse_qsl
@@ -16,8 +17,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from planner.web.apart import EndedError
-from planner.web.fields import LONGEST_TEXT, MOST_FIELDS, PAGES, words_of
-from planner.web.form import STYLE, form
+from planner.web.fields import LONGEST_TEXT, MOST_FIELDS, Groups, words_of
+from planner.web.form import STYLE, Filled, form
 from topology.base import InputError
 from topology.base.page import MAIN, allowed, fragment, page
 from topology.base.page import STYLE as LOOK
@@ -63,11 +64,22 @@ class Refused(Exception):  # noqa: N818  # it is an answer
         self.status = status
 
 
-def app(ask: Ask, hosts: Sequence[str], at_once: int) -> Starlette:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Page:
+    """A page, one of all, that was asked for, and what is filled in."""
+
+    pages: Mapping[str, Groups]
+    name: str
+    style: str = "html"
+    filled: Filled
+
+
+def app(ask: Ask, pages: Mapping[str, Groups], hosts: Sequence[str], at_once: int) -> Starlette:
     """Make the application.
 
     Parameters
     ----------
+    pages : commands that have one, each with its fields.
     hosts : names that it is reached by; a page of another name cannot ask through a reader.
     at_once : questions that are answered at the same time.
     """
@@ -89,24 +101,26 @@ def app(ask: Ask, hosts: Sequence[str], at_once: int) -> Starlette:
             waiting.discard(place)
 
     async def answer(request: Request) -> Response:
-        return await _answer(request, answered)
+        return await _answer(
+            _Page(pages=pages, name=request.url.path[1:], filled={}), request, answered
+        )
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        line = f"{request.method} {request.url.path[:60]}: {error.detail}"
+        line += f"; pages: {', '.join(pages)}"
+        return _said(line, error.status_code, error.headers or {})
 
     routes = [Route("/", _first)]
-    routes += [Route(f"/{name}", answer, methods=["GET", "POST"], name=name) for name in PAGES]
+    routes += [Route(f"/{name}", answer, methods=["GET", "POST"], name=name) for name in pages]
     hosted = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
     return Starlette(
-        routes=routes, middleware=[hosted], exception_handlers={HTTPException: _refused}
+        routes=routes, middleware=[hosted], exception_handlers={HTTPException: refused}
     )
 
 
 async def _first(_: Request) -> Response:
     return RedirectResponse("/recommend", headers=_HEADERS)
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    line = f"{request.method} {request.url.path[:60]}: {error.detail}; pages: {', '.join(PAGES)}"
-    return _said(line, error.status_code, error.headers or {})
 
 
 def _said(line: str, status: int, headers: object = None) -> Response:
@@ -115,29 +129,27 @@ def _said(line: str, status: int, headers: object = None) -> Response:
     return Response(document, status, {**_HEADERS, **more}, "application/json")
 
 
-async def _answer(request: Request, ask: Ask) -> Response:
+async def _answer(asked: _Page, request: Request, ask: Ask) -> Response:
     """Answer a page: as JSON where ``format=json`` stands beside its fields, else as HTML."""
-    name = request.url.path[1:]
-    filled: dict[str, str] = {}
-    style = "html"
     try:
         pairs = await _pairs(request)
-        style = _style([text for key, text in pairs if key == "format"])
+        asked = replace(asked, style=_style([text for key, text in pairs if key == "format"]))
         pairs = [pair for pair in pairs if pair[0] != "format"]
-        filled = dict(pairs)
-        words = words_of(name, pairs)
-        if style == "html" and len(words) == 1:
-            return _page(name, _FRONT[name], filled)
-        told = await ask([*words, f"--format={style}"])
+        named = {key: [text for name, text in pairs if name == key] for key, _ in pairs}
+        asked = replace(asked, filled=named)
+        words = words_of(asked.name, asked.pages[asked.name], pairs)
+        if asked.style == "html" and len(words) == 1:
+            return _alone(asked)
+        told = await ask([*words, f"--format={asked.style}"])
     except InputError as error:
-        return _wrong(name, style, filled, Refused(400, str(error)))
+        return _wrong(asked, Refused(400, str(error)))
     except Refused as refused:
-        return _wrong(name, style, filled, refused)
+        return _wrong(asked, refused)
     if told.wrong:
-        return _wrong(name, style, filled, Refused(_STATUS[told.wrong], told.text))
-    if style == "json":
+        return _wrong(asked, Refused(_STATUS[told.wrong], told.text))
+    if asked.style == "json":
         return Response(told.text + "\n", headers=_HEADERS, media_type="application/json")
-    return _framed(name, told.text, filled, 200)
+    return _framed(asked, told.text, 200)
 
 
 _FRONT: Final = {
@@ -184,25 +196,25 @@ async def _body(request: Request) -> str:
     return data.decode("latin-1")
 
 
-def _wrong(name: str, style: str, filled: dict[str, str], refused: Refused) -> Response:
-    line = str(refused)
-    if style == "json":
-        return _said(line, refused.status)
-    return _page(name, _FRONT[name], filled, refused.status, line)
+def _wrong(asked: _Page, refused: Refused) -> Response:
+    if asked.style == "json":
+        return _said(str(refused), refused.status)
+    return _alone(asked, refused)
 
 
-def _page(
-    name: str, title: str, filled: dict[str, str], status: int = 200, line: str = ""
-) -> Response:
+def _alone(asked: _Page, refused: Refused | None = None) -> Response:
     """Write the form alone, with what was wrong with it."""
-    said = Said(lines=[line], warns=True)
-    body = [f"<h1>{title}</h1>", f'<div role="alert">{fragment(said)}</div>' if line else ""]
-    return _framed(name, page(title, body, {}), filled, status)
+    title = _FRONT[asked.name]
+    body = [f"<h1>{title}</h1>"]
+    if refused is not None:
+        said = Said(lines=[str(refused)], warns=True)
+        body.append(f'<div role="alert">{fragment(said)}</div>')
+    return _framed(asked, page(title, body, {}), refused.status if refused else 200)
 
 
-def _framed(name: str, text: str, filled: dict[str, str], status: int) -> Response:
+def _framed(asked: _Page, text: str, status: int) -> Response:
     """Put the form above a page, and its look in the place of the page's own."""
     for old, new in ((LOOK, STYLE), (escape(allowed()), escape(allowed(STYLE)))):
         text = text.replace(old, new, 1)
-    text = text.replace(MAIN, f"{form(name, filled)}{MAIN}", 1)
-    return Response(text, status, _HEADERS, "text/html")
+    asking = form(asked.pages, asked.name, asked.filled)
+    return Response(text.replace(MAIN, f"{asking}{MAIN}", 1), status, _HEADERS, "text/html")

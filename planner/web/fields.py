@@ -1,18 +1,21 @@
-"""What each page asks for: the options of its command that read no file and write none."""
+"""What the form of each page asks for, and how what was filled in becomes words of its command."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from planner.models import names
 from planner.models.catalogue import ALIASES
-from topology.base import InputError, one_line, unknown
+from planner.scenario.drafts import OWN
+from planner.scenario.experts import LAW
+from topology.base import InputError, number_in, shown, unknown
 from topology.base.values import dataclass
 from topology.catalogue import all_hardware
 
-MOST_FIELDS: Final = 64
+MOST_FIELDS: Final = 128
 LONGEST: Final = 200
 """Characters of a field, but of a text."""
 LONGEST_TEXT: Final = 2**20
+_YES: Final = ("yes", "true", "1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +23,10 @@ class Field:
     """An option of a command as something to fill in.
 
     name : of the option, without its dashes. label : what stands beside it. kind : ``text``,
-    ``number``, ``model``, ``hardware`` or ``kinds`` of it, ``choice``, ``flag``, or ``paste`` for a
-    text of many lines. hint : an example. choices : of a choice.
+    ``number``, ``choice``, ``flag``, or ``paste`` for a text of many lines; of options that name a
+    file too, what else they may be: ``model``, ``draft``, ``hardware`` or ``kinds`` of it, ``law``
+    or ``price``, or ``file``, which is refused; ``unmodelled``, which the command refuses. hint :
+    an example. choices : of a choice. repeats : may be given several times. says : what it does.
     """
 
     name: str
@@ -29,6 +34,8 @@ class Field:
     kind: str = "text"
     hint: str = ""
     choices: Sequence[str] = ()
+    repeats: bool = False
+    says: str = ""
 
 
 Groups = tuple[tuple[str, tuple[Field, ...]], ...]
@@ -53,10 +60,15 @@ _SLO: Final = (
     Field(name="slo-ttft", label="time to the first token", hint="500ms"),
     Field(name="slo-tpot", label="time of each later token", hint="30ms"),
 )
+_DRAFT: Final = Field(name="draft", label="model that drafts tokens", kind="draft", hint="mtp")
 _LOAD: Final = (
     Field(name="concurrency", label="requests at once", kind="number"),
     Field(name="rate", label="or requests that come", hint="5/s"),
     *_SLO,
+    _DRAFT,
+    Field(
+        name="expert-distribution", label="how tokens choose experts", kind="law", hint="balanced"
+    ),
 )
 _MODEL: Final = Field(name="model", label="model", kind="model", hint="cosmos3")
 _MACHINE: Final = (
@@ -75,7 +87,7 @@ _GOALS: Final = ("latency", "throughput", "memory", "cost")
 _PLANS: Final = (
     ("Request", (*_SIZES, *_HOW)), ("Language models under load", _LOAD), ("Machine", (_TOPOLOGY,)),
 )  # fmt: skip
-PAGES: Final[dict[str, Groups]] = {
+FORMS: Final[Mapping[str, Groups]] = {
     "recommend": (
         (
             "What on what",
@@ -105,22 +117,22 @@ PAGES: Final[dict[str, Groups]] = {
                 Field(name="slo", label="time a request may take", hint="60s"),
                 Field(name="percentile", label="of so many per cent", kind="number", hint="95"),
                 _SEVERAL,
-                Field(name="price", label="cost of a GPU-hour", kind="number", hint="2.5"),
+                Field(name="price", label="cost of a GPU-hour", kind="price", hint="2.5"),
             ),
         ),
         ("Request", (*_SIZES, *_HOW)),
-        ("Language models", _SLO),
+        ("Language models", (*_SLO, _DRAFT)),
     ),
 }
-"""Commands that have a page, each with its fields."""
+"""Commands that have a page, each with the fields that have a label of their own."""
 
 
-def fields_of(page: str) -> dict[str, Field]:
+def fields_of(groups: Groups) -> dict[str, Field]:
     """List the fields of a page by name."""
-    return {field.name: field for _, group in PAGES[page] for field in group}
+    return {field.name: field for _, group in groups for field in group}
 
 
-def words_of(page: str, filled: Iterable[tuple[str, str]]) -> list[str]:
+def words_of(page: str, groups: Groups, filled: Iterable[tuple[str, str]]) -> list[str]:
     """Write what was filled in as words of the command line; what is empty is left out.
 
     Raises
@@ -128,15 +140,21 @@ def words_of(page: str, filled: Iterable[tuple[str, str]]) -> list[str]:
     InputError
         If there is no such field, one is there twice, or its text cannot be right.
 
-    >>> words_of("recommend", [("model", "flux"), ("gpus", "8"), ("height", " ")])
+    >>> filled = ("model", "flux"), ("gpus", "8"), ("height", " ")
+    >>> words_of("recommend", FORMS["recommend"], filled)
     ['recommend', '--model=flux', '--gpus=8']
     """
-    known, seen, words = fields_of(page), set(), [page]
+    known, seen, words = fields_of(groups), set(), [page]
     for name, text in filled:
         if name not in known:
             raise unknown("field", name, known)
-        if name in seen:
+        if name in seen and not known[name].repeats:
             raise InputError(f"{name}: got it twice, wanted it once")
+        if known[name].kind == "file":
+            raise InputError(
+                f"{name}: is for files and the machine at hand, which pages leave alone, wanted "
+                f"none, or `planner {page}` itself"
+            )
         seen.add(name)
         if text.strip():
             words.append(_word(known[name], text))
@@ -152,19 +170,29 @@ def _word(field: Field, text: str) -> str:
     if len(value) > LONGEST or not value.isprintable():
         wanted = f"one line of at most {LONGEST} characters"
         raise InputError(f"{field.name}: got {len(value)} characters, wanted {wanted}")
+    if field.kind == "flag":
+        _check(field, value.lower(), _YES)
+        return option
+    _check_fileless(field, value)
+    return f"{option}={value}"
+
+
+def _check_fileless(field: Field, value: str) -> None:
+    """Refuse what is not known by name, lest it is taken for a file, and no choice."""
     match field.kind:
-        case "flag":
-            return option
         case "model":
             _check(field, value.lower(), (*names(), *ALIASES))
+        case "draft":
+            _check(field, value.lower(), (OWN, *names(), *ALIASES))
         case "hardware" | "kinds":
             for kind in value.split(",") if field.kind == "kinds" else [value]:
                 _check(field, kind.strip().lower(), all_hardware())
+        case "law" if not LAW.fullmatch(value):
+            raise unknown(field.name, value, ("balanced", "uniform", "power_law"))
         case "choice":
             _check(field, value, field.choices)
-        case "number":
-            _number(field, value)
-    return f"{option}={value}"
+        case "price":
+            _price(field, value)
 
 
 def _pasted(field: Field, text: str) -> str:
@@ -180,9 +208,8 @@ def _check(field: Field, value: str, known: Iterable[str]) -> None:
         raise unknown(field.name, value, all_known)
 
 
-def _number(field: Field, value: str) -> None:
+def _price(field: Field, value: str) -> None:
     try:
-        float(value)
+        number_in(value)
     except ValueError:
-        got = one_line(value[:40])
-        raise InputError(f"{field.name}: got {got!r}, wanted a number") from None
+        raise InputError(f"{field.name}: got {shown(value)}, wanted a number") from None

@@ -1,11 +1,11 @@
 """The form of a page, with what was filled in before."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
 
 from planner.models import names
-from planner.web.fields import PAGES, Field
+from planner.web.fields import Field, Groups
 from topology.base.page import STYLE as LOOK
 from topology.catalogue import all_hardware
 
@@ -22,12 +22,18 @@ STYLE: Final = (
 """Of the pages that ask."""
 
 
-def form(page: str, filled: Mapping[str, str]) -> str:
+Filled = Mapping[str, Sequence[str]]
+"""What was filled in by the name of its field, which some are several times."""
+_OFF: Final = ("file", "unmodelled")
+"""Kinds of fields that no form has."""
+
+
+def form(pages: Mapping[str, Groups], page: str, filled: Filled) -> str:
     """Write the links to all pages, and the form of one."""
     links = "".join(
-        f'<a href="/{name}"{_CURRENT if name == page else ""}>{name}</a>' for name in PAGES
+        f'<a href="/{name}"{_CURRENT if name == page else ""}>{name}</a>' for name in pages
     )
-    (title, first), *others = PAGES[page]
+    (title, first), *others = pages[page]
     groups = "".join(_more(name, group, filled) for name, group in others)
     return (
         f'<nav aria-label="pages">{links}</nav>'
@@ -40,17 +46,29 @@ def form(page: str, filled: Mapping[str, str]) -> str:
 _CURRENT: Final = ' aria-current="page"'
 
 
-def _more(title: str, group: Iterable[Field], filled: Mapping[str, str]) -> str:
+def _more(title: str, group: Iterable[Field], filled: Filled) -> str:
     """Write fields that few need, open where one of them is filled in."""
-    used = " open=''" if any(filled.get(field.name, "").strip() for field in group) else ""
+    texts = (text for field in group for text in filled.get(field.name, ()))
+    used = " open=''" if any(map(str.strip, texts)) else ""
     inside = _fieldset("", group, filled)
     return f"<details{used}><summary>{escape(title)}</summary>{inside}</details>"
 
 
-def _fieldset(title: str, group: Iterable[Field], filled: Mapping[str, str]) -> str:
+def _fieldset(title: str, group: Iterable[Field], filled: Filled) -> str:
     legend = f"<legend>{escape(title)}</legend>" if title else ""
-    inputs = "".join(_labelled(field, filled.get(field.name, "")) for field in group)
+    inputs = "".join(
+        _labelled(field, value)
+        for field in group
+        if field.kind not in _OFF
+        for value in _values(field, filled)
+    )
     return f"<fieldset>{legend}{inputs}</fieldset>"
+
+
+def _values(field: Field, filled: Filled) -> Sequence[str]:
+    """List what stands in a field; one that may be repeated has room for another."""
+    given = [text for text in filled.get(field.name, ()) if text.strip()]
+    return [*given, ""] if field.repeats or not given else given
 
 
 def _labelled(field: Field, value: str) -> str:
@@ -74,10 +92,12 @@ def _labelled(field: Field, value: str) -> str:
             return f'<label class="paste">{label}{area}</label>'
     listed = f' list="{field.kind}"' if field.kind in ("model", "hardware") else ""
     needed = " required=''" if field.kind == "model" else ""
-    numeric = ' inputmode="decimal"' if field.kind == "number" else ""
+    title = f' title="{escape(field.says)}"' if field.says else ""
+    numeric = ' inputmode="decimal"' if field.kind in ("number", "price") else ""
     return (
         f'<label>{label}<input type="text" name="{name}" value="{escape(value)}" '
-        f'placeholder="{escape(field.hint)}" autocomplete="off"{listed}{numeric}{needed}/></label>'
+        f'placeholder="{escape(field.hint)}" autocomplete="off"'
+        f"{listed}{numeric}{needed}{title}/></label>"
     )
 
 

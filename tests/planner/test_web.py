@@ -22,10 +22,11 @@ import planner
 from planner.command import cli, serve
 from planner.web import app as web
 from planner.web.apart import EndedError, apart
-from planner.web.fields import PAGES, fields_of, words_of
+from planner.web.fields import FORMS, fields_of, words_of
 from topology.base import InputError
 
 ASKED = {"model": "flux", "gpus": "2"}
+PAGES = serve.pages()
 MATRIX = "     GPU0 GPU1\nGPU0  X   NV4\nGPU1 NV4   X"
 
 
@@ -46,7 +47,7 @@ class Answer:
 
 def call(method, path, body=b"", headers=(), ask=here):
     """Ask the application as a server does."""
-    application = web.app(ask, ["127.0.0.1", "localhost"], 2)
+    application = web.app(ask, PAGES, ["127.0.0.1", "localhost"], 2)
     path, _, query = path.partition("?")
     named = {"host": "127.0.0.1", "content-type": web.FORM, **dict(headers)}
     scope = {
@@ -112,6 +113,44 @@ def test_a_page_answers_with_charts_below_what_was_filled_in(page, fields, said)
     assert ("checked=''" in text.split("<main>")[0]) == ("at-most-gpus" in fields)
 
 
+def test_fields_are_the_options_of_the_command_in_its_spelling():
+    """Also those that may be repeated, and all that a form has are options."""
+    link = ("GPU0-NVSwitch=0.5", "pcie=0.5")
+    fields = [("model", "llama-3.1-8b"), ("gpus", "1"), ("prefix-hit", "95%"),
+              ("no-kv-repeat", "yes"), *(("link", one) for one in link)]  # fmt: skip
+    words = [f"--{name}" if text == "yes" else f"--{name}={text}" for name, text in fields]
+    answer = get("/estimate", [*fields, ("format", "json")])
+    shown = get("/estimate", [*fields, ("height", "x")]).text
+
+    assert answer.text == run("estimate", *words, "--format", "json")[1]
+    assert all(f'name="link" value="{one}"' in shown for one in (*link, ""))
+    for page, groups in FORMS.items():
+        cli.parsed([page, *(f"--{name}=1" for name, one in fields_of(groups).items()
+                            if one.kind != "flag")])  # fmt: skip
+
+
+def test_no_field_opens_a_file_by_its_name(tmp_path):
+    path, opened = tmp_path / "some.csv", []
+    path.write_text("0.1,100,10\n" * 32, encoding="utf-8")
+    name = str(path)
+
+    def watch(event, given):
+        if event == "open" and given[0] == name:
+            opened.append(given)
+
+    sys.addaudithook(watch)
+    asked = {"model": "gpt-oss-20b", "rate": "1/s", "slo": "60s", "speculative": "2"}
+    for page, groups in PAGES.items():
+        known = fields_of(groups)
+        for field in known:
+            filled = {key: text for key, text in asked.items() if key in known} | {field: name}
+            with suppress(InputError):
+                assert serve.told(words_of(page, groups, filled.items())).wrong, (page, field)
+
+    assert path.exists()
+    assert opened == []
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_without_a_question_is_its_form(page):
     answer = get(f"/{page}")
@@ -131,14 +170,17 @@ def test_a_page_without_a_question_is_its_form(page):
     [
         ({"model": "fluxx"}, 400, "unknown model 'fluxx': did you mean flux"),
         ({**ASKED, "hight": "8"}, 400, "unknown field 'hight': did you mean height"),
-        ({**ASKED, "gpus": "two"}, 400, "gpus: got 'two', wanted a number"),
+        ({**ASKED, "gpus": "two"}, 400, "gpus: got 'two', wanted a whole number"),
         ({**ASKED, "gpus": "2.5"}, 400, "got '2.5', wanted a whole number"),
         ({"model": str(ROOT)}, 400, "unknown model"),
         ({**ASKED, "hardware": "examples/my_gpu.toml"}, 400, "unknown hardware"),
         ({**ASKED, "hardware": "rtx-4090", "topology": "/etc/hostname"}, 400, "no topology in a"),
         ({**ASKED, "precision": "x" * 201}, 400, "precision: got 201 characters"),
-        ({**ASKED, "profile": "none"}, 400, "unknown field 'profile'"),
-        ({**ASKED, "output": "a"}, 400, "unknown field 'output'"),
+        ({**ASKED, "profile": "none"}, 400, "profile: is for files and the machine at hand"),
+        ({**ASKED, "detect": "yes"}, 400, "detect: is for files and the machine at hand"),
+        ({**ASKED, "at-most-gpus": "no"}, 400, "unknown at-most-gpus 'no': expected one of yes"),
+        ({**ASKED, "expert-distribution": "a"}, 400, "'a': expected one of balanced, uniform, po"),
+        ({**ASKED, "lora": "yes"}, 400, "argument --lora: adapters (LoRA) are not modelled"),
         ({**ASKED, "gpus": "12", "hardware": "gb300", "nodes": "5"}, 400, "nodes"),
         ({**ASKED, "format": "table"}, 400, "format: got 'table', wanted html or json"),
     ],
@@ -163,7 +205,7 @@ def test_bad_input_is_a_line(fields, status, said):
         ("POST", "/recommend", b"model=flux", {"content-type": "text/plain"}, 415),
         ("POST", "/recommend", b"x" * (web.MOST_BYTES + 1), {}, 413),
         ("POST", "/recommend", b"model=%ff", {}, 400),
-        ("POST", "/recommend", b"a=1&" * 99, {}, 400),
+        ("POST", "/recommend", b"a=1&" * 129, {}, 400),
         ("POST", "/recommend?model=flux", b"model=flux", {}, 400),
         ("GET", "/recommend", b"", {"host": "example.org"}, 400),
     ],
@@ -178,7 +220,7 @@ def test_questions_have_bounds(method, path, body, headers, status):
 @given(
     st.sampled_from(list(PAGES)),
     st.dictionaries(
-        st.one_of(st.sampled_from(sorted(fields_of("recommend"))), st.text(max_size=9)),
+        st.one_of(st.sampled_from(sorted(fields_of(PAGES["recommend"]))), st.text(max_size=9)),
         st.one_of(
             st.text(max_size=40), st.sampled_from(["flux", "2", "-", "../a", "h100-sxm,b200"])
         ),
@@ -214,7 +256,7 @@ def test_the_first_page_is_that_of_recommend():
 
 
 def test_an_empty_form_asks_nothing():
-    assert words_of("capacity", [("rate", ""), ("slo", " ")]) == ["capacity"]
+    assert words_of("capacity", PAGES["capacity"], [("rate", ""), ("slo", " ")]) == ["capacity"]
 
 
 def late(_):
@@ -251,7 +293,7 @@ def test_only_so_many_questions_wait():
         begun.append(words)
         await asyncio.sleep(3600)
 
-    application = web.app(ask, ["*"], 1)
+    application = web.app(ask, PAGES, ["*"], 1)
     statuses = []
 
     async def one():
