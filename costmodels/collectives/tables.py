@@ -8,7 +8,7 @@ from costmodels.collectives.engines import EngineKernels, Mixing, Unrecorded, lo
 from costmodels.collectives.nccl_tuning import Tuning, load_tuning
 from costmodels.collectives.parameters import Library, load_library
 from costmodels.collectives.transports import Transports, load_transports
-from topology.base import shipped_table
+from topology.base import parse, shipped_table
 
 _CURVES = ("collectives_nvlink.toml", "collectives_pcie.toml", "collectives_kernels.toml")
 
@@ -28,7 +28,18 @@ def tuning() -> Tuning:
 @cache
 def transports() -> Transports:
     """Read the kinds of network, once."""
-    return load_transports(_read("collectives_network.toml"))
+    networks = dict(_read("collectives_network.toml"))
+    del networks["nvls_tree"]
+    return load_transports(networks)
+
+
+@cache
+def branching() -> float:
+    """Give the share of a network's pace that trees on NVLink switches keep where they branch.
+
+    Data of two children then comes in on the NICs that send it on.
+    """
+    return parse(_read("collectives_network.toml")["nvls_tree"]["branching"], "1")
 
 
 def engines() -> dict[str, EngineKernels]:

@@ -32,8 +32,6 @@ class Transport:
     message : s, one message to one of many remote peers with flags in the data; without them the
         host looks twice at each.
     efficiency : share of the NICs' nominal bandwidth that large messages reach.
-    branching : share of that which trees on NVLink switches keep over more than two nodes, where
-        data of two children comes in on the NICs that send it on.
     exchange : as `efficiency`, where every rank sends to every other.
     flow : share of one NIC that a single pair of ranks reaches. channel : B/s that one channel of
         NCCL carries between them; 0 where only the NIC limits it.
@@ -54,7 +52,6 @@ class Transport:
     pair: Seconds
     message: Seconds
     efficiency: float
-    branching: float
     exchange: float
     flow: float
     channel: BytesPerSecond
@@ -81,8 +78,7 @@ class Hop:
 
     step, tree_step : s a dependent step of a ring, of a tree. pair : s before data streams between
     a pair of ranks. message : s a remote peer.
-    per_byte, exchange : s a byte of a whole node. branching : share of its pace that trees keep.
-    flow : s a byte between one pair of ranks.
+    per_byte, exchange : s a byte of a whole node. flow : s a byte between one pair of ranks.
     sharpness : 0 where there is no network.
     """
 
@@ -91,7 +87,6 @@ class Hop:
     pair: Seconds = Seconds(0.0)
     message: Seconds = Seconds(0.0)
     per_byte: float = 0.0
-    branching: float = 1.0
     exchange: float = 0.0
     flow: float = 0.0
     copy: float = 0.0
@@ -163,7 +158,6 @@ def hop(fabric: Fabric, transports: Transports, protocol: WireProtocol, channels
         pair=Seconds(transport.pair / (3 if protocol == "LL" else 1)),
         message=Seconds(transport.message * looks),
         per_byte=1 / (stream * transport.efficiency),
-        branching=transport.branching if fabric.nodes > 2 else 1.0,
         exchange=1 / (bandwidth * payload * transport.exchange),
         flow=1 / (flow * payload),
         copy=transport.copy,

@@ -8,7 +8,7 @@ from costmodels.collectives.algorithms.direct import Direct
 from costmodels.collectives.algorithms.tree import tree_depth, tree_passes
 from costmodels.collectives.nccl_tuning import Candidate, NcclView
 from costmodels.collectives.operations import Amount, Op, WireProtocol, ring_steps
-from costmodels.collectives.tables import transports
+from costmodels.collectives.tables import branching, transports
 from costmodels.collectives.transports import transport_of, usable_bandwidth
 from topology.catalogue import Fabric
 
@@ -57,9 +57,9 @@ class NvlsTree(Algorithm):
         start = launch + 2 \lceil \log_2 N \rceil\,hop, \quad
         stream = m \max((1 + relay)\,\beta_{link}, w\,\beta_{network} / branching)
 
-    with m the message, N the nodes, w = 1 for two nodes and 2 for more, and `relay` what a GPU
-    loses of its links to passing its share of the node's sum on to the network and taking it
-    back (`copy_reduce` of the curve).
+    with m the message, N the nodes, w = 1 for two nodes and 2 for more, `branching` what more
+    than two nodes leave of the network, and `relay` what a GPU loses of its links to passing its
+    share of the node's sum on to the network and taking it back (`copy_reduce` of the curve).
     """
 
     name = "nvls_tree"
@@ -71,7 +71,7 @@ class NvlsTree(Algorithm):
         travel = 2 * tree_depth(nodes) * self.hop.tree_step
         start = self.curve.start(1, message_bytes / self.fabric.ranks)
         inside = (1 + self.curve.copy_reduce) * self.curve.per_byte_on(self.fabric)
-        outside = tree_passes(nodes) * self.hop.per_byte / self.hop.branching
+        outside = tree_passes(nodes) * self.hop.per_byte / (branching() if nodes > 2 else 1.0)
         streams = message_bytes * inside, message_bytes * outside
         return self.hop.join(self.curve, start, travel, streams)
 
