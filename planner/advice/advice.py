@@ -15,6 +15,7 @@ from planner.request.request import Objective, Request
 from planner.request.workload import Workload
 from planner.runners.refusal import Refusal, footnotes, refusal, refusals
 from planner.runners.runners import closest, missed
+from planner.scenario.deployment import machine_of
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving, wanted_of
 from planner.search.estimate import APART, PlanEstimate, Splits, worded
@@ -67,6 +68,7 @@ def advice(
     objective, served = scenario.request.objective, lead.serving is not None
     peers = [plan for plan in runnable.plans if plan.gpus == lead.gpus]
     yield from _seats(scenario, lead)
+    yield from _links(scenario, lead)
     rivals = [plan for plan in peers if plan is not lead]
     under_load = served and (scenario.request.loaded or objective != "latency")
     if served:
@@ -229,6 +231,32 @@ def _seats(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:
     which = f"use GPUs {names} of {count}" if len(where.devices) < count else "order the GPUs"
     how = "" if where.exact else ", the best of the orders that were tried"
     yield f"{which}: {visible(where.devices)}{f' ({groups})' if groups else ''}{how}"
+
+
+def _links(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:
+    """Say what links that are not as usual cost a plan, and which of their GPUs it leaves out."""
+    request, subset, where = scenario.request, scenario.deployment.subset, first.placement
+    if not request.links or subset is None:
+        return
+    usual = machine_of(replace(request, links=tuple((name, 1.0) for name, _ in request.links)))
+    assert usual is not None
+    there = usual.on(scenario.deployment.gpus, request.nodes)
+    asked = replace(scenario, deployment=replace(scenario.deployment, subset=there))
+    before = price(asked.on(first.gpus), first.plan).latency_s
+    percent = 100 * (first.latency_s / before - 1)
+    ends = {end for name, times in request.links if times < 1 for end in name.split("-")}
+    used = range(first.gpus) if where is None else where.devices
+    left = [g.name for n, g in enumerate(subset.machine.gpus) if n not in used and g.name in ends]
+    spared = f"; {', '.join(left)} {'are' if len(left) > 1 else 'is'} left out" if left else ""
+    alone = " for a request by itself" if first.serving is not None else ""
+    if abs(percent) < SAME:
+        yield f"the altered links cost {first.plan} nothing{spared}"
+        return
+    yield (
+        f"with the altered links {first.plan} takes {format_seconds(first.latency_s)}{alone}, with "
+        f"usual ones {format_seconds(before)}: {abs(percent):.1f} % "
+        f"{'more' if percent > 0 else 'less'}{spared}"
+    )
 
 
 def _peers_note(scenario: Scenario, plans: Sequence[PlanEstimate]) -> Iterator[str]:

@@ -454,3 +454,19 @@ def test_cards_without_peer_access_say_so_and_what_it_changes():
     assert len(said) == 1
     assert "common servers" in said[0]
     assert "with it ulysses4 takes" in said[0]
+
+
+@pytest.mark.parametrize("gpus", [4, 8])
+def test_what_altered_links_cost_the_plan_is_said(gpus):
+    more = {"gpus": gpus, "hardware": "h100-sxm", "engine": "xdit"}
+    answer = api.recommend("flux.1-dev", links={"GPU3-NVSwitch": 0.25}, **more)
+    lead = answer.lead
+    usual = api.estimate("flux.1-dev", plan=lead.plan, links={"GPU3-NVSwitch": 1}, **more)
+    line = next(line for line in answer.advice if "altered links" in line)
+
+    if gpus == 4:
+        assert lead.latency_s == usual.latency_s
+        assert line == f"the altered links cost {lead.plan} nothing; GPU3 is left out"
+    else:
+        share = 100 * (lead.latency_s / usual.latency_s - 1)
+        assert line.endswith(f"usual ones {format_seconds(usual.latency_s)}: {share:.1f} % more")
