@@ -108,8 +108,7 @@ def app(ask: Ask, pages: Mapping[str, Groups], hosts: Sequence[str], at_once: in
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         line = f"{request.method} {request.url.path[:60]}: {error.detail}"
-        line += f"; pages: {', '.join(pages)}"
-        return _said(line, error.status_code, error.headers or {})
+        return _said(f"{line}; pages: {', '.join(pages)}", error.status_code, error.headers)
 
     routes = [Route("/", _first)]
     routes += [Route(f"/{name}", answer, methods=["GET", "POST"], name=name) for name in pages]
@@ -123,10 +122,9 @@ async def _first(_: Request) -> Response:
     return RedirectResponse("/recommend", headers=_HEADERS)
 
 
-def _said(line: str, status: int, headers: object = None) -> Response:
-    more = dict(headers) if isinstance(headers, dict) else {}
+def _said(line: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
     document = json.dumps({"error": line})
-    return Response(document, status, {**_HEADERS, **more}, "application/json")
+    return Response(document, status, {**_HEADERS, **(headers or {})}, "application/json")
 
 
 async def _answer(asked: _Page, request: Request, ask: Ask) -> Response:

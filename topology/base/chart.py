@@ -164,7 +164,7 @@ def spans(title: str, rows: Sequence[ChartRow], axis: Axis, mark: Mark | None = 
     colours = {kind: _colour(number) for number, kind in enumerate(kinds)}
     reached = sum(len(row.spans) for row in rows) <= _REACHED
     height = len(rows) * _ROW
-    drawn = [*_ticks(scale, height)]
+    drawn = [*_ticks(scale, height, first="start")]
     for number, row in enumerate(rows):
         top = number * _ROW
         drawn.append(f'<text x="0" y="{top + 15}">{escape(row.name)}</text>')
@@ -172,7 +172,7 @@ def spans(title: str, rows: Sequence[ChartRow], axis: Axis, mark: Mark | None = 
             box = (scale.place(span.start), top + 21, scale.place(span.end))
             drawn.append(_span(span, colours[span.kind], box, reached=reached))
     if mark:
-        drawn.append(_marked(scale.place(mark[0]), mark[1], height))
+        drawn.append(_marked(scale.place(mark[0]), mark[1], height, -2))
     names = [(colours[kind], kind) for kind in kinds]
     return _figure(title, _plot(title, drawn, height), names, "plot rows")
 
@@ -210,14 +210,12 @@ def _step(about: float) -> float:
     return next(size * many for many in (1, 2, 5, 10) if about <= size * many * (1 + 2 * _NEAR))
 
 
-def _ticks(scale: _Scale, height: int) -> Iterator[str]:
-    """Draw the axis across, below a chart so high."""
+def _ticks(scale: _Scale, height: int, first: str = "middle") -> Iterator[str]:
+    """Draw the axis across, below a chart so high; first : which part of a text is at its start."""
     for value in scale.ticks:
         x = f"{scale.place(value):.2f}%"
         yield f'<line class="grid" x1="{x}" y1="0" x2="{x}" y2="{height}"/>'
-        end = (
-            "end" if x == "100.00%" else "start" if x == "0.00%" and height != HEIGHT else "middle"
-        )
+        end = {"0.00%": first, "100.00%": "end"}.get(x, "middle")
         yield (
             f'<text x="{x}" y="{height + 17}" text-anchor="{end}">'
             f"{_written(scale.axis, value)}</text>"
@@ -245,11 +243,11 @@ def _grid(across: _Scale, up: _Scale) -> Iterator[str]:
     yield f'<text class="usual" x="0" dx="-56" y="-12">{escape(up.axis.title)}</text>'
 
 
-def _marked(x: float, name: str, height: int = HEIGHT) -> str:
+def _marked(x: float, name: str, height: int = HEIGHT, y: int = 12) -> str:
     side, off = ("end", -5) if x > 50 else ("start", 5)
     return (
         f'<line class="mark" x1="{x:.2f}%" y1="0" x2="{x:.2f}%" y2="{height}"/>'
-        f'<text x="{x:.2f}%" dx="{off}" y="{-2 if height != HEIGHT else 12}" '
+        f'<text x="{x:.2f}%" dx="{off}" y="{y}" '
         f'text-anchor="{side}">{escape(name)}</text>'
     )
 
