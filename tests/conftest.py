@@ -40,3 +40,14 @@ def pytest_addoption(parser):
 @pytest.fixture
 def renew_golden(request):
     return request.config.getoption("--renew-golden")
+
+
+@pytest.fixture(scope="module")
+def searched_once():
+    """Let demands of a file that ask for the same share what was found for it."""
+    from planner.fleet import fleet  # slow to load
+
+    with pytest.MonkeyPatch.context() as patch:
+        searched = fleet._Fastest()  # noqa: SLF001
+        patch.setattr(fleet, "_Fastest", lambda: searched)
+        yield

@@ -30,9 +30,7 @@ _DEMAND: Final = {
     "beside --slo-ttft or --slo-tpot)",
 }
 _HARDWARE: Final = "kinds of GPU to compare, names or files, joined by commas (default: h100-sxm)"
-_ENGINE: Final = (
-    "as for recommend (default: the best of those that serve a language model, else TensorRT)"
-)
+_ENGINE: Final = "as for recommend; of several the best is taken (default: all that run the model)"
 _PRICE: Final = (
     "what a GPU costs an hour: a number for the only kind, or TOML with currency, and [gpu_hour] "
     "with a number for each kind (default: the fewest GPUs are best)"
@@ -52,7 +50,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_named(parser, {"--price N|FILE": _PRICE})
     common.add_sizes(parser)
     common.add_precision(parser)
-    parser.add_argument("--runtime", help="as for recommend (default: the engine's, or tensorrt)")
+    parser.add_argument("--runtime", help="as for recommend (default: each engine's fastest)")
     common.add_named(parser, {"--engine": _ENGINE})
     served = parser.add_argument_group("language models")
     common.add_named(served, {"--arrivals FILE": common.ARRIVALS})

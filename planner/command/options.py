@@ -31,8 +31,8 @@ _ENGINE: Final = (
     "price an engine's habits: vllm-omni, sglang, xdit, diffusers, trtmc, vllm, tensorrt-llm, "
     "sglang-llm or repository, the model's own, each with a version behind @ or the newest known; "
     "vllm and sglang are the one of the name that runs the model; "
-    "or planner, the executor of `planner validate`; recommend compares several, with commas "
-    "(default: all that run the model for recommend, else none; torch-eager is then the model's "
+    "or planner, the executor of `planner validate`; recommend and capacity compare several, with "
+    "commas (default: all that run the model for these, else none; torch-eager is then the model's "
     "own repository)"
 )
 _ATTENTION: Final = "kernel to price: fa2, fa3, fa4, cudnn, trtllm ... (default: the runtime's)"

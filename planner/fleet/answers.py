@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any, Final
 
@@ -44,13 +45,7 @@ class Scaled:
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        return {
-            "rate_per_s": self.rate_per_s,
-            "replicas": self.replicas,
-            "gpus": self.gpus,
-            "nodes": self.nodes,
-            "cost_per_hour": self.cost_per_hour,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,10 +260,7 @@ class Fleet:
             "gpus": self.gpus,
             "nodes": self.nodes,
             "service_s": estimate.latency_s,
-            "service_interval_s": [
-                max(0.0, estimate.latency_s - estimate.half_width_s),
-                estimate.latency_s + estimate.half_width_s,
-            ],
+            "service_interval_s": estimate.interval_s,
             "response_s": self.response_s,
             "utilisation": self.utilisation,
             "most_rate_per_s": self.most_rate_per_s,

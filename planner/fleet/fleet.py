@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Final
 
 from planner.fleet.answers import Answer, Capacity, Fleet
@@ -10,16 +11,17 @@ from planner.fleet.demand import Demand, Prices
 from planner.fleet.queueing import MOST_SERVERS, most_rate, servers_needed
 from planner.fleet.replica_rates import in_time, most_pace, ready, replicas_for
 from planner.fleet.replica_rates import most_rate as most_rate_of
+from planner.models import read_model
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.runners.launch import launched
 from planner.runners.refusal import refusal
-from planner.runners.runners import runners
+from planner.runners.runners import runners, why_none
 from planner.scenario.scenario import Scenario, resolve
 from planner.search.clients import Serving, wanted_of
-from planner.search.estimate import PlanEstimate, Rejected
+from planner.search.estimate import PlanEstimate
 from planner.search.evaluate import Shared
-from planner.search.judging import judge_undivided
+from planner.search.judging import estimates, judge_undivided
 from planner.serving.serving import Served
 from topology.base import ModelError, PrecisionError, format_seconds
 from topology.base.values import dataclass
@@ -88,21 +90,32 @@ class Short:
 
 def _best(demand: Demand, name: str, prices: Prices | None, fastest: "_Fastest") -> Fleet | str:
     """Find the cheapest fleet of one kind of hardware, or say what comes nearest."""
-    made = [
-        estimate if isinstance(estimate, Short) else _fleet_of(one, estimate, batch, prices)
-        for one in _by_engine(demand, name)
-        for estimate, batch in _replicas(one, name, fastest)
-    ]
-    fleets = [fleet for fleet in made if isinstance(fleet, Fleet)]
-    best = next(iter(_best_first(fleets)), None)
-    if best is None:
-        short = [each for each in made if isinstance(each, Short) and each.reason]
-        nearest = min(reversed(short), key=lambda each: each.over, default=None)
+    try:
+        asked = _by_engine(demand, name)
+    except PrecisionError as error:
+        return str(error)
+    made = [list(_made(one, name, prices, fastest)) for one in asked]
+    fleets = [each for of_one in made for each in of_one if isinstance(each, Fleet)]
+    if not fleets:
+        short = [each for of_one in made for each in reversed(of_one) if isinstance(each, Short)]
+        nearest = min(short, key=lambda each: each.over, default=None)
         return "no plan can run" if nearest is None else nearest.reason
-    smaller = made[: next(place for place, each in enumerate(made) if each is best)]
-    why = [each.reason for each in smaller if isinstance(each, Short) and each.reason]
-    best = replace(best, fewer=why[-1] if why else "")
+    best = _best_first(fleets)[0]
     return _launched(best) if best.serving is not None else _launched(_with_most(best))
+
+
+def _made(
+    demands: Sequence[Demand], name: str, prices: Prices | None, fastest: "_Fastest"
+) -> Iterator[Fleet | Short]:
+    """Make a fleet of every number of GPUs that a replica may have, or say why there is none."""
+    fewer = ""
+    for demand, found, batch in _replicas(demands, name, fastest):
+        one = found if isinstance(found, Short) else _fleet_of(demand, found, batch, prices)
+        if isinstance(one, Fleet):
+            yield replace(one, fewer=fewer)
+        elif one.reason:
+            fewer = one.reason
+            yield one
 
 
 def _with_most(fleet: Fleet) -> Fleet:
@@ -128,47 +141,59 @@ def _scenario(demand: Demand, estimate: PlanEstimate) -> Scenario:
     return resolve(replace(demand.request, hardware=estimate.hardware, gpus=estimate.gpus, nodes=0))
 
 
-def _by_engine(demand: Demand, name: str) -> Iterator[Demand]:
-    """Ask the same of every engine that serves a language model, or of those that are named."""
+def _by_engine(demand: Demand, name: str) -> list[list[Demand]]:
+    """Ask the same of every engine that is named, or else of all that run the model.
+
+    Those stand together of which only the fastest with as many GPUs can be the best: all, unless
+    requests are served together. Each is asked in the fastest of its runtimes. What `planner
+    export` writes makes no pictures yet: it counts where it is asked for, or no engine can run.
+    """
     request = replace(demand.request, hardware=name, gpus=1, nodes=0)
-    try:
-        scenario = resolve(request, several=True)
-    except PrecisionError:  # said of each number of GPUs
-        yield demand
-        return
-    if len(request.engines) == 1 or not scenario.served:
-        yield demand
-        return
-    for each in runners(scenario):
-        asked = each.request
-        yield replace(
-            demand, request=replace(demand.request, engine=asked.engine, runtime=asked.runtime)
-        )
+    scenario = resolve(request, several=True)
+    if len(request.engines) == 1:
+        return [[demand]]
+    by_name = groupby(runners(scenario), key=lambda each: each.deployment.name)
+    fastest = [next(each) for _, each in by_name]
+    named = request.engines or request.runtime
+    able = fastest if named else [each for each in fastest if _engine_runs(each)] or fastest
+    runs = [(each.request.engine, each.request.runtime) for each in able]
+    asked = [
+        replace(demand, request=replace(demand.request, engine=engine, runtime=runtime))
+        for engine, runtime in runs
+    ]
+    return [[each] for each in asked] if scenario.served else [asked]
+
+
+def _engine_runs(scenario: Scenario) -> bool:
+    """Whether it is an engine that runs a scenario, and can on one GPU."""
+    return scenario.deployment.runner is not None and not refusal(scenario, Plan(()))
 
 
 def _replicas(
-    demand: Demand, name: str, fastest: "_Fastest"
-) -> Iterator[tuple[PlanEstimate | Short, int]]:
-    """Yield the fastest plan of every number of GPUs a replica may have, and places of it.
+    demands: Sequence[Demand], name: str, fastest: "_Fastest"
+) -> Iterator[tuple[Demand, PlanEstimate | Short, int]]:
+    """Yield the fastest plan of every number of GPUs a replica may have, of whom, and its places.
 
     Results of a batch start and end together: images are one request, and the answers of a
     language model, where it is to serve a batch, as many.
     """
     node = find_hardware(name).gpus
+    decoder = read_model(demands[0].request.model).kind == "decoder"
     fits = False
     for gpus in _counts(node):
         if gpus > node and fits:
             return
-        request = replace(demand.request, hardware=name, gpus=gpus, nodes=0)
-        try:
-            scenario = resolve(request)
-        except PrecisionError as error:
-            yield Short(reason=str(error)), 1
-            return
-        decoder = scenario.model.kind == "decoder"
-        found = fastest.of(request)
+        by_demand = [
+            (one, fastest.of(replace(one.request, hardware=name, gpus=gpus, nodes=0)))
+            for one in demands
+        ]
+        demand, found = min(by_demand, key=lambda each: _latency(each[1]))
         fits = fits or isinstance(found, PlanEstimate)
-        yield found, request.batch if decoder else 1
+        yield demand, found, demand.request.batch if decoder else 1
+
+
+def _latency(found: PlanEstimate | Short) -> float:
+    return found.latency_s if isinstance(found, PlanEstimate) else math.inf
 
 
 def _counts(node: int) -> list[int]:
@@ -192,7 +217,7 @@ class _Fastest:
     def of(self, request: Request) -> PlanEstimate | Short:
         """Find the plan without replicas that is done first, or say why there is none."""
         if request not in self.found:
-            alike = replace(request, hardware="", gpus=1)
+            alike = replace(request, hardware="", gpus=1, engine="", runtime="")
             shared = self.shared.setdefault(alike, Shared())
             self.found[request] = _fastest(request, shared)
         return self.found[request]
@@ -201,22 +226,15 @@ class _Fastest:
 def _fastest(request: Request, shared: Shared) -> PlanEstimate | Short:
     """Find the plan without replicas that is done first and can be run, or say why none can."""
     scenario = resolve(request)
-    estimates: list[PlanEstimate] = []
-    reason = ""
     try:
-        for outcome in judge_undivided(scenario, shared):
-            if isinstance(outcome, Rejected):
-                reason = f"{outcome.plan}: {outcome.reason}"
-            else:
-                estimates.append(outcome)
+        outcomes = list(judge_undivided(scenario, shared, lambda plan: not refusal(scenario, plan)))
     except ModelError as error:
         return Short(reason=str(error))
-    for estimate in sorted(estimates, key=lambda estimate: estimate.latency_s):
-        barred = refusal(scenario, estimate.plan)
-        if not barred:
-            return estimate
-        reason = f"{estimate.plan}: {barred}"
-    return Short(reason=reason)
+    fitting = estimates(outcomes)
+    if fitting:
+        return min(fitting, key=lambda estimate: estimate.latency_s)
+    reason = why_none(scenario, outcomes)
+    return Short(reason=f"{scenario.deployment.title}: {reason}" if reason else "")
 
 
 def _fleet(
@@ -227,8 +245,9 @@ def _fleet(
     places = servers_needed(demand.planned_per_s, service, demand.slo_s, demand.share)
     if service > demand.slo_s:
         took, wanted = format_seconds(service), format_seconds(demand.slo_s)
-        why = f"the fastest, {estimate.plan}, takes {took} a request, {wanted} are wanted"
-        return Short(reason=why, over=service / demand.slo_s)
+        title = _scenario(demand, estimate).deployment.title
+        why = f"the fastest, {estimate.plan} with {title}, takes {took} a request"
+        return Short(reason=f"{why}, {wanted} are wanted", over=service / demand.slo_s)
     if places is None:
         return _too_many(estimate)
     return Fleet(

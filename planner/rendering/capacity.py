@@ -324,7 +324,14 @@ def _command(answer: Answer) -> Iterator[Part]:
         yield Said(lines=[f"each replica with {launch.engine}:"], indent=2)
         yield Typed(line=launch.line, indent=4)
         if answer.fleets[0].unfinished:
-            yield Said(lines=[f"{UNFINISHED}: --engine counts what does"], indent=2)
+            yield Said(lines=[f"{UNFINISHED}{_instead(answer.demand)}"], indent=2)
+
+
+def _instead(demand: Demand) -> str:
+    """Say how what makes results is counted in place of an export, where anything does."""
+    if demand.request.engine or demand.request.runtime:
+        return ": leave --engine and --runtime out to count what does"
+    return f", and no known engine runs {demand.request.model_name} as asked"
 
 
 def _drawn(answer: Answer) -> list[str]:
@@ -332,7 +339,7 @@ def _drawn(answer: Answer) -> list[str]:
     unit = unit_of(wanted)
     ends = (_rate(points[0][0], unit), _rate(points[-1][0], unit))
     middle = (wanted, _rate(wanted, unit))
-    return plot({"GPUs": points}, ends, between=middle, width=48, height=8).splitlines()
+    return plot({"GPUs": points}, ends, between=middle, width=48, height=12).splitlines()
 
 
 def unit_of(per_second: float) -> str:

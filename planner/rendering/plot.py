@@ -4,8 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from topology.base.chart import round_step
+
 WIDTH: Final = 64
 HEIGHT: Final = 14
+_EXACT: Final = 2.0**-30
+"""Rounding of a value in rows."""
 
 
 def plot(
@@ -18,14 +22,16 @@ def plot(
 ) -> str:
     """Draw series of points, the horizontal axis in octaves; the first letter marks a series.
 
-    Where two series meet only the last one shows.
+    A point stands on the row of its value, or of the next value that is written above it, so that
+    only nothing is on the row of 0. Where two series meet only the last one shows.
 
     series : points by name. shows : how the two ends of the horizontal axis are labelled.
+    height : the most rows.
     between : a place on that axis and its label, which is left out where it would meet another.
 
     >>> print(plot({"one": [(1.0, 1.0), (4.0, 2.0)]}, ("1 B", "4 B"), width=8, height=3))
                2 |       o
-                 |o
+               1 |o
                0 |
                   1 B  4 B
                        o one
@@ -34,20 +40,36 @@ def plot(
     if not points:
         return ""
     low, high = min(x for x, _ in points), max(x for x, _ in points)
-    top = max(y for _, y in points) or 1.0
-    grid = [[" "] * width for _ in range(height)]
+    values = [y for _, y in points]
+    step = _step(values, height)
+    top = max(1, math.ceil(max(values) / step - _EXACT))
+    grid = [[" "] * width for _ in range(top + 1)]
     for name, each in series.items():
         for x, y in each:
             column = round((math.log2(x) - low) / ((high - low) or 1.0) * (width - 1))
-            line = height - 1 - min(height - 1, int(y / top * (height - 1)))
-            grid[line][column] = name[0]
-    marks = {0: f"{top:,.0f}" if top >= 1000 else f"{top:.3g}", height - 1: "0"}
-    lines = [f"{marks.get(n, ''):>12} |{''.join(row)}".rstrip() for n, row in enumerate(grid)]
+            grid[math.ceil(y / step - _EXACT)][column] = name[0]
+    rows = reversed([*enumerate(grid)])
+    lines = [f"{_written(step * n):>12} |{''.join(row)}".rstrip() for n, row in rows]
     below = f"{shows[0]}{' ' * max(1, width - len(shows[0]) - len(shows[1]))}{shows[1]}"
     if between is not None and high > low:
         below = _labelled(below, (math.log2(between[0]) - low) / (high - low), between[1])
     legend = ", ".join(f"{name[0]} {name}" for name in series)
     return "\n".join([*lines, f"{'':14}{below}", f"{'':19}{legend}"])
+
+
+def _written(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _step(values: Sequence[float], height: int) -> float:
+    """Choose what a row stands for; whole numbers have rows of whole numbers.
+
+    >>> _step([1.0, 3.0], 12), _step([16.0], 12), _step([0.5, 1.1], 12)
+    (1.0, 2.0, 0.1)
+    """
+    step = round_step((max(values) or 1.0) / (height - 1))
+    whole = all(float(value).is_integer() for value in values)
+    return max(1.0, step) if whole else step
 
 
 def _labelled(line: str, part: float, label: str) -> str:

@@ -221,13 +221,13 @@ def _best(scenario: Scenario, outcomes: Sequence[Outcome]) -> Contender:
     if not fitting:
         rejected = [outcome for outcome in outcomes if isinstance(outcome, Rejected)]
         nearest = next((served for _, served in near(rejected, scenario.request)), None)
-        return Contender(scenario=scenario, reason=_reason(scenario, outcomes), nearest=nearest)
+        return Contender(scenario=scenario, reason=why_none(scenario, outcomes), nearest=nearest)
     best = fitting[0]
     launch = launched(scenario, best.plan, best.placement, best.told)
     return Contender(scenario=scenario, estimate=best, launch=launch)
 
 
-def _reason(scenario: Scenario, outcomes: Iterable[Outcome]) -> str:
+def why_none(scenario: Scenario, outcomes: Iterable[Outcome]) -> str:
     """Say why nothing can run: memory of what could, or what stands against most plans.
 
     That an engine has not an axis of some plans says least, and more if it has none for a model.

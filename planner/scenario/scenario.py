@@ -132,7 +132,9 @@ def resolve(request: Request, *, several: bool = False) -> Scenario:
         If a name is unknown, or a size or an engine does not suit the model.
     """
     if len(request.engines) > 1 and not several:
-        raise InputError(f"engine: got {request.engine}, wanted one (recommend compares several)")
+        raise InputError(
+            f"engine: got {request.engine}, wanted one (recommend and capacity compare several)"
+        )
     _check_version(request)
     model = with_copies(read_model(request.model), request.redundant_experts or 0)
     request = replace(

@@ -206,6 +206,12 @@ class PlanEstimate:
         parts = self.half_width_of(self.breakdown_s)
         return hypot(parts, PACE * self.hosted_s, beside * self.latency_s)
 
+    @property
+    def interval_s(self) -> list[float]:
+        """The ends of the interval around the latency."""
+        half = self.half_width_s
+        return [max(0.0, self.latency_s - half), self.latency_s + half]
+
     def half_width_of(self, parts: Mapping[str, float]) -> float:
         """Half the interval around a sum of parts, each as well known as it is here."""
         return sqrt(
@@ -306,10 +312,7 @@ class PlanEstimate:
             "engine": self.engine,
             "precision": self.precision,
             "latency_s": self.latency_s,
-            "latency_interval_s": [
-                max(0.0, self.latency_s - self.half_width_s),
-                self.latency_s + self.half_width_s,
-            ],
+            "latency_interval_s": self.interval_s,
             "step_s": self.step_s,
             "stages_s": dict(self.stages_s),
             "breakdown_s": dict(self.breakdown_s),

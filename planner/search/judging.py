@@ -150,9 +150,9 @@ def judge(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Outco
     return estimate
 
 
-def judge_undivided(scenario: Scenario, shared: Shared) -> Iterator[Outcome]:
-    """Judge every plan of all GPUs but replicas; `shared` is used and added to."""
-    for plan in plans(scenario.model, scenario.deployment.gpus):
+def judge_undivided(scenario: Scenario, shared: Shared, runs: Runs) -> Iterator[Outcome]:
+    """Judge the plans of all GPUs that can be run, but replicas; `shared` is used and added to."""
+    for plan in filter(runs, plans(scenario.model, scenario.deployment.gpus)):
         if plan.degree("dp") == 1:
             yield judge(scenario, plan, shared)
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 import planner
 from planner.command import cli
-from planner.fleet import fleet as fleets
 from planner.fleet.answers import curve
 from planner.fleet.demand import Demand, Prices
 from planner.fleet.demand_file import read_demands, read_prices, read_share
@@ -31,14 +30,7 @@ from topology.base import InputError
 from topology.base.page import web
 from topology.base.table import document, terminal
 
-
-@pytest.fixture(scope="module", autouse=True)
-def searched_once():
-    """Demands of this file that ask for the same share what was found for it."""
-    with pytest.MonkeyPatch.context() as patch:
-        searched = fleets._Fastest()  # noqa: SLF001
-        patch.setattr(fleets, "_Fastest", lambda: searched)
-        yield
+pytestmark = pytest.mark.usefixtures("searched_once")
 
 
 @cache
@@ -415,7 +407,6 @@ def test_a_number_is_the_price_of_the_only_kind(capsys):
     assert cli.main(words) == 0
     said = capsys.readouterr().out
     assert "1 GPU in all, 1.9 an hour" in said
-    assert "makes no results yet: --engine counts what does" in said
     assert cli.main([*words, "--engine", "xdit"]) == 0
     assert "makes no results yet" not in capsys.readouterr().out
 

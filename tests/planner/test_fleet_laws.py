@@ -8,7 +8,6 @@ import pytest
 from commands import run
 
 import planner
-from planner.fleet import fleet as fleets
 from planner.fleet.answers import GROWTH
 from planner.fleet.demand import Demand, Prices
 from planner.fleet.demand_file import read_demands, read_hours, read_prices
@@ -17,18 +16,11 @@ from planner.fleet.spares import nodes_of, spares
 from planner.request.request import Request
 from topology.base import InputError
 
+pytestmark = pytest.mark.usefixtures("searched_once")
+
 KINDS = ("h100-sxm", "b200")
 PRICES = Prices(currency="EUR", gpu_hour={"h100-sxm": 2.0}, node_hour={"b200": 40.0})
 DEMAND = Demand(name="a", request=Request(model="flux.1-dev"), rate_per_s=1.0, slo_s=10.0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def searched_once():
-    """Demands of this file that ask for the same share what was found for it."""
-    with pytest.MonkeyPatch.context() as patch:
-        searched = fleets._Fastest()  # noqa: SLF001
-        patch.setattr(fleets, "_Fastest", lambda: searched)
-        yield
 
 
 def best(prices=None, kinds=("h100-sxm",), **changed):

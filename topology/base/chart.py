@@ -187,7 +187,7 @@ def _scale(axis: Axis, values: Iterable[float]) -> _Scale:
     known = [value / unit for value in values if value > 0 or not base]
     low, high = min(known, default=1.0), max(known, default=1.0)
     if not base:
-        step = _step(high / _TICKS if high > 0 else 1.0)
+        step = round_step(high / _TICKS if high > 0 else 1.0)
         count = max(1, math.ceil(high / step - _NEAR))
         return _Scale(
             axis, 0.0, count * step * unit, tuple(step * n * unit for n in range(count + 1))
@@ -200,10 +200,10 @@ def _scale(axis: Axis, values: Iterable[float]) -> _Scale:
     return _Scale(axis, base**first * unit, base**last * unit, tuple(ticks))
 
 
-def _step(about: float) -> float:
+def round_step(about: float) -> float:
     """Round a step up to 1, 2 or 5 of some size.
 
-    >>> _step(0.3), _step(7.0), _step(20.0)
+    >>> round_step(0.3), round_step(7.0), round_step(20.0)
     (0.5, 10.0, 20.0)
     """
     size = 10.0 ** math.floor(math.log10(about) + _NEAR)
