@@ -356,6 +356,7 @@ PLAIN = node("MatMul", ["x", "w"], "y")
         ({"nodes": [node("Mine", ["x"], "y", "me")]},
          "operator Mine of me, wanted those of ai.onnx"),
         ({"nodes": []}, "an ONNX file without nodes"),
+        ({"nodes": [node("MatMul", ["x"], "y")]}, "no graph of ONNX: Node .* has input size 1"),
     ],
 )  # fmt: skip
 def test_a_graph_that_is_no_model_is_refused(how, said, tmp_path):

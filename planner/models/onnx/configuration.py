@@ -5,7 +5,7 @@ transformers of diffusion models are told apart by how their layers look at text
 by what makes tokens of latents.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Final
 
@@ -45,10 +45,19 @@ class _Diffusion:
     def first(self) -> AttentionLayer:
         return self.layers[0]
 
-    def heads(self) -> Config:
+    @property
+    def prompt(self) -> int:
+        """Features of a row of the prompt; 0 where no product reads it."""
+        return self.text.inputs if self.text else 0
+
+    def common(self) -> Config:
+        """Return the fields that nearly all classes have."""
+        entering, leaving = self.channels()
         return {
             "num_attention_heads": self.first.heads,
             "attention_head_dim": self.first.size,
+            "in_channels": entering,
+            "out_channels": leaving,
         }
 
     def channels(self) -> tuple[int, int]:
@@ -82,12 +91,9 @@ def configuration_of(graph: Graph, layers: Sequence[AttentionLayer], where: str)
         return _decoder(graph, layers, where)
     ends = _ends(graph, layers)
     kinds = [layer.kind for layer in layers]
-    for shape, conv, make in _CLASSES:
-        dims = len(graph.patches[0].kernel) if graph.patches else 0
-        if dims in conv and _shaped(kinds) == shape:
-            config = make(ends)
-            if config:
-                return Found(config=config, places=_named(ends))
+    make = _CLASSES.get((_shaped(kinds), len(graph.patches[0].kernel) if graph.patches else 0))
+    if make is not None:
+        return Found(config=make(ends), places=_named(ends))
     seen = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     raise InputError(
         f"{where}: layers of no class that is read ({seen}); wanted those of FLUX, SD3, "
@@ -149,114 +155,99 @@ def _named(ends: _Diffusion) -> frozenset[int]:
 
 def _flux(ends: _Diffusion) -> Config:
     double = [layer for layer in ends.layers if layer.kind == "joint"]
-    gated = ends.first.feeds[0].gated if ends.first.feeds else False
-    inputs, outputs = ends.channels()
     both = {
-        **ends.heads(),
-        "in_channels": inputs,
-        "out_channels": outputs,
+        **ends.common(),
         "num_layers": len(double),
         "num_single_layers": len(ends.layers) - len(double),
-        "joint_attention_dim": ends.text.inputs if ends.text else 0,
+        "joint_attention_dim": ends.prompt,
         "guidance_embeds": len(ends.conditioned(1)) > 1,
     }
-    if gated:
-        width = ends.first.feeds[0].width
-        time = ends.conditioned(1)[0].inputs
-        ratio = width / ends.first.hidden
+    feeds = ends.first.feeds
+    if feeds and feeds[0].gated:
         return {
-            "_class_name": "Flux2Transformer2DModel", **both, "mlp_ratio": ratio,
-            "timestep_guidance_channels": time,
-        }  # fmt: skip
-    pooled = ends.conditioned(2)
+            "_class_name": "Flux2Transformer2DModel",
+            **both,
+            "mlp_ratio": feeds[0].width / ends.first.hidden,
+            "timestep_guidance_channels": _features(ends.conditioned(1)),
+        }
     return {
         "_class_name": "FluxTransformer2DModel",
         **both,
-        "pooled_projection_dim": pooled[0].inputs if pooled else 0,
+        "pooled_projection_dim": _features(ends.conditioned(2)),
     }
 
 
 def _sd3(ends: _Diffusion) -> Config:
-    inputs, outputs = ends.channels()
-    pooled, text = ends.conditioned(2), ends.text
     return {
         "_class_name": "SD3Transformer2DModel",
-        **ends.heads(),
+        **ends.common(),
         "num_layers": len(ends.layers),
-        "in_channels": inputs,
-        "out_channels": outputs,
         "patch_size": ends.graph.patches[0].kernel[-1],
-        "joint_attention_dim": text.inputs if text else 0,
-        "caption_projection_dim": text.outputs if text else 0,
-        "pooled_projection_dim": pooled[0].inputs if pooled else 0,
+        "joint_attention_dim": ends.prompt,
+        "caption_projection_dim": ends.text.outputs if ends.text else 0,
+        "pooled_projection_dim": _features(ends.conditioned(2)),
         **({"qk_norm": "rms_norm"} if ends.first.normed else {}),
     }
 
 
 def _qwen(ends: _Diffusion) -> Config:
-    inputs, outputs = ends.channels()
     return {
         "_class_name": "QwenImageTransformer2DModel",
-        **ends.heads(),
+        **ends.common(),
+        "out_channels": ends.channels()[1] // 4,
         "num_layers": len(ends.layers),
-        "in_channels": inputs,
-        "out_channels": outputs // 4,
         "patch_size": 2,
-        "joint_attention_dim": ends.text.inputs if ends.text else 0,
+        "joint_attention_dim": ends.prompt,
     }
 
 
 def _wan(ends: _Diffusion) -> Config:
-    inputs, outputs = ends.channels()
-    time = ends.conditioned(1)
+    feeds = ends.layers[1].feeds
     return {
         "_class_name": "WanTransformer3DModel",
-        **ends.heads(),
+        **ends.common(),
         "num_layers": len(ends.layers) // 2,
-        "ffn_dim": ends.layers[1].feeds[0].width,
-        "in_channels": inputs,
-        "out_channels": outputs,
+        "ffn_dim": feeds[0].width if feeds else 0,
         "patch_size": list(ends.graph.patches[0].kernel),
-        "text_dim": ends.text.inputs if ends.text else 0,
-        "freq_dim": time[0].inputs if time else 0,
+        "text_dim": ends.prompt,
+        "freq_dim": _features(ends.conditioned(1)),
     }
 
 
 def _pixart(ends: _Diffusion) -> Config:
-    inputs, outputs = ends.channels()
     return {
+        **_captioned(ends),
         "_class_name": "PixArtTransformer2DModel",
-        **ends.heads(),
-        "num_layers": len(ends.layers) // 2,
-        "in_channels": inputs,
-        "out_channels": outputs,
         "patch_size": ends.graph.patches[0].kernel[-1],
-        "cross_attention_dim": ends.layers[1].context,
-        "caption_channels": ends.text.inputs if ends.text else 0,
     }
 
 
 def _ltx(ends: _Diffusion) -> Config:
-    inputs, outputs = ends.channels()
+    return {**_captioned(ends), "_class_name": "LTXVideoTransformer3DModel"}
+
+
+def _captioned(ends: _Diffusion) -> Config:
     return {
-        "_class_name": "LTXVideoTransformer3DModel",
-        **ends.heads(),
+        **ends.common(),
         "num_layers": len(ends.layers) // 2,
-        "in_channels": inputs,
-        "out_channels": outputs,
         "cross_attention_dim": ends.layers[1].context,
-        "caption_channels": ends.text.inputs if ends.text else 0,
+        "caption_channels": ends.prompt,
     }
 
 
-_CLASSES: Final[Sequence[tuple[str, tuple[int, ...], Callable[[_Diffusion], Config]]]] = (
-    ("joint, then parallel", (0,), _flux),
-    ("joint", (2,), _sd3),
-    ("joint", (0,), _qwen),
-    ("self and cross", (3,), _wan),
-    ("self and cross", (2,), _pixart),
-    ("self and cross", (0,), _ltx),
-)
+def _features(products: Sequence[Linear]) -> int:
+    """Features that the first of some products reads; 0 where there is none."""
+    return products[0].inputs if products else 0
+
+
+_CLASSES: Final[Mapping[tuple[str, int], Callable[[_Diffusion], Config]]] = {
+    ("joint, then parallel", 0): _flux,
+    ("joint", 2): _sd3,
+    ("joint", 0): _qwen,
+    ("self and cross", 3): _wan,
+    ("self and cross", 2): _pixart,
+    ("self and cross", 0): _ltx,
+}
 """By how layers follow one another, and dimensions of the convolution that makes tokens."""
 
 

@@ -169,7 +169,7 @@ def _pass(walk: _Walk, place: int, node: Foreign) -> None:
         rows, columns = walk.weights[inputs[0]]
         walk.embeddings[walk.names[inputs[0]]] = (rows, columns)
         walk.made[out] = Made(frozenset({place}))
-    elif kind == "Conv" and inputs[1] in walk.weights:
+    elif kind == "Conv" and len(walk.weights.get(inputs[1], ())) > 2:
         _, channels, *kernel = walk.weights[inputs[1]]
         walk.patches.append(Patch(inputs=channels, kernel=tuple(kernel)))
         walk.made[out] = Made(frozenset({place}))
@@ -281,8 +281,9 @@ def _constant_dims(node: Foreign) -> tuple[int, ...]:
 def _turned(node: Foreign, dims: tuple[int, ...]) -> tuple[int, ...]:
     if node.op_type != "Transpose":
         return dims
-    order = next((list(one.ints) for one in node.attribute if one.name == "perm"), None)
-    return tuple(dims[place] for place in order or reversed(range(len(dims))))
+    places = list(range(len(dims)))
+    order = next((list(one.ints) for one in node.attribute if one.name == "perm"), places[::-1])
+    return tuple(dims[place] for place in order) if sorted(order) == places else dims
 
 
 def made_by(linears: Mapping[int, Linear], made: Made) -> Iterator[Linear]:

@@ -25,9 +25,10 @@ def read_onnx(path: Path, where: str) -> Found:
     library = _library(where)
     model = _loaded(library, path, where)
     _check_external(library, model, path, where)
-    if model.functions:
-        model = library.inliner.inline_local_functions(model)
     try:
+        library.checker.check_model(str(path))
+        if model.functions:
+            model = library.inliner.inline_local_functions(model)
         model = library.shape_inference.infer_shapes(model, data_prop=True)
     except Exception as error:  # noqa: BLE001  # of kinds that the library does not name
         raise InputError(f"{where}: no graph of ONNX: {_line(error)}") from None
@@ -54,6 +55,7 @@ def _left(names: list[str]) -> list[str]:
 def _library(where: str) -> ModuleType:
     try:
         library = import_module("onnx")
+        import_module("onnx.checker")
         import_module("onnx.inliner")
         import_module("onnx.shape_inference")
     except ImportError:
