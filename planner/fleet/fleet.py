@@ -152,7 +152,7 @@ def _by_engine(demand: Demand, name: str) -> list[list[Demand]]:
     scenario = resolve(request, several=True)
     if len(request.engines) == 1:
         return [[demand]]
-    by_name = groupby(runners(scenario), key=lambda each: each.deployment.name)
+    by_name = groupby(runners(scenario), key=lambda each: each.request.engine)
     fastest = [next(each) for _, each in by_name]
     named = request.engines or request.runtime
     able = fastest if named else [each for each in fastest if _engine_runs(each)] or fastest

@@ -22,8 +22,8 @@ def plot(
 ) -> str:
     """Draw series of points, the horizontal axis in octaves; the first letter marks a series.
 
-    A point stands on the row of its value, or of the next value that is written above it, so that
-    only nothing is on the row of 0. Where two series meet only the last one shows.
+    A point stands on the row that is nearest, or, where all values are whole numbers, on the next
+    one up, so that only 0 is on the row of 0. Where two series meet only the last one shows.
 
     series : points by name. shows : how the two ends of the horizontal axis are labelled.
     height : the most rows.
@@ -41,13 +41,16 @@ def plot(
         return ""
     low, high = min(x for x, _ in points), max(x for x, _ in points)
     values = [y for _, y in points]
-    step = _step(values, height)
+    whole = all(float(y).is_integer() for y in values)
+    step = round_step((max(values) or 1.0) / (height - 1))
+    step = max(1.0, step) if whole else step
     top = max(1, math.ceil(max(values) / step - _EXACT))
     grid = [[" "] * width for _ in range(top + 1)]
     for name, each in series.items():
         for x, y in each:
             column = round((math.log2(x) - low) / ((high - low) or 1.0) * (width - 1))
-            grid[math.ceil(y / step - _EXACT)][column] = name[0]
+            row = math.ceil(y / step - _EXACT) if whole else round(y / step)
+            grid[row][column] = name[0]
     rows = reversed([*enumerate(grid)])
     lines = [f"{_written(step * n):>12} |{''.join(row)}".rstrip() for n, row in rows]
     below = f"{shows[0]}{' ' * max(1, width - len(shows[0]) - len(shows[1]))}{shows[1]}"
@@ -59,17 +62,6 @@ def plot(
 
 def _written(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def _step(values: Sequence[float], height: int) -> float:
-    """Choose what a row stands for; whole numbers have rows of whole numbers.
-
-    >>> _step([1.0, 3.0], 12), _step([16.0], 12), _step([0.5, 1.1], 12)
-    (1.0, 2.0, 0.1)
-    """
-    step = round_step((max(values) or 1.0) / (height - 1))
-    whole = all(float(value).is_integer() for value in values)
-    return max(1.0, step) if whole else step
 
 
 def _labelled(line: str, part: float, label: str) -> str:

@@ -404,3 +404,13 @@ def test_an_old_release_is_taken_as_the_oldest_known():
 def test_a_plot_of_one_point_and_of_none():
     assert plot({"a": []}, ("", "")) == ""
     assert "a" in plot({"a": [(8.0, 0.0)]}, ("8 B", "8 B"))
+
+
+def test_a_plot_writes_its_rows_and_sets_counts_apart_from_none():
+    def rows(*values):
+        drawn = plot({"a": [(2.0**n, y) for n, y in enumerate(values)]}, ("", ""), height=6)
+        marks = [line.partition("|") for line in drawn.splitlines() if "|" in line]
+        return {mark.strip(): points.count("a") for mark, _, points in marks}
+
+    assert rows(0.0, 1.0, 2.0, 9.0) == {"10": 1, "8": 0, "6": 0, "4": 0, "2": 2, "0": 1}
+    assert rows(0.1, 24.0, 249.5) == {"250": 1, "200": 0, "150": 0, "100": 0, "50": 0, "0": 2}
