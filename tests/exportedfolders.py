@@ -8,7 +8,6 @@ at once, ``--build`` has TensorRT-RTX build the engines too; ``tests/validate/te
 draws some of them.
 """
 
-import argparse
 import hashlib
 import json
 import sys
@@ -16,12 +15,12 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+import everymodel
 import faketensorrt as fake
 from engineruns import Quiet, free_port
 
@@ -206,21 +205,11 @@ def _digest(files: dict[str, bytes]) -> str:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Write and start all, and say what is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", default="1/1", help="of the models, such as 2/8")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--build", action="store_true", help="by TensorRT-RTX, for SM 12.0")
-    options = parser.parse_args(words)
-    place, _, parts = options.part.partition("/")
-    models = list(names())[int(place) - 1 :: int(parts)]
-    total, failures = 0, 0
-    with ProcessPoolExecutor(options.processes) as pool:
-        for model, count, said in pool.map(partial(of_a_model, build=options.build), models):
-            total, failures = total + count, failures + len(said)
-            sys.stdout.write("\n".join([f"{model}: {count}, {len(said)} wrong", *said, ""]))
-            sys.stdout.flush()
-    sys.stdout.write(f"{total} folders, {failures} wrong\n")
-    return 1 if failures else 0
+    asked = everymodel.parser(__doc__)
+    asked.add_argument("--build", action="store_true", help="by TensorRT-RTX, for SM 12.0")
+    options = asked.parse_args(words)
+    check = partial(of_a_model, build=options.build)
+    return everymodel.check_all(check, options, "folders")
 
 
 if __name__ == "__main__":

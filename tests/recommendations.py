@@ -5,11 +5,11 @@ with 1 where one does. ``--part 2/8`` is the second eighth of the models, ``--pr
 run at once; ``tests/planner/test_engines.py`` draws some of them.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from typing import Final
+
+import everymodel
 
 from planner.api import request_of
 from planner.engines.tables import allowed, find_engine
@@ -88,20 +88,8 @@ def of_a_model(model: str) -> tuple[str, int, list[str]]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Ask for all, and say what is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", default="1/1", help="of the models, such as 2/8")
-    parser.add_argument("--processes", type=int, default=1)
-    options = parser.parse_args(words)
-    place, _, parts = options.part.partition("/")
-    models = list(names())[int(place) - 1 :: int(parts)]
-    total, failures = 0, 0
-    with ProcessPoolExecutor(options.processes) as pool:
-        for model, count, said in pool.map(of_a_model, models):
-            total, failures = total + count, failures + len(said)
-            sys.stdout.write("\n".join([f"{model}: {count}, {len(said)} wrong", *said, ""]))
-            sys.stdout.flush()
-    sys.stdout.write(f"{total} recommendations, {failures} wrong\n")
-    return 1 if failures else 0
+    options = everymodel.parser(__doc__).parse_args(words)
+    return everymodel.check_all(of_a_model, options, "recommendations")
 
 
 if __name__ == "__main__":
