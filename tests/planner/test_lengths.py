@@ -311,7 +311,7 @@ def test_digits_of_other_scripts_are_no_numbers(tmp_path, number):
     words = ("estimate", *LLAMA, "--concurrency", "2")
 
     assert_refused(*run(*words, "--lengths", str(path)), "input_tokens: got ")
-    assert_refused(*run(*words, "--spread", number), f"got {number!r}, wanted a number")
+    assert_refused(*run(*words, "--spread", number), f"got {number!r}, wanted a share")
     priced = ("capacity", "--model", "flux", "--rate", "1/min", "--slo", "60s", "--price", number)
     assert_refused(*run(*priced), "No such file")
     version = ("estimate", "--model", "flux", "--tensorrt-version", f"{number}.2")
