@@ -144,10 +144,16 @@ def plans(
         axes = tuple(
             (name, degree) for name, degree in zip(names, degrees, strict=True) if degree > 1
         )
-        if not any(_alternatives(axes)):
+        if not any(_alternatives(axes)) and not any(_untried(axes)):
             plan = Plan(axes)
             for groups in _groups(model, plan):
                 yield plan if groups == plan.ep else replace(plan, ep=groups)
+
+
+def _untried(axes: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """Yield the axes that the search does not put beside another of these."""
+    used = dict(axes)
+    return (other for name in used for other in strategies()[name].untried if other in used)
 
 
 def legal_plans(model: Model, workload: Workload, gpus: int) -> tuple[Plan, ...]:

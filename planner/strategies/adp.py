@@ -26,7 +26,7 @@ class AttentionData(Strategy):
 
     axis = AXIS
     nesting = 2
-    excludes = ("pp", "ulysses", "ring", "allgather_kv")
+    untried = ("pp", "ulysses", "ring", "allgather_kv")
 
     def suits(self, model: Model) -> bool:
         """Whether anything is shared: others are served as well by replicas."""

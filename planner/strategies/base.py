@@ -140,12 +140,14 @@ class Strategy(Protocol):
     """A way to split a request.
 
     axis : its name in plans. nesting : where the axis stands among others if the links do not
-    tell them apart, the outermost lowest. excludes : axes that no plan has beside it.
+    tell them apart, the outermost lowest. excludes : axes that no plan has beside it. untried :
+    axes that the search does not put beside it; a plan that is asked for may have them.
     """
 
     axis: str
     nesting: int
     excludes: tuple[str, ...] = ()
+    untried: tuple[str, ...] = ()
 
     def suits(self, model: Model) -> bool:
         """Whether requests for a model can be split so at all."""
