@@ -4,7 +4,6 @@
 * timing     events, graphs, bursts and sustained load (torch)
 * compute, functions, collectives, overheads   the families of cases (torch)
 * measure    one case, by its family; worker   one rank's loop over all of them (torch)
-* system     files, processes, environment and screen
-* session    ``python3 -m validate.bench.session``: measure this machine
+* system     files and environment; the session of all ranks, which `planner calibrate` runs
 * refit      ``python3 -m validate.bench.refit``: fit rows that are there
 """

@@ -1,8 +1,8 @@
-"""Files, processes, environment and screen of a benchmark: all that touches the outside.
+"""Files and environment of a benchmark, and its session: all that touches the outside.
 
 A session is a parent that holds no GPU and one worker a GPU. Workers append rows, each in one
-write that is seen safe on disk, so a kill loses at most the case at hand. When a worker dies or
-hangs, the parent ends the others, notes the case, and starts them again behind it.
+write that is seen safe on disk, so a kill loses at most the case at hand. When one dies or hangs,
+all are ended, the case is noted, and they start again behind it.
 """
 
 import json
@@ -18,16 +18,15 @@ from typing import Any, Final
 from topology.base import InputError, write_whole
 from topology.base.values import dataclass
 from validate.fit.rows import Row, failure, line, whole
-from validate.launch.place import port_of
-from validate.launch.system import free_port
+from validate.launch import LaunchResult, Place, TimeLimits, find_place, last_words, launch
 
 ROWS: Final = "rows.jsonl"
 MANIFEST: Final = "manifest.json"
-REFUSED: Final = "refused"  # file in which a worker says why it does not begin
 WORKER: Final = ("-m", "validate.bench.worker")
+REFUSED: Final = 2  # exit code of a worker that does not begin
 RESTARTS: Final = 6
 GRACE: Final = 40.0  # s after the last moment to begin a case
-SILENT: Final = 240  # s at one case after which a worker is taken for dead; also its exit code
+SILENT: Final = 240.0  # s at one case after which a worker is taken for dead
 QUIET: Final = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
@@ -40,17 +39,12 @@ QUIET: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTask:
-    """What a worker is told, from its arguments and its environment."""
+    """What a worker is told. until : seconds since the epoch when no case is begun any more."""
 
-    rank: int
-    ranks: int
-    local: int
-    address: str
-    port: int
+    place: Place
     device: str
     folder: Path
     until: float
-    parent: int
     tiers: int
     small: bool
     settings: Mapping[str, str]
@@ -59,15 +53,8 @@ class RankTask:
 def task() -> RankTask:
     """Read what this worker is to measure."""
     document = json.loads(os.environ["BENCH_TASK"])
-    rank = int(os.environ.get("RANK", "0"))
-    return RankTask(
-        rank=rank,
-        ranks=int(os.environ.get("WORLD_SIZE", "1")),
-        local=int(os.environ.get("LOCAL_RANK", str(rank))),
-        address=os.environ.get("MASTER_ADDR", "127.0.0.1"),
-        port=port_of(os.environ, 29511),
-        **{**document, "folder": Path(document["folder"])},
-    )
+    folder = Path(document["folder"])
+    return RankTask(place=find_place(os.environ), **{**document, "folder": folder})
 
 
 def say(text: str) -> None:
@@ -80,18 +67,6 @@ def leave(code: int) -> None:
     """End this process at once."""
     sys.stderr.flush()
     os._exit(code)
-
-
-def stop_without(parent: int) -> None:
-    """End this process if the one that started it is gone."""
-    if parent and os.getppid() != parent:
-        say("bench: the session is gone")
-        leave(1)
-
-
-def mark(folder: Path, rank: int, key: str) -> None:
-    """Note which case a rank is at, for the parent should it die."""
-    _mark_of(folder, rank).write_text(key, encoding="utf-8")
 
 
 def append(folder: Path, rows: Sequence[Row]) -> None:
@@ -116,12 +91,6 @@ def mended_rows(folder: Path) -> str:
     if text != whole(text):
         path.write_text(whole(text), encoding="utf-8")
     return whole(text)
-
-
-def refuse(folder: Path, reason: str) -> None:
-    """End this worker, and let the parent say why."""
-    (folder / REFUSED).write_text(reason, encoding="utf-8")
-    leave(1)
 
 
 def keep_manifest(folder: Path, document: Mapping[str, Any]) -> None:
@@ -187,107 +156,51 @@ def run(session: BenchSession) -> int:
     watching = _telemetry(session)
     deaths = 0
     try:
-        while (death := _launch(session, until)) is not None:
+        while not (ended := _launch(session, until)).ok:
+            if time.time() > until + GRACE:
+                say("bench: out of time; the last case is lost")
+                break
             deaths += 1
-            _blame(session, death)
+            _blame(session, ended)
             if deaths > RESTARTS or time.time() > until - GRACE:
                 break
     finally:
         if watching is not None:
             watching.kill()
-    for rank in range(session.ranks):
-        _mark_of(session.folder, rank).unlink(missing_ok=True)
     return deaths
 
 
-Death = tuple[int, int]
-"""A rank, and its exit code."""
-
-
-def _launch(session: BenchSession, until: float) -> Death | None:
-    """Start all workers once; returns the first that failed."""
-    port, begun = free_port(), time.time()
-    workers = [_start(session, rank, port, until) for rank in range(session.ranks)]
-    try:
-        while time.time() < until + GRACE:
-            codes = [worker.poll() for worker in workers]
-            deaths = [(rank, code) for rank, code in enumerate(codes) if code]
-            if deaths:  # who saw another one die ends with 1
-                return min(deaths, key=lambda death: death[1] == 1)
-            if all(code == 0 for code in codes):
-                return None
-            silent = _silent(session, begun)
-            if silent is not None:
-                return silent, SILENT
-            time.sleep(0.2)
-        say("bench: out of time; the last case is lost")
-        return None
-    finally:
-        for worker in workers:
-            if worker.poll() is None:
-                worker.kill()
-            worker.wait()
-
-
-def _silent(session: BenchSession, begun: float) -> int | None:
-    """Return a rank that has been at one case for too long to be alive."""
-    for rank in range(session.ranks):
-        path = _mark_of(session.folder, rank)
-        since = max(begun, path.stat().st_mtime) if path.exists() else begun
-        if time.time() - since > SILENT:
-            return rank
-    return None
-
-
-def _mark_of(folder: Path, rank: int) -> Path:
-    return folder / f"current-{rank}"
-
-
-def _start(session: BenchSession, rank: int, port: int, until: float) -> subprocess.Popen[bytes]:
+def _launch(session: BenchSession, until: float) -> LaunchResult:
+    """Start all workers once, and wait until they have ended, or one has failed."""
     document = {
         "device": session.device,
         "folder": str(session.folder),
         "until": until,
-        "parent": os.getpid(),
         "tiers": session.tiers,
         "small": session.small,
-        "settings": surroundings() if rank == 0 else {},
+        "settings": surroundings(),
     }
-    environment = {
-        **os.environ,
-        **QUIET,
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(session.ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "BENCH_TASK": json.dumps(document),
-    }
-    command = [sys.executable, *WORKER]
-    log = (session.folder / f"rank{rank}.log").open("ab") if rank else None
-    try:
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log)  # noqa: S603
-    finally:
-        if log is not None:
-            log.close()
+    limits = TimeLimits(start_s=SILENT, phase_s=SILENT, total_s=until + GRACE - time.time())
+    return launch(
+        session.ranks,
+        [sys.executable, *WORKER],
+        limits=limits,
+        env={**os.environ, **QUIET, "BENCH_TASK": json.dumps(document)},
+        log_dir=session.folder,
+        tell=say,
+    )
 
 
-def _blame(session: BenchSession, death: Death) -> None:
+def _blame(session: BenchSession, ended: LaunchResult) -> None:
     """Note the case at which a worker died; its next start goes on behind it."""
-    rank, code = death
-    with suppress(FileNotFoundError):
-        refused = (session.folder / REFUSED).read_text(encoding="utf-8")
-        (session.folder / REFUSED).unlink()
-        raise InputError(refused)
-    path = _mark_of(session.folder, rank)
-    key = path.read_text(encoding="utf-8") if path.exists() else ""
-    say(f"bench: rank {rank} ended with code {code} at: {key or 'its start'}")
+    log = session.folder / f"rank{ended.rank}.log"
+    if ended.exit_codes[ended.rank] == REFUSED:
+        raise InputError(last_words(read(log)).partition(": ")[2])
+    say(f"bench: {ended.message}")
+    key = ended.phase.partition(": ")[2]
     if not key:
-        raise InputError(
-            f"rank {rank} of {session.ranks} ended with code {code} before the first case: "
-            f"see {session.folder}/rank{rank}.log"
-        )
-    append(session.folder, [failure(key, rank, f"the process ended with code {code}")])
+        raise InputError(f"{ended.message}: see {log}")
+    append(session.folder, [failure(key, ended.rank, ended.message)])
 
 
 def surroundings() -> dict[str, str]:

@@ -1,18 +1,14 @@
-"""One rank of a benchmark: takes cases, measures them, hands rows to the session.
+"""One rank of a benchmark: takes cases, measures them, writes rows.
 
-Started by `validate.bench.session` (or ``torchrun -m validate.bench.worker``). A case that fails
-is a row with its error; one that hangs ends the process, and the session starts it again behind
-that case.
+Started by the session of `validate.bench.system`. A case that fails is a row with its error; after
+one that hangs, the session ends all ranks and starts them again behind that case.
 """
 
 import platform
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -22,35 +18,36 @@ from topology.base import InputError
 from topology.base.values import dataclass
 from validate.bench import system
 from validate.bench.cases import Measurement, all_cases, runs
-from validate.fit.rows import Row, done, failure, read_rows, whole
+from validate.fit.rows import Row, done, failure, read_rows
+from validate.launch import Progress, begin
 
 STUCK: Final = 45.0  # s: a case that takes longer hangs
 SLOW: Final = {"compiled": 150.0, "stack": 150.0, "forced": 60.0, "memory": 90.0}
-HUNG: Final = 17  # exit code
 TIDY: Final = 32 * 2**30  # B that the allocator may keep
 
 Document = dict[str, Any]
-Place = tuple[int, int]
+Reached = tuple[int, int]
 """Cases behind a run, of how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """One rank: where it writes, and how it talks to the others.
+    """One rank: what it is told, and how it talks to the others.
 
-    until : seconds since the epoch when no case is begun any more. parent : process without which
-    it stops. control : a group of the hosts; data : of the devices. Both None on one rank.
+    progress : its heartbeat. control : a group of the hosts; data : of the devices. Both None on
+    one rank.
     """
 
-    rank: int
-    ranks: int
+    task: system.RankTask
+    progress: Progress
     device: torch.device
-    folder: Path
-    until: float
-    parent: int
     store: dist.Store
     control: dist.ProcessGroup | None
     data: dist.ProcessGroup | None
+
+    @property
+    def rank(self) -> int:
+        return self.task.place.rank
 
     def agree(self, text: str) -> str:
         """Return what rank 0 says."""
@@ -64,63 +61,64 @@ class World:
         """Return what every rank says, in order."""
         if self.control is None:
             return [text]
-        texts: list[str] = [""] * self.ranks
+        texts: list[str] = [""] * self.task.place.world
         dist.all_gather_object(texts, text, group=self.control)
         return texts
 
     @property
     def left(self) -> float:
         """Seconds in which a case may begin."""
-        return self.until - time.time()
+        return self.task.until - time.time()
 
 
 def main() -> None:
     """Run as one rank, and leave without looking back."""
     task = system.task()
     world = _join(task)
-    every = all_cases(world.ranks, small=task.small)
+    every = all_cases(task.place.world, small=task.small)
     cases = [case for case in every if case.tier <= task.tiers]
     if world.rank == 0:
         try:
-            system.keep_manifest(world.folder, describe(world.device, world.ranks, task.settings))
+            document = describe(world.device, task.place.world, task.settings)
+            system.keep_manifest(task.folder, document)
         except InputError as error:
-            system.refuse(world.folder, str(error))
+            system.say(f"rank 0: {error}")
+            system.leave(system.REFUSED)
     _run_all(cases, world)
     world.all_hear("done")
+    world.progress.end()
     # Communicators that failed once may hang when they are taken down; there is nothing to save.
     system.leave(0)
 
 
 def _join(task: system.RankTask) -> World:
-    device = torch.device(task.device, task.local if task.device == "cuda" else None)
+    place, progress = task.place, begin(task.place)
+    device = torch.device(task.device, place.local if task.device == "cuda" else None)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     store = dist.TCPStore(
-        task.address,
-        task.port,
-        task.ranks,
-        is_master=task.rank == 0,
+        place.address,
+        place.port,
+        place.world,
+        is_master=place.rank == 0,
         timeout=timedelta(seconds=120),
     )
     control = data = None
-    if task.ranks > 1:
+    if place.world > 1:
         dist.init_process_group(
             "gloo",
             store=dist.PrefixStore("world", store),
-            rank=task.rank,
-            world_size=task.ranks,
+            rank=place.rank,
+            world_size=place.world,
             timeout=timedelta(seconds=300),
         )
         control = dist.group.WORLD
         backend = "nccl" if device.type == "cuda" else "gloo"
-        data = dist.new_group(list(range(task.ranks)), backend=backend)
+        data = dist.new_group(list(range(place.world)), backend=backend)
     return World(
-        rank=task.rank,
-        ranks=task.ranks,
+        task=task,
+        progress=progress,
         device=device,
-        folder=task.folder,
-        until=task.until,
-        parent=task.parent,
         store=dist.PrefixStore("cases", store),
         control=control,
         data=data,
@@ -142,60 +140,59 @@ def _finished(world: World) -> frozenset[str]:
     """Cases that are done already, as rank 0 reads them."""
     keys: frozenset[str] = frozenset()
     if world.rank == 0:
-        text = system.mended_rows(world.folder)
-        keys = done(read_rows(whole(text), system.ROWS))
+        keys = done(read_rows(system.mended_rows(world.task.folder), system.ROWS))
     return frozenset(filter(None, world.agree("\n".join(sorted(keys))).split("\n")))
 
 
-def _together(group: Sequence[Measurement], world: World, place: Place, _: int) -> bool:
+def _together(group: Sequence[Measurement], world: World, reached: Reached, _: int) -> bool:
     for step, case in enumerate(group):
         if world.agree("go" if world.left > 0 else "stop") != "go":
             return False
-        _progress(world, place, step, case)
-        rows = _attempt(case, world)
+        rows = _attempt(case, world, f"{reached[0] + step + 1}/{reached[1]}")
         first = next((row.error for row in rows if row.error), "")
         errors = [error for error in world.all_hear(first) if error]
         if errors:
             rows = [failed(case, world.rank, errors[0])] if world.rank == 0 else []
         elif world.rank and case.family not in ("anchor", "memory"):
             rows = []
-        system.append(world.folder, rows)
+        system.append(world.task.folder, rows)
     return True
 
 
-def _apart(group: Sequence[Measurement], world: World, place: Place, number: int) -> bool:
+def _apart(group: Sequence[Measurement], world: World, reached: Reached, number: int) -> bool:
     """Take the next case that nobody has taken, until there are none."""
     while world.left > 0:
         step = world.store.add(f"group {number}", 1) - 1
         if step >= len(group):
             break
-        _progress(world, place, step, group[step])
-        system.append(world.folder, _attempt(group[step], world))
+        rows = _attempt(group[step], world, f"{reached[0] + step + 1}/{reached[1]}")
+        system.append(world.task.folder, rows)
     return "stop" not in world.all_hear("go" if world.left > 0 else "stop")
 
 
-def _attempt(case: Measurement, world: World) -> list[Row]:
-    """Run a case; an error is a row."""
+def _attempt(case: Measurement, world: World, number: str) -> list[Row]:
+    """Run a case, the one of that `number`; an error is a row."""
     from validate.bench.measure import measure  # noqa: PLC0415  # compilers are slow to import
 
-    system.stop_without(world.parent)
-    system.mark(world.folder, world.rank, case.key)
+    minutes, seconds = divmod(int(max(0.0, world.left)), 60)
+    phase = f"{number}, {minutes}:{seconds:02} left at most: {case.key}"
+    world.progress.phase(phase, SLOW.get(case.family, STUCK))
     try:
-        with _limited(SLOW.get(case.family, STUCK), case, world):
-            return [
-                Row(
-                    key=case.key,
-                    family=case.family,
-                    sizes=dict(case.sizes),
-                    mode=mode,
-                    values=values,
-                    rank=world.rank,
-                )
-                for mode, values in measure(case, world.device, world.rank, world.data)
-            ]
+        return [
+            Row(
+                key=case.key,
+                family=case.family,
+                sizes=dict(case.sizes),
+                mode=mode,
+                values=values,
+                rank=world.rank,
+            )
+            for mode, values in measure(case, world.device, world.rank, world.data)
+        ]
     except Exception as error:  # noqa: BLE001  # whatever it is, the next case may be fine
         return [failed(case, world.rank, f"{type(error).__name__}: {error}")]
     finally:
+        world.progress.phase(phase, system.SILENT)  # until others have come as far
         if world.device.type == "cuda" and torch.cuda.memory_reserved(world.device) > TIDY:
             torch.cuda.empty_cache()
 
@@ -204,31 +201,6 @@ def failed(case: Measurement, rank: int, reason: str) -> Row:
     """Write down why a case has no result."""
     row = failure(case.key, rank, " ".join(reason.split())[:300])
     return replace(row, sizes=dict(case.sizes))
-
-
-@contextmanager
-def _limited(seconds: float, case: Measurement, world: World) -> Iterator[None]:
-    """End the process when a case hangs, with a row that says so."""
-
-    def give_up() -> None:
-        reason = f"took more than {seconds:.0f} s: it hangs"
-        system.append(world.folder, [failed(case, world.rank, reason)])
-        system.leave(HUNG)
-
-    timer = threading.Timer(seconds, give_up)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _progress(world: World, place: Place, step: int, case: Measurement) -> None:
-    if world.rank == 0:
-        minutes, seconds = divmod(int(max(0.0, world.left)), 60)
-        where = f"{place[0] + step + 1}/{place[1]}, {minutes}:{seconds:02} left at most"
-        system.say(f"bench: {where}: {case.key}")
 
 
 def describe(device: torch.device, ranks: int, settings: Mapping[str, str]) -> Document:

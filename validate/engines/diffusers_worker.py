@@ -1,23 +1,18 @@
 """Time diffusers, case by case: ``python -m validate.engines.diffusers_worker CASES ROWS``.
 
 A file of cases goes in, a line of JSON a case comes out, written as soon as the case is over. The
-process that is started watches; others, one a GPU, make the weights and run. One that says nothing
-for longer than the limit is ended, its case noted, and the next case begun in fresh processes.
+process that is started watches; others, one a GPU, make the weights and run. After a case that
+dies, or takes longer than the limit, the next one begins in fresh processes.
 """
 
 import gc
 import json
-import os
 import re
-import signal
-import socket
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -28,11 +23,14 @@ from topology.base import InputError
 from topology.base.values import dataclass
 from validate.engines import diffusers_models as models
 from validate.engines import files
+from validate.launch import TimeLimits, begin, find_place, launch
+from validate.plans.system import children
 
 NEEDS: Final = {
     "torch": "pip install 'torch>=2.6,<3'",
     "diffusers": "pip install 'diffusers>=0.42,<1'",
 }
+WORKER: Final = ("-m", "validate.engines.diffusers_worker")
 BAD_INPUT: Final = 2
 _BUDGET: Final = 1.5  # seconds of repeats
 _PLANS: Final = ("single", "ulysses", "ring", "tp")
@@ -296,87 +294,46 @@ def _machine(device: Any) -> str:  # noqa: ANN401
     )
 
 
-def run_rank(cases: list[Forward], rows: Path) -> None:
+def run_rank(cases: list[Forward], rows: Path, limit: float) -> None:
     """Run cases on this process's GPU, and let rank 0 append the rows."""
     import torch  # noqa: PLC0415  # an optional package
     import torch.distributed as dist  # noqa: PLC0415
 
-    told = files.environment()
-    rank, ranks = int(told.get("RANK", "0")), int(told.get("WORLD_SIZE", "1"))
+    place = find_place(files.environment())
+    progress = begin(place)
     on_gpu = torch.cuda.is_available()
-    place = int(told.get("LOCAL_RANK", "0"))
-    device = torch.device("cuda", place) if on_gpu else torch.device("cpu")
+    device = torch.device("cuda", place.local) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    if ranks > 1:
+    if place.world > 1:
         dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
-    machine = f"{ranks} x {_machine(device)}"
+    machine = f"{place.world} x {_machine(device)}"
     for case in cases:
+        progress.phase(f"{case.model} {case.plan} {case.mode}", limit)
         row = measure(case, device, machine)
-        if rank == 0:
+        if place.rank == 0:
             files.append(rows, json.dumps(row, separators=(",", ":")))
-    if ranks > 1:
+    progress.end()
+    if place.world > 1:
         dist.destroy_process_group()
 
 
 def supervise(cases: list[Forward], rows: Path, *, ranks: int, limit: float) -> None:
     """Run cases in processes of their own, and begin anew after one that hangs or dies."""
-    left = cases
+    left, path = cases, rows.with_suffix(".left.json")
+    words = [sys.executable, *WORKER, str(path), str(rows), "--inside", "--limit", str(limit)]
     while left:
         before = files.lines(rows)
-        with _started(left, rows, ranks) as processes:
-            reason = _watched(processes, rows, limit)
+        files.write(path, json.dumps([asdict(case) for case in left]))
+        limits, logs = TimeLimits(start_s=limit, phase_s=limit), rows.with_suffix(".logs")
+        ended = launch(ranks, words, limits=limits, env=children(), log_dir=logs, tell=files.tell)
+        files.remove(path)
         done = files.lines(rows) - before
         if done < len(left):
-            row = {"case": left[done].to_dict(), "status": "failed", "note": reason}
+            row = {"case": left[done].to_dict(), "status": "failed", "note": ended.message}
             files.append(rows, json.dumps(row, separators=(",", ":")))
             done += 1
         left = left[done:]
-
-
-@contextmanager
-def _started(
-    cases: list[Forward], rows: Path, ranks: int
-) -> Iterator[list[subprocess.Popen[bytes]]]:
-    text = json.dumps([asdict(case) for case in cases])
-    path = rows.with_suffix(".left.json")
-    files.write(path, text)
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        port = str(door.getsockname()[1])
-    usual = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
-    command = [sys.executable, "-m", __spec__.name, str(path), str(rows), "--inside"]
-    processes = [
-        subprocess.Popen(  # noqa: S603  # this very module
-            command,
-            env=files.environment(**usual, RANK=str(rank), LOCAL_RANK=str(rank)),
-            start_new_session=True,
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        files.remove(path)
-
-
-def _watched(processes: list[subprocess.Popen[bytes]], rows: Path, limit: float) -> str:
-    """Wait for the end or for too long a silence, and say which it was."""
-    seen, since = files.lines(rows), time.monotonic()
-    while any(process.poll() is None for process in processes):
-        time.sleep(0.2)
-        if files.lines(rows) > seen:
-            seen, since = files.lines(rows), time.monotonic()
-        if time.monotonic() - since > limit:
-            return f"no answer within {limit:g} s"
-        dead = [process.returncode for process in processes if process.poll() not in (None, 0)]
-        if dead:
-            return f"a process ended with exit code {dead[0]}"
-    return f"the processes ended with exit codes {[process.returncode for process in processes]}"
 
 
 def main() -> int:
@@ -401,10 +358,10 @@ def _run() -> None:
         if find_spec(package) is None:
             raise InputError(f"{package}: got none, wanted it: {install}")
     if asked.inside or "RANK" in files.environment():
-        run_rank(cases, asked.rows)
+        run_rank(cases, asked.rows, asked.limit)
         return
     for ranks in sorted({case.ranks for case in cases}):
-        group = [replace(case) for case in cases if case.ranks == ranks]
+        group = [case for case in cases if case.ranks == ranks]
         supervise(group, asked.rows, ranks=ranks, limit=asked.limit)
 
 

@@ -201,8 +201,11 @@ def _started(rank: Seen) -> tuple[int, int]:
 
 
 def _late(ranks: Sequence[Seen], running: Sequence[Seen], overdue: Seen) -> LaunchResult:
-    """Name the rank that holds up the others: the one that has started the fewest operations."""
-    slowest = min(running, key=_started)
+    """Name the rank that holds up the others: the one that has started the fewest operations.
+
+    Of several it is the one whose time is over.
+    """
+    slowest = min(running, key=lambda rank: (rank.beat.count, rank is not overdue))
     beat = slowest.beat
     limit = overdue.beat.deadline - overdue.beat.since
     if beat.phase.startswith("rendezvous"):

@@ -1,7 +1,7 @@
 """What is run and timed: a model at a size, under a plan, in a way to launch it."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Final, Literal, get_args
 
@@ -226,14 +226,3 @@ def bench_sizes(scenario: Scenario) -> BenchSizes:
     prompt = int(scenario.workload.length(scenario.model.streams[0].name))
     chunk = max(SMALLEST_CHUNK, int(scenario.workload.batch) * prompt)
     return BenchSizes(prompt=prompt, longest=prompt + STEPS + 1, chunk=chunk)
-
-
-def cross(subjects: Iterable[Case], plans: Iterable[str], modes: Iterable[Mode]) -> list[Case]:
-    """Every subject under every plan, launched in every way; plan by plan."""
-    plans, modes = list(plans), list(modes)
-    return [
-        replace(subject, plan=plan, mode=mode)
-        for subject in subjects
-        for plan in plans
-        for mode in modes
-    ]

@@ -1,9 +1,7 @@
 """Cases of diffusers are read strictly, and one that hangs or dies costs nothing but itself."""
 
 import json
-import subprocess
 import sys
-from contextlib import contextmanager
 
 import pytest
 
@@ -73,38 +71,35 @@ def test_a_run_that_cannot_start_is_a_line(
     assert not rows.exists()
 
 
+PLAYED = """
+import json, os, sys, time
+from validate.launch import begin, find_place
+
+cases, rows = sys.argv[1:3]
+progress = begin(find_place(os.environ))
+for case in json.loads(open(cases).read()):
+    progress.phase(case["model"], 1.5 if case["model"] == "two" else 600)
+    if case["model"] == "two":
+        time.sleep(600)
+    if case["model"] == "three":
+        sys.exit(3)
+    with open(rows, "a") as file:
+        file.write(json.dumps({"case": case}) + "\\n")
+"""
+
+
 def test_after_a_case_that_hangs_and_one_that_dies_the_others_run(tmp_path, monkeypatch) -> None:
     rows = tmp_path / "rows.jsonl"
-    plays = iter(("answer; hang", "die", "answer"))
-    script = (
-        "import sys, time\n"
-        "path, play, name = sys.argv[1:]\n"
-        "if 'answer' in play: open(path, 'a').write('{\"case\": \"%s\"}\\n' % name)\n"
-        "if 'hang' in play: time.sleep(60)\n"
-        "if play == 'die': sys.exit(3)\n"
-    )
-
-    @contextmanager
-    def started(cases, path, ranks):
-        assert ranks == 1
-        play = next(plays)
-        command = [sys.executable, "-c", script, str(path), play, cases[0].model]
-        process = subprocess.Popen(command)
-        try:
-            yield [process]
-        finally:
-            process.kill()
-            process.wait()
-
-    monkeypatch.setattr(worker, "_started", started)
+    monkeypatch.setattr(worker, "WORKER", ("-c", PLAYED))
     cases = [Forward(model=name, height=64, width=64) for name in ("one", "two", "three", "four")]
-    supervise(cases, rows, ranks=1, limit=1.5)
+
+    supervise(cases, rows, ranks=1, limit=600)
+
     notes = [json.loads(line) for line in files.read(rows).splitlines()]
-    assert [note["case"] for note in (notes[0], notes[3])] == ["one", "four"]
-    assert notes[1]["note"] == "no answer within 1.5 s"
-    assert notes[1]["case"]["model"] == "two"
-    assert notes[2]["note"].startswith("a process ended with exit code 3")
-    assert notes[2]["case"]["model"] == "three"
+    assert [note["case"]["model"] for note in notes] == ["one", "two", "three", "four"]
+    assert notes[1]["note"].startswith("rank 0: late in two, after 2 s")
+    assert notes[2]["note"].startswith("rank 0: ended with code 3 in three")
+    assert not rows.with_suffix(".left.json").exists()
 
 
 @pytest.mark.filterwarnings("ignore")
