@@ -439,8 +439,6 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
 ) -> CollectiveTable:
     """Price a collective over a range of sizes.
 
-    Parameters
-    ----------
     subset : a machine to take the GPUs from instead of catalogue hardware.
     profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
     here : `subset` is the machine this runs on, which may have a profile of its own.
@@ -472,8 +470,6 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
 def side_by_side(op: str, sizes: str, algorithms: Sequence[str], **how: Any) -> SideBySide:  # noqa: ANN401  # as `table`
     """Price a collective over a range of sizes by several algorithms.
 
-    Parameters
-    ----------
     how : keywords of `table`.
 
     Raises `InputError` if a name, a number or a size cannot be right, or an algorithm is named

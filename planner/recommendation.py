@@ -195,8 +195,6 @@ def recommend_plans(
 ) -> Recommendation:
     """Compare what may run a request, search all plans as the best does, and say how and why.
 
-    Parameters
-    ----------
     shared : with answers for the same model and number of GPUs of other kinds; it is added to.
     simulated : so many of the first plans are ranked again, by events.
     """
@@ -305,10 +303,8 @@ def lines_of(scenario: Scenario, estimate: PlanEstimate) -> tuple[Launch, ...]:
 def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
     """Estimate the one plan that was asked for.
 
-    Raises
-    ------
-    IllegalPlanError
-        If it cannot run or does not fit: the reason, and the nearest plans that can.
+    Raises `IllegalPlanError` if it cannot run or does not fit: the reason, and the nearest plans
+    that can.
     """
     gpus, loaded = scenario.request.gpus, scenario.request.loaded
     if not loaded:

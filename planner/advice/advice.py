@@ -57,8 +57,6 @@ def advice(
 ) -> Iterator[str]:
     """Yield sentences about a ranking, the most useful first.
 
-    Parameters
-    ----------
     runnable : of the plans that what was chosen can run; `refused` are others that fit.
     lead : the one to run. instead : other requests that run.
     """

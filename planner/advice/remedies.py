@@ -87,8 +87,6 @@ def ways(
 ) -> list[Way]:
     """List what would make a model fit: other settings, smaller requests, more GPUs.
 
-    Parameters
-    ----------
     short : every legal split of the GPUs that were asked for, none of which fits.
     plan : the split that was asked for, to stay near it; the best are taken where there is none.
     more : so many numbers of more GPUs, where a split fits.
@@ -103,8 +101,6 @@ def alternatives(
 ) -> Iterator[Alternative]:
     """Yield other requests that run, where this one does not, or slower for want of memory.
 
-    Parameters
-    ----------
     scenario : as asked, whose engine may be open. ranking : of its plans. lead : the one to run.
     """
     short, enough = short_of(ranking), inf if lead is None else (1 - TIE) * lead.latency_s
@@ -136,8 +132,6 @@ def would_fit(
 ) -> str:
     """Say what would make a model fit, in words; see `ways`.
 
-    Parameters
-    ----------
     known : requests that are known to run, which are named alone.
     """
     named = [(other.run.scenario, other.run.estimate.plan) for other in known if other.run.estimate]
@@ -201,8 +195,6 @@ def _first(
 ) -> Iterator[Way]:
     """Yield the first change under which a split fits, with the fastest of the first that do.
 
-    Parameters
-    ----------
     tried : so many that fit are compared; the first is taken where it is one.
     """
     for other in changed:
@@ -310,8 +302,6 @@ def _largest(scenario: Scenario, plan: Plan, name: str, values: range) -> int | 
 def _more(scenario: Scenario, *, legal: bool) -> Iterator[Way]:
     """Yield the best plan of each number of GPUs on which one fits, the next one first.
 
-    Parameters
-    ----------
     legal : whether the GPUs that were asked for have plans that are legal; else fewer may do too.
     """
     gpus_asked = scenario.request.gpus

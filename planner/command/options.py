@@ -331,10 +331,7 @@ def add_output(
 def settle_format(options: argparse.Namespace) -> None:
     """Take the format that the ending of ``--output`` says, where it says one.
 
-    Raises
-    ------
-    InputError
-        If the answer has no such format, or another one is asked for.
+    Raises `InputError` if the answer has no such format, or another one is asked for.
     """
     if "formats" not in options:
         return

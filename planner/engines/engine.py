@@ -315,10 +315,8 @@ def load_engines(files: Mapping[str, Table]) -> Engines:
 
     A table of ``[versions]`` says what an older version has in place of the newest one.
 
-    Raises
-    ------
-    CatalogueError
-        If a key is none of the fields of its table, or one that is needed is missing.
+    Raises `CatalogueError` if a key is none of the fields of its table, or one that is needed is
+    missing.
     """
     tables = {name: list(_versions(table)) for name, table in files.items()}
     newest = {name: rows[0] for name, rows in tables.items()}

@@ -18,10 +18,7 @@ _PART: Final = re.compile(r"[0-9]{1,9}")
 def read_fields(kind: Callable[..., Value], where: str, table: Table) -> Value:
     """Read a dataclass from a table; a field of a quantity says its unit in its metadata.
 
-    Raises
-    ------
-    CatalogueError
-        If a key is no field, or a field that has no default is missing.
+    Raises `CatalogueError` if a key is no field, or a field that has no default is missing.
     """
     if not isinstance(table, Mapping):
         raise CatalogueError(f"{where}: expected a table, got {str(table)[:40]!r}")

@@ -31,10 +31,7 @@ def engines(folder: Traversable = ENGINES) -> Engines:
 def find_engine(text: str) -> Engine:
     """Look up an engine by name or title, behind which a version may stand.
 
-    Raises
-    ------
-    InputError
-        If there is no engine of that name, or no version of it that is known.
+    Raises `InputError` if there is no engine of that name, or no version of it that is known.
 
     >>> find_engine("vLLM-Omni").name
     'vllm-omni'
@@ -60,10 +57,7 @@ def _at(text: str, versions: Sequence[Engine]) -> Engine:
 def engine_name(text: str) -> str:
     """Give the name of the engine that is meant, the executor of ``planner validate`` included.
 
-    Raises
-    ------
-    InputError
-        If there is no engine of that name and version.
+    Raises `InputError` if there is no engine of that name and version.
 
     >>> engine_name("vLLM-Omni"), engine_name("planner")
     ('vllm-omni', 'planner')

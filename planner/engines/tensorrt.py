@@ -80,10 +80,7 @@ class Allowed:
     def running(self, version: str) -> Version:
         """Read the version that a request names; the newest where it names none.
 
-        Raises
-        ------
-        InputError
-            If there is no such version.
+        Raises `InputError` if there is no such version.
 
         >>> from planner.engines.tables import allowed
         >>> dotted(allowed().running("11.2.1.2"))
@@ -135,14 +132,9 @@ class Allowed:
     ) -> Iterator[str]:
         """Yield what keeps TensorRT from running a plan, one clause each; nothing where it can.
 
-        Parameters
-        ----------
         version : such as ``11.2.1.2``; the newest known where left out.
 
-        Raises
-        ------
-        InputError
-            If there is no such version.
+        Raises `InputError` if there is no such version.
         """
         runs = self.running(version)
         yield from self.messages(plan)

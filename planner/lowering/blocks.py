@@ -381,8 +381,6 @@ def _store(work: RankWork, layer: Block, begun: Projected) -> Emits[None]:
 def _append(work: RankWork, layer: Block, begun: Projected, part: str = "") -> Emits[list[Entry]]:
     """Put new keys and values behind those kept; only the new rows are written.
 
-    Parameters
-    ----------
     part : of the cache, for some of the sequences.
     """
     query, both = yield from _views(work, begun)

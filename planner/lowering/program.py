@@ -46,8 +46,6 @@ def lower(
 ) -> Program:
     """Write down what one rank does.
 
-    Parameters
-    ----------
     plan : legal for this model and request (see `planner.search.plans.objections`).
     stage : of the pipeline; the heaviest one where it is left out.
     ordered : layers follow one another as in the model, to be run; else all of a kind are taken
@@ -141,8 +139,6 @@ def lower_steps(
 ) -> Program:
     """Write down steps of an engine, one after another: what each runs of which sequences.
 
-    Parameters
-    ----------
     plan : of tensor and pipeline parallelism; replicas are engines of their own.
     steps : chunks of each; those of one name continue the same sequences.
     place : of the pipeline. ordered : layers follow one another as in the model, as in `lower`.

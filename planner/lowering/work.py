@@ -90,8 +90,6 @@ class RankWork:
     ) -> Weight:
         """Name a layer's matrix and its cut over the ranks that share the layer.
 
-        Parameters
-        ----------
         part : of a layer, of which a checkpoint may keep some in 16 bits.
         """
         return Weight(
@@ -113,8 +111,6 @@ class RankWork:
     ) -> Weight:
         """Name the matrices of all experts, which are spread over more ranks than a layer's cut.
 
-        Parameters
-        ----------
         sides : rows and columns of each.
         """
         share, (rows, columns) = self.share, sides
@@ -141,8 +137,6 @@ class RankWork:
     def kept(self, tower: Tower, layer: str, rows: Size, stream: str = "") -> Tensor:
         """Name what a layer keeps here of a stream's rows, ``[batch, rows, as Tower.kept says]``.
 
-        Parameters
-        ----------
         stream : whose rows they are, where it is not the tower's first.
         """
         shape = (self.share.batch, rows, tower.kept(self.share.tensor).row)

@@ -115,8 +115,6 @@ def _repositories() -> dict[str, Repository]:
 def catalogued(name: str, repository: str = "") -> Model:
     """Read a catalogue entry: its configuration through its reader, and its usual request.
 
-    Parameters
-    ----------
     repository : of the weights, which may be quantised ones; the usual one where it names none.
     """
     entry = _entry(name)

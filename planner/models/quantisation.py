@@ -122,10 +122,7 @@ class _Scheme:
 def read_quantisation(fields: Fields, layers: int) -> Quantisation | None:
     """Read a ``quantization_config``; None of one that says nothing of weights.
 
-    Raises
-    ------
-    InputError
-        If it is of a method or a number of bits that is not known here.
+    Raises `InputError` if it is of a method or a number of bits that is not known here.
     """
     method = fields.text("quant_method", default="").lower()
     if not method and not fields.has("bits", "quant_algo", "config_groups"):

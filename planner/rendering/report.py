@@ -41,8 +41,6 @@ FRONTIER: Final = "TPOT against tokens/s a GPU: what no other plan and concurren
 def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) -> Parts:
     """Say everything that ``planner recommend`` prints as a table.
 
-    Parameters
-    ----------
     top : plans to show. rejected : whether to say why others were rejected.
     """
     scenario, lead = answer.scenario, answer.lead

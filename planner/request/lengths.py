@@ -83,10 +83,8 @@ def lengths_in(rows: Iterable[tuple[int, int, float]]) -> Lengths:
 def read_requests(request: Request) -> tuple[Lengths | None, Trace]:
     """Read the histogram or the trace of a request; None and nothing where it has neither.
 
-    Raises
-    ------
-    InputError
-        If a file cannot be read, a number cannot be right, or a mean beside it is another.
+    Raises `InputError` if a file cannot be read, a number cannot be right, or a mean beside it is
+    another.
     """
     trace: Trace = ()
     if request.arrivals:
@@ -218,8 +216,6 @@ def traced(trace: Trace, pace: float = 1.0) -> Load:
 def poisson(lengths: Lengths, rate: float, requests: int, burst: float = 1.0) -> Load:
     """Let requests come at random, `rate` a second on average.
 
-    Parameters
-    ----------
     burst : squared variation of the gaps between them: 1 for a Poisson process, more for bursts.
     """
     prompts, outputs = lengths.draw(requests)

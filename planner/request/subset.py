@@ -77,10 +77,7 @@ class Subset:
     def on(self, gpus: int, nodes: int = 0) -> "Subset":
         """Take `gpus` of the machine's GPUs, the best that it has.
 
-        Raises
-        ------
-        TopologyError
-            If it has fewer, or hosts would hold unequal shares.
+        Raises `TopologyError` if it has fewer, or hosts would hold unequal shares.
         """
         if gpus == self.gpus and nodes in (0, self.hosts):
             return self
@@ -104,10 +101,7 @@ class Subset:
     def ruling(self, precision: str) -> Hardware:
         """Describe the GPU that all others wait for, with the least memory of any.
 
-        Raises
-        ------
-        InputError
-            If one has no tensor cores for the precision.
+        Raises `InputError` if one has no tensor cores for the precision.
         """
         kinds = {_kind(gpu): gpu for gpu in self.chosen}
         slowest = min(
@@ -190,8 +184,6 @@ class Subset:
 def profile_on(machine: Machine, hardware: str, named: str) -> Profile | None:
     """Take the profile that was asked for, the machine's own, or the one that ships.
 
-    Parameters
-    ----------
     machine : this very one, as it was found. hardware : the catalogue name of its GPUs.
     """
     products = {gpu.product for gpu in machine.gpus}
@@ -213,17 +205,12 @@ def read_machine(
 ) -> Subset:
     """Read the machine of a request, or look at the one this runs on.
 
-    Parameters
-    ----------
     source : path or text of a topology, or a machine that was read. hardware : kind of its GPUs
         where the text does not say.
     nodes : copies of it, where it is one host; 0 for as many as it has.
     links : of it that are altered, as `topology.machine.altered` takes them.
 
-    Raises
-    ------
-    InputError
-        If it cannot be read, has no GPU, or does not name the kind of its GPUs.
+    Raises `InputError` if it cannot be read, has no GPU, or does not name the kind of its GPUs.
     """
     if source and detect:
         raise InputError("detect: got a topology too, wanted one of the two")
@@ -242,8 +229,6 @@ def read_machine(
 def usual_machine(hardware: str, gpus: int, nodes: int, links: Mapping[str, float]) -> Subset:
     """Take the usual machine of catalogue hardware, with links of its own.
 
-    Parameters
-    ----------
     nodes : that the GPUs are on; 0 for as few as hold them.
     """
     kind = find_hardware(hardware)

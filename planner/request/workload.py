@@ -167,8 +167,6 @@ class Habits:
     def ways(self, model: "Model", fabric: Fabric | None, device: Device) -> tuple[TokenWay, ...]:
         """List the ways to experts that are taken for a model, each up to its tokens a rank.
 
-        Parameters
-        ----------
         fabric : over whose ranks the experts are spread; None where they are not.
         """
         if fabric is None or fabric.ranks == 1 or not model.has_experts:

@@ -84,8 +84,6 @@ def _shards(scenario: Scenario, plan: Plan) -> Iterator[str]:
 def refusals(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Refusal, ...]:
     """Return those of the plans that cannot be run, each with the nearest that can.
 
-    Parameters
-    ----------
     plans : best first.
     """
     reasons = {plan: refusal(scenario, plan) for plan in plans}
@@ -343,10 +341,7 @@ def instead(scenario: Scenario, plan: Plan, refuses: Callable[[Plan], str]) -> s
 def check_tensorrt(scenario: Scenario, plan: Plan) -> None:
     """Refuse a plan that TensorRT cannot run.
 
-    Raises
-    ------
-    IllegalPlanError
-        With the reasons, and the plans most like it that TensorRT runs.
+    Raises `IllegalPlanError` with the reasons, and the plans most like it that TensorRT runs.
     """
     reason = tensorrt_refusal(scenario, plan)
     if reason:

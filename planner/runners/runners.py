@@ -85,10 +85,7 @@ def runners(scenario: Scenario) -> Iterator[Scenario]:
     that `planner export` writes serves no language model. A runtime that no engine has is that of
     ``planner validate``.
 
-    Raises
-    ------
-    InputError
-        If an engine that is named has not the runtime that is.
+    Raises `InputError` if an engine that is named has not the runtime that is.
     """
     asked = scenario.request
     if asked.runtime:
@@ -200,8 +197,6 @@ def _likely(
 ) -> Iterator[Outcome]:
     """Judge plans while they may be the best.
 
-    Parameters
-    ----------
     bounds : the same plans, none of them worse than it will be here.
     """
     request = scenario.request
@@ -258,8 +253,6 @@ def why_none(scenario: Scenario, outcomes: Iterable[Outcome]) -> str:
 def closest(short: Iterable[Rejected]) -> str:
     """Say which plan lacks the least memory, and how much.
 
-    Parameters
-    ----------
     short : plans that do not fit, at least one.
     """
     least = min(short, key=lambda row: row.short.memory_bytes if row.short else 0.0)

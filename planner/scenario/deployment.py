@@ -60,10 +60,7 @@ class Deployment:
     def on(self, gpus: int) -> "Deployment":
         """Take another number of GPUs: the best of a machine, or as many on each host.
 
-        Raises
-        ------
-        TopologyError
-            If the machine has fewer, or its hosts would hold unequal shares.
+        Raises `TopologyError` if the machine has fewer, or its hosts would hold unequal shares.
 
         Examples
         --------
@@ -184,11 +181,8 @@ def usual_precision(model: Model, request: Request) -> Precision:
 def deployment_of(request: Request, model: Model) -> Deployment:
     """Look up what a request of a model is run on and with.
 
-    Raises
-    ------
-    InputError
-        If a name is unknown, the device has no tensor cores for the precision, or the profile
-        is none of this hardware.
+    Raises `InputError` if a name is unknown, the device has no tensor cores for the precision, or
+    the profile is none of this hardware.
     """
     read_algorithm(request.algorithm)
     precision = request.precision or "bf16"
@@ -276,10 +270,7 @@ def machine_of(request: Request) -> "Subset | None":
 
     Of catalogue hardware with links of its own it is the usual one.
 
-    Raises
-    ------
-    InputError
-        If the machine cannot be read, or contradicts the request.
+    Raises `InputError` if the machine cannot be read, or contradicts the request.
     """
     if not request.brings_machine and not request.links:
         return None

@@ -16,10 +16,7 @@ OWN: Final = "mtp"
 def speculation_of(model: Model, request: Request) -> Speculation | None:
     """Find the draft of a request, with the usual acceptance where none is said; None without.
 
-    Raises
-    ------
-    InputError
-        If there is no such draft, or it writes other tokens than the model.
+    Raises `InputError` if there is no such draft, or it writes other tokens than the model.
     """
     if request.speculative is None:
         return None

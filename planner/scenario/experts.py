@@ -16,10 +16,7 @@ LAW: Final = re.compile("balanced|uniform|power_law.*")
 def with_copies(model: Model, copies: int) -> Model:
     """Give each layer of experts so many copies of popular ones.
 
-    Raises
-    ------
-    InputError
-        If a model without experts is to have some.
+    Raises `InputError` if a model without experts is to have some.
     """
     if not copies:
         return model
@@ -40,10 +37,8 @@ def with_copies(model: Model, copies: int) -> Model:
 def distribution_of(request: Request, model: Model) -> Distribution:
     """Read how tokens choose their experts: by a law, or the tokens that each was seen to take.
 
-    Raises
-    ------
-    InputError
-        If there is no such law or file, the model has no experts, or not as many as were seen.
+    Raises `InputError` if there is no such law or file, the model has no experts, or not as many as
+    were seen.
     """
     given = request.expert_distribution
     if not given:

@@ -122,14 +122,9 @@ class Scenario:
 def resolve(request: Request, *, several: bool = False) -> Scenario:
     """Look up the model and the hardware of a request, and turn its sizes into tokens.
 
-    Parameters
-    ----------
     several : whether the request may name several engines, of which the scenario has the first.
 
-    Raises
-    ------
-    InputError
-        If a name is unknown, or a size or an engine does not suit the model.
+    Raises `InputError` if a name is unknown, or a size or an engine does not suit the model.
     """
     if len(request.engines) > 1 and not several:
         raise InputError(
@@ -196,10 +191,8 @@ def workload_of(
 
     found : how long a language model's requests are, whose means are taken.
 
-    Raises
-    ------
-    InputError
-        If a size is one that the kind of model does not have, or that the model cannot take.
+    Raises `InputError` if a size is one that the kind of model does not have, or that the model
+    cannot take.
     """
     _check_kind(model, request)
     if model.kind == "decoder":

@@ -43,8 +43,6 @@ class Pool:
 def pool_of(scenario: Scenario, plan: Plan, ways: Scheduling, longest: int) -> Pool:
     """Find the room that one engine has for keys and values.
 
-    Parameters
-    ----------
     longest : tokens of a request, prompt and answer; sliding windows keep fewer of each.
     """
     model, stream = scenario.model, scenario.model.streams[0].name
@@ -104,8 +102,6 @@ class Transfer:
     def after(self, prompt: int, last: int) -> float:
         """Seconds from the end of a prompt to all of it being there.
 
-        Parameters
-        ----------
         last : tokens that the last step of the prompt ran; those before have been sent beside it
             where the engine sends step by step.
         """
@@ -116,8 +112,6 @@ class Transfer:
 def transfer_of(scenario: Scenario, pools: TwoPools, longest: int) -> Transfer:
     """Price the way of keys and values between the workers of two pools.
 
-    Parameters
-    ----------
     longest : tokens of a prompt.
     """
     prompts = sorted({max(2, round(part * longest)) for part in NODES})

@@ -130,14 +130,9 @@ def join(scenario: Scenario, pools: TwoPools, prefill: Served, decode: Served) -
 def estimate_pools(scenario: Scenario) -> PlanEstimate:
     """Estimate the two pools that a request names.
 
-    Raises
-    ------
-    InputError
-        If their GPUs are not those of the request.
-    IllegalPlanError
-        If the workers of one cannot run or do not fit, or cannot serve the load.
-    OverloadedError
-        If more requests come than they serve.
+    Raises `InputError` if their GPUs are not those of the request, or `IllegalPlanError` if the
+    workers of one cannot run or do not fit, or cannot serve the load, or `OverloadedError` if more
+    requests come than they serve.
     """
     request, pools = scenario.request, parse_pools(scenario.request)
     if request.gpus != pools.gpus:
@@ -190,10 +185,7 @@ def with_serving(ready: Paired, estimate: PlanEstimate, serving: Serving) -> Pla
 def alone(scenario: Scenario, ready: Paired) -> PlanEstimate:
     """Estimate one request that has both pools to itself.
 
-    Raises
-    ------
-    IllegalPlanError
-        If the workers of one pool cannot run or do not fit.
+    Raises `IllegalPlanError` if the workers of one pool cannot run or do not fit.
     """
     pools = ready.pools
     kept, bare = (

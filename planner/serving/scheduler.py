@@ -101,8 +101,6 @@ class Batch:
 class Queue:
     """An engine with its cache and the requests that wait for it.
 
-    Parameters
-    ----------
     prefix : share of each prompt that it has already.
     gain : tokens that a sequence grows by in a step, more than one where they are drafted; what it
         has left to write is counted in steps then.

@@ -159,8 +159,6 @@ class Served:
     ) -> Serving:
         """Say what clients saw of the requests that were followed.
 
-        Parameters
-        ----------
         runs : of some engines. weights : requests that each one stands for, in the order of the
             trails. concurrency : on all engines; where left out that of `rate`, by Little's law.
         """
@@ -276,10 +274,8 @@ def check_context(model: Model, lengths: Lengths) -> None:
 def under_load(scenario: Scenario, plan: Plan) -> Serving | str:
     """Serve the load that a request asks for with a plan, or say why it cannot.
 
-    Raises
-    ------
-    InputError
-        If requests are longer than the model takes, or the file of arrivals cannot be right.
+    Raises `InputError` if requests are longer than the model takes, or the file of arrivals cannot
+    be right.
     """
     request = scenario.request
     lengths = lengths_of(scenario)
@@ -302,12 +298,8 @@ def serve(scenario: Scenario, ready: Served) -> Serving:
 def with_load(scenario: Scenario, estimate: PlanEstimate) -> PlanEstimate:
     """Add to an estimate what clients see at the load that is asked for.
 
-    Raises
-    ------
-    IllegalPlanError
-        If the plan cannot serve it.
-    OverloadedError
-        If more requests come than it serves.
+    Raises `IllegalPlanError` if the plan cannot serve it, or `OverloadedError` if more requests
+    come than it serves.
     """
     serving = under_load(scenario, estimate.plan)
     if isinstance(serving, str):

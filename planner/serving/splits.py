@@ -85,14 +85,9 @@ class Split:
 def best_splits(scenario: Scenario, ranking: Ranking) -> Splits:
     """Find the best splits of all GPUs that a request names.
 
-    Parameters
-    ----------
     ranking : plans that can be run, of every number of GPUs.
 
-    Raises
-    ------
-    InputError
-        If there is one GPU.
+    Raises `InputError` if there is one GPU.
     """
     gpus, ways = scenario.request.gpus, scenario.deployment.disaggregation
     if gpus < 2:

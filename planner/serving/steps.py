@@ -90,8 +90,6 @@ def step_prices(
 ) -> StepPrices:
     """Price the steps of one engine of a plan, at each place of its pipeline.
 
-    Parameters
-    ----------
     tokens : of prompts in a step, at most. prompt : of a request, on average. longest : context.
     rows : sequences that decode, at most.
     """

@@ -149,8 +149,6 @@ def partial_attention(
 ) -> Emits[tuple[Tensor, Tensor]]:
     """Emit attention to the keys of one rank, with the log-sum-exp that a merge needs.
 
-    Parameters
-    ----------
     turn : an axis, and how many steps along it the keys came; or the queries, where it `asks`.
     """
     (both,), step = keys.tensors, turn[1]

@@ -26,11 +26,8 @@ Executor = Callable[[Sequence[Portion]], Iterator[Done]]
 def executor_of(name: str, scheduler: str = "") -> Executor:
     """Find the executor that runs the portions of a sweep.
 
-    Raises
-    ------
-    InputError
-        If there is none of that name, or a scheduler is named for one that has none, or the other
-        way round.
+    Raises `InputError` if there is none of that name, or a scheduler is named for one that has
+    none, or the other way round.
     """
     if name not in EXECUTORS:
         raise unknown("executor", name, EXECUTORS)
@@ -81,14 +78,10 @@ def _largest_first(portions: Sequence[Portion]) -> list[Portion]:
 def dask(scheduler: str, patience_s: float = PATIENCE_S) -> Executor:
     """Make the executor of a Dask cluster, whose workers have this package too.
 
-    Parameters
-    ----------
     patience_s : seconds in which the scheduler has to answer.
 
-    Raises
-    ------
-    InputError
-        If dask.distributed is not installed, or no scheduler answers at the address in time.
+    Raises `InputError` if dask.distributed is not installed, or no scheduler answers at the address
+    in time.
     """
     try:
         distributed: Any = import_module("dask.distributed")

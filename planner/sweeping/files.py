@@ -27,10 +27,7 @@ def _said(path: Path) -> Iterator[None]:
 def write(path: Path, rows: bytes) -> None:
     """Write all rows.
 
-    Raises
-    ------
-    InputError
-        If they cannot be written.
+    Raises `InputError` if they cannot be written.
     """
     with _said(path):
         write_whole(path, rows)

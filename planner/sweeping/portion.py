@@ -26,11 +26,8 @@ STACKED = ("steps", "pixels", "frames", "line", "output_tokens")
 def rows_of(portion: Portion) -> list[Row]:
     """Answer the questions of a portion.
 
-    Raises
-    ------
-    InputError
-        If a name or a size cannot be right. Numbers of GPUs that some hardware cannot have are
-        rows with a reason.
+    Raises `InputError` if a name or a size cannot be right. Numbers of GPUs that some hardware
+    cannot have are rows with a reason.
     """
     sizes, programs = list(portion.sizes()), Programs()
     return [row for name in portion.asked.hardware for row in _on(portion, name, sizes, programs)]

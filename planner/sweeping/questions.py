@@ -45,10 +45,7 @@ class Questions:
     def __post_init__(self) -> None:
         """Refuse lists that are empty, and plans beside ``all`` or ``best``.
 
-        Raises
-        ------
-        InputError
-            Also if there are more questions than one sweep answers.
+        Raises `InputError` also if there are more questions than one sweep answers.
         """
         for name in ("models", "hardware", "gpus", "plans"):
             if not getattr(self, name) or "" in getattr(self, name):
@@ -121,15 +118,10 @@ def questions_of(
 ) -> Questions:
     """Read a sweep as a person or a program writes it.
 
-    Parameters
-    ----------
     models, hardware, plans : one or several; text may hold several with commas.
     options : of a request; `SIZES` among them may be several numbers.
 
-    Raises
-    ------
-    InputError
-        If a name, a number or a keyword cannot be right.
+    Raises `InputError` if a name, a number or a keyword cannot be right.
     """
     names = several("models", models)
     sizes = {name: options[name] for name in SIZES if options.get(name) is not None}
@@ -147,10 +139,8 @@ def questions_of(
 def read_numbers(name: str, text: str | int | Sequence[int]) -> tuple[int, ...]:
     """Read numbers with commas and ranges ``first:last`` or ``first:last:step``, ends included.
 
-    Raises
-    ------
-    InputError
-        If a part is none, a range is empty, or a number is not from 1 to the largest of its kind.
+    Raises `InputError` if a part is none, a range is empty, or a number is not from 1 to the
+    largest of its kind.
 
     >>> read_numbers("gpus", "1:4,8")
     (1, 2, 3, 4, 8)

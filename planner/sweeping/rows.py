@@ -41,10 +41,7 @@ class Rows(Sequence[Row]):
     def to_frame(self) -> Any:  # noqa: ANN401  # of whichever package is there
         """Return a data frame of pandas, or of polars where there is no pandas.
 
-        Raises
-        ------
-        InputError
-            If neither is installed.
+        Raises `InputError` if neither is installed.
         """
         return as_frame(self.rows)
 
@@ -87,10 +84,7 @@ def _question(row: Row) -> str:
 def writer_of(output: str) -> Callable[[Sequence[Mapping[str, object]]], bytes]:
     """Find what writes rows to a file, by its ending.
 
-    Raises
-    ------
-    InputError
-        If there is nothing for the ending, or pyarrow is missing.
+    Raises `InputError` if there is nothing for the ending, or pyarrow is missing.
     """
     ending = Path(output).suffix.lower()
     if ending == ".parquet":

@@ -22,10 +22,7 @@ Tell = Callable[[str], None]
 def run(asked: Questions, executor: Executor, tell: Tell) -> Rows:
     """Answer a sweep; nothing is kept of one that is stopped.
 
-    Raises
-    ------
-    InputError
-        If a name or a size cannot be right.
+    Raises `InputError` if a name or a size cannot be right.
     """
     check(asked)
     return _joined(asked, dict(_told(executor(asked.portions()), len(asked.portions()), tell)))
@@ -34,10 +31,8 @@ def run(asked: Questions, executor: Executor, tell: Tell) -> Rows:
 def run_kept(asked: Questions, executor: Executor, tell: Tell, folder: Path) -> Rows:
     """Answer a sweep, and keep every portion that is done in a folder, from which it can go on.
 
-    Raises
-    ------
-    InputError
-        If a name or a size cannot be right, or the folder is of another sweep, or in use by one.
+    Raises `InputError` if a name or a size cannot be right, or the folder is of another sweep, or
+    in use by one.
     """
     check(asked)
     done = taken_up(asked, folder)
@@ -54,10 +49,7 @@ def run_kept(asked: Questions, executor: Executor, tell: Tell, folder: Path) -> 
 def check(asked: Questions) -> None:
     """Look up every name and size of a sweep before the first portion starts.
 
-    Raises
-    ------
-    InputError
-        If one cannot be right.
+    Raises `InputError` if one cannot be right.
     """
     for portion in (portion for portion in asked.portions() if portion.gpus == asked.gpus[0]):
         for place, sizes in enumerate(portion.sizes()):

@@ -25,17 +25,10 @@ def load(modules: Sequence[str]) -> None:
 async def apart(function: Callable[[list[str]], R], words: list[str], limit_s: float) -> R:
     """Answer in a process of its own.
 
-    Parameters
-    ----------
     function : of a module, so that another process finds it; what it returns can be pickled.
     limit_s : seconds after which the process is ended.
 
-    Raises
-    ------
-    TimeoutError
-        If it has not answered by then.
-    EndedError
-        If it died.
+    Raises `TimeoutError` if it has not answered by then, or `EndedError` if it died.
     """
     here, there = _CONTEXT.Pipe(duplex=False)
     process = _CONTEXT.Process(target=_answer, args=(there, function, words), daemon=True)

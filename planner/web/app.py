@@ -77,8 +77,6 @@ class _Page:
 def app(ask: Ask, pages: Mapping[str, Groups], hosts: Sequence[str], at_once: int) -> Starlette:
     """Make the application.
 
-    Parameters
-    ----------
     pages : commands that have one, each with its fields.
     hosts : names that it is reached by; a page of another name cannot ask through a reader.
     at_once : questions that are answered at the same time.

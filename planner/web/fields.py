@@ -135,10 +135,7 @@ def fields_of(groups: Groups) -> dict[str, Field]:
 def words_of(page: str, groups: Groups, filled: Iterable[tuple[str, str]]) -> list[str]:
     """Write what was filled in as words of the command line; what is empty is left out.
 
-    Raises
-    ------
-    InputError
-        If there is no such field, one is there twice, or its text cannot be right.
+    Raises `InputError` if there is no such field, one is there twice, or its text cannot be right.
 
     >>> filled = ("model", "flux"), ("gpus", "8"), ("height", " ")
     >>> words_of("recommend", FORMS["recommend"], filled)

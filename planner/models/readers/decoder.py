@@ -126,10 +126,7 @@ class _Sizes:
 def read(fields: Fields) -> Model:
     """Read a decoder's config.json; one with other towers nests the language model's keys.
 
-    Raises
-    ------
-    InputError
-        If sizes are missing or absurd, or do not go together.
+    Raises `InputError` if sizes are missing or absurd, or do not go together.
     """
     language = language_of(fields)
     inner = language.text("model_type", default="")

@@ -59,10 +59,7 @@ class Mixer:
 def mixers_of(fields: Fields, kind: str, layers: int) -> tuple[Mixer, ...]:
     """Name the mixer of every layer.
 
-    Raises
-    ------
-    InputError
-        If a listed pattern has another length than the model, or an unknown entry.
+    Raises `InputError` if a listed pattern has another length than the model, or an unknown entry.
     """
     pattern = _pattern(fields, kind, layers)
     mixers = {name: mixer_of(fields, kind, name) for name in set(pattern)}
