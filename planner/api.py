@@ -4,11 +4,11 @@ Every result has ``to_dict()``, equal to what the command prints with ``--format
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import reduce, wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, ParamSpec, TypedDict, TypeVar, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypedDict, TypeVar, Unpack, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,6 @@ from topology.base import InputError, shown, unknown
 from topology.catalogue import Fabric, Precision, find_hardware
 
 if TYPE_CHECKING:
-    from costmodels.kernels.tables import KernelCalibration
     from planner.fleet.answers import Capacity
     from planner.fleet.demand import Spare
     from planner.simulation.simulation import Simulation
@@ -413,20 +412,13 @@ def dispatch(  # noqa: PLR0913  # a layer, its ranks, and how it is run
     size = token_bytes(wide, precision if phase == "dispatch" else "bf16")
     times = [
         Exchange(
-            phase=cast(Phase, phase), way=one, engine=engine, launch=read_launch(launch),
+            phase=cast(Phase, phase), way=name, engine=engine, launch=read_launch(launch),
             routing=routing_of(_distribution(distribution), many, chosen),
             fabric=fabric, device=device,
         ).time(sizes["tokens"], size)
-        for one in (ways_on(fabric, device) if way == "auto" else [way])
+        for name in (ways_on(fabric, device) if way == "auto" else [way])
     ]  # fmt: skip
-    return _least(times)
-
-
-def _least(times: Sequence[Number]) -> Number:
-    """Give the least of several times, at each of their sizes."""
-    least = times[0]
-    for time in times[1:]:
-        least = np.minimum(least, time)
+    least = reduce(np.minimum, times)
     return least if isinstance(least, np.ndarray) else float(least)
 
 
@@ -508,23 +500,9 @@ def matmul(  # noqa: PLR0913  # the contract's signature
     """
     from costmodels.kernels import matmul_time  # noqa: PLC0415
 
-    _check_names(hardware=hardware, precision=precision, profile=profile)
-    _check_how(engine=engine, sustained=sustained)
-    _check_precision(hardware, precision)
+    kernel = _kernel(hardware, precision, profile, engine, sustained=sustained)
     sizes = _sizes(m=m, n=n, k=k)
-    return cast(
-        Number,
-        matmul_time(
-            sizes["m"],
-            sizes["n"],
-            sizes["k"],
-            find_hardware(hardware).device,
-            precision=precision,
-            sustained=bool(sustained),
-            engine=engine,
-            calibration=_kernels(hardware, profile),
-        ),
-    )
+    return cast(Number, matmul_time(**{**kernel, **sizes}))
 
 
 @_public
@@ -568,28 +546,16 @@ def experts(  # noqa: PLR0913  # the contract's signature
     from costmodels.expert_routing import routing_of  # noqa: PLC0415
     from costmodels.kernels import experts_time  # noqa: PLC0415
 
-    _check_names(hardware=hardware, precision=precision, profile=profile)
-    _check_how(engine=engine, gated=gated, sustained=sustained)
-    _check_precision(hardware, precision)
+    kernel = _kernel(hardware, precision, profile, engine, gated=gated, sustained=sustained)
     sizes = _expert_sizes(tp, tokens=tokens, hidden=hidden, intermediate=intermediate)
     many, groups, chosen = _expert_counts(experts=experts, ep=ep, top_k=top_k)
-    time = experts_time(
-        **sizes,
-        routing=routing_of(_distribution(distribution), many, chosen),
-        device=find_hardware(hardware).device,
-        ep=groups,
-        precision=precision,
-        gated=bool(gated),
-        engine=engine,
-        sustained=bool(sustained),
-        calibration=_kernels(hardware, profile),
-    )
-    return cast(Number, time)
+    routing = routing_of(_distribution(distribution), many, chosen)
+    return cast(Number, experts_time(routing=routing, ep=groups, **{**kernel, **sizes}))
 
 
 def _expert_counts(**given: object) -> tuple[int, int, int]:
     """Return experts, groups of ranks that hold them, and those of a token."""
-    many, groups, chosen = (_counted(name, one, MOST_EXPERTS) for name, one in given.items())
+    many, groups, chosen = (_counted(name, count, MOST_EXPERTS) for name, count in given.items())
     if many % groups:
         raise InputError(f"{[*given][1]}: got {groups}, wanted a divisor of {many} experts")
     return many, groups, chosen
@@ -648,53 +614,50 @@ def attention(  # noqa: PLR0913  # the contract's signature
     """
     from costmodels.kernels import attention_time  # noqa: PLC0415
 
-    _check_names(hardware=hardware, precision=precision, kernel=kernel, profile=profile)
-    _check_how(engine=engine, causal=causal, sustained=sustained)
+    _check_names(kernel=kernel)
+    called = _kernel(hardware, precision, profile, engine, causal=causal, sustained=sustained)
     if kv_precision is not None:
         _check_names(kv_precision=kv_precision)
         if kv_precision not in KV_PRECISIONS:
             raise unknown("kv_precision", kv_precision, KV_PRECISIONS)
-    _check_precision(hardware, precision)
-    sizes = _attention_sizes(
-        kv_heads, heads=heads, queries=queries, keys=keys, head_dim=head_dim, batch=batch
+    shared = {} if kv_heads is None else {"kv_heads": kv_heads}
+    sizes = _sizes(
+        heads=heads, queries=queries, keys=keys, head_dim=head_dim, batch=batch, **shared
     )
-    time = attention_time(
-        **sizes,
-        device=find_hardware(hardware).device,
-        causal=bool(causal),
-        precision=precision,
-        kv_precision=kv_precision or precision,
-        window=0 if window is None else _counted("window", window, MOST),
-        kernel=kernel,
-        engine=engine,
-        mask="",
-        sustained=bool(sustained),
-        calibration=_kernels(hardware, profile),
-    )
-    return cast(Number, time)
+    if shared and np.any(sizes["heads"] % sizes["kv_heads"]):
+        raise InputError(
+            f"kv_heads: got {shown(kv_heads)}, wanted a divisor of heads {shown(heads)}"
+        )
+    seen = 0 if window is None else _counted("window", window, MOST)
+    called |= {"kv_precision": kv_precision or precision, "kernel": kernel, "window": seen}
+    return cast(Number, attention_time(**{**called, **sizes}))
 
 
-def _kernels(hardware: str | Path, profile: str | Path) -> "KernelCalibration | None":
-    """Return the kernels of a profile of this hardware; None where the tables that ship serve."""
-    profiled = profile_for(find_hardware(hardware).name, str(profile))
-    return None if profiled is None else profiled.kernels
+def _kernel(
+    hardware: str | Path, precision: str, profile: str | Path, engine: str, **flags: bool
+) -> dict[str, Any]:
+    """Check what says how a kernel is called, and give it as those of `costmodels.kernels` take it.
 
-
-def _check_how(*, engine: object, **flags: object) -> None:
+    Of a profile of this hardware its kernels are taken, None where the tables that ship serve.
+    """
+    _check_names(hardware=hardware, precision=precision, profile=profile)
     _check_engine(engine)
     for name, flag in flags.items():
         if not isinstance(flag, bool | np.bool_):
             raise InputError(f"{name}: got {shown(flag)}, wanted True or False")
-
-
-def _attention_sizes(kv_heads: Number | None, **given: Number) -> dict[str, Number]:
-    shared = {} if kv_heads is None else {"kv_heads": kv_heads}
-    sizes = _sizes(**given, **shared)
-    if "kv_heads" in sizes and np.any(sizes["heads"] % sizes["kv_heads"]):
+    node = find_hardware(hardware)
+    multiplied = FORMATS[precision].multiplied if precision in FORMATS else precision
+    if multiplied and node.device.peak(multiplied) is None:
+        can = ", ".join(name for name, _ in node.device.peaks)
         raise InputError(
-            f"kv_heads: got {shown(kv_heads)}, wanted a divisor of heads {shown(given['heads'])}"
+            f"{node.device.name} has no tensor cores for {precision}: expected one of {can}"
         )
-    return sizes
+    profiled = profile_for(node.name, str(profile))
+    return {
+        **{name: bool(flag) for name, flag in flags.items()},
+        "device": node.device, "precision": precision, "engine": engine,
+        "calibration": None if profiled is None else profiled.kernels,
+    }  # fmt: skip
 
 
 def _counted(name: str, value: object, most: int) -> int:
@@ -723,16 +686,6 @@ def _check_engine(engine: object) -> None:
         raise InputError(f"engine: got {shown(engine)}, wanted a name")
     if engine and engine not in SERVING:
         raise unknown("engine with kernels of its own", engine, SERVING)
-
-
-def _check_precision(hardware: str | Path, precision: str) -> None:
-    device = find_hardware(hardware).device
-    multiplied = FORMATS[precision].multiplied if precision in FORMATS else precision
-    if multiplied and device.peak(multiplied) is None:
-        can = ", ".join(name for name, _ in device.peaks)
-        raise InputError(
-            f"{device.name} has no tensor cores for {precision}: expected one of {can}"
-        )
 
 
 def _sizes(**given: Number) -> dict[str, Number]:

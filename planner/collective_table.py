@@ -23,8 +23,7 @@ from topology.base import (
     parse_bytes,
 )
 from topology.base.chart import Axis, Series, curves
-from topology.base.rows import csv_text
-from topology.base.table import Drawing, Part, Said, Table, Title, terminal
+from topology.base.table import Drawing, Part, Said, Table, Title, bullets
 from topology.base.values import dataclass
 from topology.catalogue import Fabric, Network, find_hardware
 
@@ -100,21 +99,21 @@ class SideBySide:
         )
 
     def known(self) -> str:
-        """How well all times are known, or from the best known to the worst."""
-        found = {row.basis for table in self.tables for row in table.rows}
-        ends = sorted(found, key=BASES.index)
+        """Say how well all times are known, or from the best known to the worst."""
+        bases = {row.basis for table in self.tables for row in table.rows}
+        ends = sorted(bases, key=BASES.index)
         return " to ".join(dict.fromkeys([ends[0], ends[-1]]))
 
     def notes(self) -> list[str]:
         """Say how many steps each takes, and which is fastest at which sizes."""
         both = zip(self.algorithms, self.tables, strict=True)
         steps_of = [f"{name} {own.steps}" for name, own in both if own.steps]
-        said = [f"steps that wait for each other: {', '.join(steps_of)}"] if steps_of else []
+        notes = [f"steps that wait for each other: {', '.join(steps_of)}"] if steps_of else []
         for name, first, last in self.winners():
             only, ends = f"at {format_bytes(first)}", (format_bytes(first), format_bytes(last))
             span = f"from {ends[0]} to {ends[1]}" if first < last else only
-            said.append(f"{name} is the fastest {span}")
-        return said
+            notes.append(f"{name} is the fastest {span}")
+        return notes
 
     def table(self) -> Table:
         """Make a row of each size: the time of each algorithm, and how many times as fast it is."""
@@ -130,26 +129,20 @@ class SideBySide:
             rows.append([*cells, known])
         return Table(head=[*head, "basis"], rows=rows, align=">", least=(10, 10))
 
-    def csv(self) -> str:
-        """Write a row of each size and algorithm as CSV: bytes, seconds, bytes a second."""
-        return csv_text([asdict(row) for table in self.tables for row in table.rows])
+    def csv_rows(self) -> list[dict[str, object]]:
+        """Return a row of each size and algorithm: bytes, seconds, bytes a second."""
+        return [asdict(row) for table in self.tables for row in table.rows]
 
     def parts(self) -> list[Part]:
-        """Say everything on a page, with the time and the bus bandwidth of each algorithm."""
+        """Say everything, with charts of the time and the bus bandwidth of each algorithm."""
         named = zip(self.algorithms, self.tables, strict=True)
         drawn = _charts([(name, table.rows) for name, table in named])
-        said = Said(lines=self.notes())
-        return [Title(text=self.tables[0].title(), level=1), *drawn, self.table(), said]
+        notes = Said(lines=self.notes())
+        return [Title(text=self.tables[0].title(), level=1), *drawn, self.table(), notes]
 
-    def markdown(self) -> str:
-        """Write the comparison for a document."""
-        said = "\n".join(f"- {note}" for note in self.notes())
-        return f"**{self.tables[0].title()}**\n\n{self.table().markdown()}\n\n{said}"
-
-    def text(self) -> str:
-        """Write the comparison for a terminal."""
-        notes = [f"- {note}" for note in self.notes()]
-        return terminal([self.tables[0].title(), self.table(), "", *notes])
+    def on_screen(self) -> list[Part]:
+        """Say the same for a terminal."""
+        return [self.tables[0].title(), self.table(), "", *bullets(self.notes())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +157,11 @@ class OverGpus:
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        shown = [one.to_dict() for one in self.each]
+        shown = [compared.to_dict() for compared in self.each]
         common = {key: shown[0][key] for key in ("op", "hardware")}
         return {
             **common,
-            "numbers": [{key: x for key, x in one.items() if key not in common} for one in shown],
+            "numbers": [{key: x for key, x in row.items() if key not in common} for row in shown],
             "left_out": [{"gpus": gpus, "reason": why} for gpus, why in self.left_out.items()],
         }
 
@@ -194,31 +187,35 @@ class OverGpus:
         head = ["GPUs", *(f"steps of {name}" for name in (first, *others)), *gains]
         rows = [
             [
-                str(one.tables[0].gpus),
-                *(str(own.steps or "") for own in one.tables),
-                *(f"{one.gain(own, at):.2f}x" for own in one.tables[1:] for at in places),
-                one.fastest(),
-                one.known(),
+                str(compared.tables[0].gpus),
+                *(str(own.steps or "") for own in compared.tables),
+                *(f"{compared.gain(own, at):.2f}x" for own in compared.tables[1:] for at in places),
+                compared.fastest(),
+                compared.known(),
             ]
-            for one in self.each
+            for compared in self.each
         ]
         return Table(head=[*head, "fastest", "basis"], rows=rows, align=">", least=(5,))
 
-    def csv(self) -> str:
-        """Write a row of each number of GPUs, size and algorithm as CSV: bytes, seconds."""
-        rows = [
+    def csv_rows(self) -> list[dict[str, object]]:
+        """Return a row of each number of GPUs, size and algorithm: bytes, seconds."""
+        tables = (own for compared in self.each for own in compared.tables)
+        return [
             {"gpus": own.gpus, "steps": own.steps, **asdict(row)}
-            for one in self.each
-            for own in one.tables
+            for own in tables
             for row in own.rows
         ]
-        return csv_text(rows)
 
     def parts(self) -> list[Part]:
-        """Say everything on a page."""
-        said = [Said(lines=self.notes())] if self.left_out else []
+        """Say everything, with a chart of the gains."""
+        notes = [Said(lines=self.notes())] if self.left_out else []
         drawn = Drawing(svg=self._chart())
-        return [Title(text=self.title(), level=1), drawn, self.table(), *said]
+        return [Title(text=self.title(), level=1), drawn, self.table(), *notes]
+
+    def on_screen(self) -> list[Part]:
+        """Say the same for a terminal."""
+        notes = bullets(self.notes())
+        return [self.title(), self.table(), *([""] if notes else []), *notes]
 
     def _chart(self) -> str:
         """Draw how much faster each algorithm is than the first, by GPUs."""
@@ -228,8 +225,9 @@ class OverGpus:
             Series(
                 name=f"{name} at {format_bytes(sizes[at].message_bytes)}",
                 points=[
-                    (one.tables[0].gpus, gain := one.gain(one.tables[place], at), f"{gain:.2f}x")
-                    for one in self.each
+                    (own.gpus, gain := compared.gain(own, at), f"{gain:.2f}x")
+                    for compared in self.each
+                    for own in [compared.tables[place]]
                 ],
             )
             for place, name in enumerate(others, 1)
@@ -240,16 +238,6 @@ class OverGpus:
             Axis(title=f"times as fast as {first}", write="{:g}x".format),
         )
         return curves(f"Gain over {first} by GPUs", series, axes, None)
-
-    def markdown(self) -> str:
-        """Write the comparison for a document."""
-        said = "".join(f"\n- {note}" for note in self.notes())
-        return f"**{self.title()}**\n\n{self.table().markdown()}\n{said}".rstrip()
-
-    def text(self) -> str:
-        """Write the comparison for a terminal."""
-        notes = [f"- {note}" for note in self.notes()]
-        return terminal([self.title(), self.table(), *([""] if notes else []), *notes])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,15 +259,8 @@ class CollectiveTable:
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        return {
-            "op": self.op,
-            "hardware": self.hardware,
-            "gpus": self.gpus,
-            "nodes": self.nodes,
-            "network": None if self.network is None else asdict(self.network),
-            "steps": self.steps or None,
-            "rows": [asdict(row) for row in self.rows],
-        }
+        rows = [asdict(row) for row in self.rows]
+        return {**asdict(self), "steps": self.steps or None, "rows": rows}
 
     def title(self) -> str:
         """Say what runs on what.
@@ -314,30 +295,20 @@ class CollectiveTable:
         head = [*HEADERS, "bus bandwidth"] if top else HEADERS
         return Table(head=head, rows=rows, align=">>>>>>><", least=(10, 10, 11, 11, 11, 9, 11))
 
-    def csv(self) -> str:
-        """Write the rows as CSV: bytes, seconds, bytes a second."""
-        return csv_text([asdict(row) for row in self.rows])
+    def csv_rows(self) -> list[dict[str, object]]:
+        """Return a row of each size: bytes, seconds, bytes a second."""
+        return [asdict(row) for row in self.rows]
 
     def parts(self) -> list[Part]:
-        """Say everything on a page, with the time and the bus bandwidth by algorithm."""
-        chosen = dict.fromkeys((row.algorithm, row.protocol) for row in self.rows)
-        named = [
-            (f"{algorithm} {protocol}".rstrip(), self._of(algorithm, protocol))
-            for algorithm, protocol in chosen
-        ]
-        return [Title(text=self.title(), level=1), *_charts(named), self.table()]
+        """Say everything, with charts of the time and the bus bandwidth by algorithm."""
+        named: dict[str, list[MessageRow]] = {}
+        for row in self.rows:
+            named.setdefault(f"{row.algorithm} {row.protocol}".rstrip(), []).append(row)
+        return [Title(text=self.title(), level=1), *_charts([*named.items()]), self.table()]
 
-    def _of(self, algorithm: str, protocol: str) -> list[MessageRow]:
-        both = (algorithm, protocol)
-        return [row for row in self.rows if (row.algorithm, row.protocol) == both]
-
-    def markdown(self) -> str:
-        """Write the table for a document."""
-        return f"**{self.title()}**\n\n{self.table().markdown()}"
-
-    def text(self) -> str:
-        """Write the table for a terminal, with a bar of the bus bandwidth."""
-        return terminal([self.title(), self.table(bars=True)])
+    def on_screen(self) -> list[Part]:
+        """Say the same for a terminal, with a bar of each bus bandwidth."""
+        return [self.title(), self.table(bars=True)]
 
 
 def _charts(named: Sequence[tuple[str, Sequence[MessageRow]]]) -> Iterator[Drawing]:
@@ -345,18 +316,16 @@ def _charts(named: Sequence[tuple[str, Sequence[MessageRow]]]) -> Iterator[Drawi
     across = Axis(title="size", write=format_bytes, base=2)
     time = Axis(title="time", write=format_seconds, base=10)
     rate = Axis(title="bus bandwidth", write=_gigabytes)
-    shown = [
-        (name, [(row.message_bytes, row.time_s, _spoken(row)) for row in rows])
-        for name, rows in named
-    ]
-    series = [Series(name=name, points=points) for name, points in shown]
-    yield Drawing(svg=curves("Time by size", series, (across, time), None))
-    shown = [
-        (name, [(row.message_bytes, row.bus_bandwidth_bytes_per_s, _spoken(row)) for row in rows])
-        for name, rows in named
-    ]
-    series = [Series(name=name, points=points) for name, points in shown]
-    yield Drawing(svg=curves("Bus bandwidth by size", series, (across, rate), None))
+    for field, up in (("time_s", time), ("bus_bandwidth_bytes_per_s", rate)):
+        series = [
+            Series(
+                name=name,
+                points=[(row.message_bytes, getattr(row, field), _spoken(row)) for row in rows],
+            )
+            for name, rows in named
+        ]
+        title = f"{up.title[0].upper()}{up.title[1:]} by size"
+        yield Drawing(svg=curves(title, series, (across, up), None))
 
 
 def _gigabytes(rate: float) -> str:

@@ -38,7 +38,7 @@ def plan_rows(
         [
             f"{plan.name} {SIGN}" if plan.plan in barred else plan.name,
             *([f"{plan.gpus}{where(plan.gpus)}"] if request.at_most_gpus else []),
-            *([_simulated(plan)] if simulated else []),
+            *([_seconds(plan.simulated_s)] if simulated else []),
             *(_of_tokens(plan, request) if writes else _of_results(plan, request, baseline)),
             plan.bound_by.replace(" of the time", ""),
         ]
@@ -47,8 +47,8 @@ def plan_rows(
     return Table(head=["plan", *counts, *columns], rows=rows)
 
 
-def _simulated(plan: PlanEstimate) -> str:
-    return "-" if plan.simulated_s is None else format_seconds(plan.simulated_s)
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else format_seconds(value)
 
 
 def numbered_table(plain: Table, plans: Sequence[PlanEstimate], lead: PlanEstimate | None) -> Table:
@@ -63,18 +63,18 @@ def numbered_table(plain: Table, plans: Sequence[PlanEstimate], lead: PlanEstima
     )
 
 
-def _of_results(one: PlanEstimate, request: Request, baseline: PlanEstimate | None) -> list[str]:
+def _of_results(plan: PlanEstimate, request: Request, baseline: PlanEstimate | None) -> list[str]:
     """Write the time of a result, what it gains over one GPU, and what it holds."""
-    speed = baseline.latency_s / one.latency_s if baseline else 0.0
-    exposed = one.breakdown_s.get("communication_exposed", 0.0)
-    goal = {"throughput": [f"{one.throughput_per_s:.3g}"], "cost": [cost(one)]}
+    speed = baseline.latency_s / plan.latency_s if baseline else 0.0
+    exposed = plan.breakdown_s.get("communication_exposed", 0.0)
+    goal = {"throughput": [f"{plan.throughput_per_s:.3g}"], "cost": [cost(plan)]}
     return [
         *goal.get(request.objective, []),
-        format_interval(one.latency_s, one.half_width_s),
+        format_interval(plan.latency_s, plan.half_width_s),
         f"{speed:.2f}x" if baseline else "-",
-        f"{100 * speed / one.gpus:.0f} %" if baseline else "-",
-        format_bytes(one.memory_bytes),
-        f"{format_seconds(exposed)} ({100 * exposed / one.latency_s:.0f} %)",
+        f"{100 * speed / plan.gpus:.0f} %" if baseline else "-",
+        format_bytes(plan.memory_bytes),
+        f"{format_seconds(exposed)} ({100 * exposed / plan.latency_s:.0f} %)",
     ]
 
 
@@ -83,21 +83,17 @@ def time_name(request: Request) -> str:
     return "request" if request.loaded else "latency"
 
 
-def _of_tokens(one: PlanEstimate, request: Request) -> list[str]:
+def _of_tokens(plan: PlanEstimate, request: Request) -> list[str]:
     """Write the time of a request, and what clients see with as many at once."""
-    ttft, tpot, rate = one.tokens
-    serving = one.serving
-    together = serving.concurrency if serving else one.throughput_per_s * one.latency_s
-    alone = format_interval(one.latency_s, one.half_width_s)
+    ttft, tpot, rate = plan.tokens
+    serving = plan.serving
+    together = serving.concurrency if serving else plan.throughput_per_s * plan.latency_s
+    alone = format_interval(plan.latency_s, plan.half_width_s)
     return [
-        format_seconds(seconds_of(one, request)) if request.loaded else alone,
-        rounded(together),
-        format_seconds(ttft),
-        format_seconds(tpot),
-        f"{rate:,.0f}",
-        f"{rate / one.gpus:,.0f}",
-        format_bytes(one.memory_bytes),
-    ]
+        format_seconds(seconds_of(plan, request)) if request.loaded else alone,
+        rounded(together), format_seconds(ttft), format_seconds(tpot),
+        f"{rate:,.0f}", f"{rate / plan.gpus:,.0f}", format_bytes(plan.memory_bytes),
+    ]  # fmt: skip
 
 
 def cost(plan: PlanEstimate) -> str:

@@ -1,6 +1,6 @@
 """From a request to an answer: ranking, refusals, the plan to run, launch lines, advice."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -96,7 +96,7 @@ class Recommendation:
     def rows(self) -> list[dict[str, object]]:
         """Return a row of each plan, best first; runs : whether it can be run."""
         able = {plan.plan for plan in self.runnable}
-        return [{**flat(one.to_dict()), "runs": one.plan in able} for one in self.plans]
+        return [{**flat(plan.to_dict()), "runs": plan.plan in able} for plan in self.plans]
 
     def to_frame(self) -> Any:  # noqa: ANN401  # of whichever package is there
         """Return a data frame of pandas or polars; see `as_frame`."""
@@ -162,32 +162,34 @@ class Recommendation:
         rows = plan_rows(plans, self.request, None, ())
         return replace(rows, align="<" + ">" * 7 + "<", fixed=1, head_in="dim")
 
-    def _splits_dict(self, splits: Splits) -> dict[str, object]:
-        launch = [line.to_dict() for line in split_lines(self)]
-        return {**splits.to_dict(self.lead), "launch": launch}
-
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        refused = [refusal.to_dict() for refusal in self.refusals]
-        instead = [other.to_dict() for other in self.alternatives]
-        return {
+        data: dict[str, object] = {
             "request": self.request.to_dict(),
-            "plans": [plan.to_dict() for plan in self.plans],
+            "plans": _dicts(self.plans),
             "recommended": None if self.lead is None else str(self.lead.plan),
-            "rejected": [plan.to_dict() for plan in self.rejected],
-            "engines": [run.to_dict() for run in self.runs],
+            "rejected": _dicts(self.rejected),
+            "engines": _dicts(self.runs),
             "scaling": [
                 {"gpus": best.gpus, "plan": str(best.plan), "latency_s": best.latency_s}
                 for best in self.scaling
             ],
-            **({"frontier": [point.to_dict() for point in self.frontier]} if self.frontier else {}),
-            **({"disaggregated": self._splits_dict(self.splits)} if self.splits else {}),
-            "advice": list(self.advice),
-            "launch": [launch.to_dict() for launch in self.launch],
-            **({"alternatives": instead} if instead else {}),
-            **({"notes": list(self.notes)} if self.notes else {}),
-            **({"marks": refused} if refused else {}),
         }
+        if self.frontier:
+            data["frontier"] = _dicts(self.frontier)
+        if self.splits:
+            launch = _dicts(split_lines(self))
+            data["disaggregated"] = {**self.splits.to_dict(self.lead), "launch": launch}
+        data |= {"advice": list(self.advice), "launch": _dicts(self.launch)}
+        beside: dict[str, list[object]] = {
+            "alternatives": _dicts(self.alternatives), "notes": list(self.notes),
+            "marks": _dicts(self.refusals),
+        }  # fmt: skip
+        return data | {name: rows for name, rows in beside.items() if rows}
+
+
+def _dicts(values: Iterable[Any]) -> list[object]:
+    return [value.to_dict() for value in values]
 
 
 def recommend_plans(
@@ -380,7 +382,8 @@ def _instead(scenario: Scenario, rejected: Rejected) -> str:
     """Say what to do in place of a plan: its remedy, the nearest that run, or what would fit."""
     outcomes = list(outcomes_on(scenario, {}, Shared()))
     plans = [estimate.plan for estimate in estimates(outcomes)]
-    uneven = [one.plan for one in estimates(judge(scenario, one) for one in unequal(rejected.plan))]
+    judged = (judge(scenario, plan) for plan in unequal(rejected.plan))
+    uneven = [estimate.plan for estimate in estimates(judged)]
     able = [*(_run_by_some(scenario, plans) or plans), *_run_by_some(scenario, uneven)]
     if able:
         near = ", ".join(map(str, nearest(rejected.plan, able)))

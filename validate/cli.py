@@ -411,16 +411,10 @@ COMMANDS: Final = {
         text="Run plans of a model. The reference needs no GPU: it runs all ranks in numpy and\n"
         "proves that their parts add up to the whole. torch runs them on GPUs and times them;\n"
         "tensorrt checks, builds and runs engines as far as this machine can.",
-        examples=(
-            (
-                "planner validate --model flux.1-dev --plan ulysses2,tp2",
-                "proof that the ranks of both plans compute what one GPU does",
-            ),
-            (
-                "planner validate --model flux.1-dev --plan ulysses2 --backend torch",
-                "measured and predicted times of a step, and pass or miss",
-            ),
-        ),
+        examples="planner validate --model flux.1-dev --plan ulysses2,tp2\n"
+        "    proof that the ranks of both plans compute what one GPU does\n"
+        "planner validate --model flux.1-dev --plan ulysses2 --backend torch\n"
+        "    measured and predicted times of a step, and pass or miss",
         exit_1="a proof failed or a gate was missed",
         add=_add_validate,
         run=_validate,
@@ -429,10 +423,10 @@ COMMANDS: Final = {
         help="measure this machine, and write a profile of it",
         text="Time products, attention, element-wise kernels and collectives on this machine's\n"
         "GPUs, fit the models' parameters to them, and write a profile that --profile takes.",
-        examples=(
-            ("planner calibrate --output mine.toml", "10 minutes, then how good each fit is"),
-            ("planner calibrate --quick --gpus 2 --output mine.toml", "3 minutes on 2 GPUs"),
-        ),
+        examples="planner calibrate --output mine.toml\n"
+        "    10 minutes, then how good each fit is\n"
+        "planner calibrate --quick --gpus 2 --output mine.toml\n"
+        "    3 minutes on 2 GPUs",
         add=_add_calibrate,
         run=calibrate_machine,
     ),
@@ -442,10 +436,10 @@ COMMANDS: Final = {
         "show: what a profile was measured on, how far to trust it, its parameters.\n"
         "diff: what two of one hardware differ in, and what that does to a few operations.\n"
         "install: copy one to where --detect and validate find it by themselves.",
-        examples=(
-            ("planner profile show h100-sxm", "machine, errors of fits, parameters"),
-            ("planner profile diff h100-sxm mine.toml", "examples, then what changed"),
-        ),
+        examples="planner profile show h100-sxm\n"
+        "    machine, errors of fits, parameters\n"
+        "planner profile diff h100-sxm mine.toml\n"
+        "    examples, then what changed",
         add=_add_profile,
         run=_profile,
     ),
@@ -453,14 +447,12 @@ COMMANDS: Final = {
         help="whether this machine can run multi-device TensorRT engines",
         text="Look for the driver, GPUs, TensorRT, NCCL, Python packages and shared memory, and\n"
         "say what to install or set. --run also runs each collective, and checks its numbers.",
-        examples=(
-            ("planner doctor", "a line each: ok, watch or MISSING, and what to do"),
-            ("planner doctor --format json", "the same as data"),
-            (
-                "planner doctor --run",
-                "also its collectives on all GPUs: right, and how fast",
-            ),
-        ),
+        examples="planner doctor\n"
+        "    a line each: ok, watch or MISSING, and what to do\n"
+        "planner doctor --format json\n"
+        "    the same as data\n"
+        "planner doctor --run\n"
+        "    also its collectives on all GPUs: right, and how fast",
         exit_1="something is missing",
         add=_add_doctor,
         run=_doctor,

@@ -156,12 +156,10 @@ def _ordered(
 
 def _ways(scenario: Scenario, short: Sequence[PlanEstimate], tried: int) -> Iterator[Way]:
     """Yield ways on the same GPUs: other settings, smaller requests, or both at once."""
-    ways = [*_lighter(scenario, short, tried), *_shorter(scenario, scenario, short)]
-    if not ways:
-        away = scenario.request.offload or bool(scenario.model.encoders)
-        lightest = _asking(scenario, offload=away, precision=_precisions(scenario)[-1])
-        ways = list(_shorter(scenario, lightest, short))
-    yield from ways
+    alone = [*_lighter(scenario, short, tried), *_shorter(scenario, scenario, short)]
+    away = scenario.request.offload or bool(scenario.model.encoders)
+    lightest = _asking(scenario, offload=away, precision=_precisions(scenario)[-1])
+    yield from alone or _shorter(scenario, lightest, short)
 
 
 def _asking(scenario: Scenario, **changes: object) -> Scenario:
@@ -203,7 +201,11 @@ def _first(
             for split in short
             if split.memory_bytes - _saved(scenario, other, split) <= usable_bytes(other)
         )
-        fitting = (plan for plan in islice(likely, 4 * TRIED) if _fits(other, plan))
+        fitting = (
+            plan
+            for plan in islice(likely, 4 * TRIED)
+            if _legal(other, plan) and peak_of(other, plan) <= usable_bytes(other)
+        )
         fastest = list(islice(fitting, tried))
         if fastest:
             yield other, min(fastest, key=lambda plan: price(other, plan).latency_s)
@@ -211,19 +213,13 @@ def _first(
 
 
 def _saved(scenario: Scenario, other: Scenario, split: PlanEstimate) -> float:
-    """Bytes of a split, priced under `scenario`, that the settings of `other` save."""
-    model, before, after = scenario.model, scenario.request, other.request
-    weights, fewer = (FORMATS[one.workload.precision].weights for one in (scenario, other))
+    """Count the bytes of a split, priced under `scenario`, that the settings of `other` save."""
+    model, precision = scenario.model, scenario.workload.precision
+    fewer = FORMATS[other.workload.precision].weights / FORMATS[precision].weights
     outer = outer_parameters(model, split.plan.axes) * FORMATS["bf16"].weights
     blocks = split.memory_parts_bytes["transformer_weights"] - outer
-    smaller = 1 - fewer / weights
-    whole = encoder_bytes(model, scenario.workload.precision)
-    encoders = whole if after.offload and not before.offload else 0.0
-    return blocks * smaller + encoders
-
-
-def _fits(scenario: Scenario, plan: Plan) -> bool:
-    return _legal(scenario, plan) and peak_of(scenario, plan) <= usable_bytes(scenario)
+    away = other.request.offload and not scenario.request.offload
+    return blocks * (1 - fewer) + (encoder_bytes(model, precision) if away else 0.0)
 
 
 def _legal(scenario: Scenario, plan: Plan) -> bool:
@@ -278,7 +274,7 @@ def _shorter(scenario: Scenario, base: Scenario, short: Sequence[PlanEstimate]) 
 
 
 def _share(scenario: Scenario, base: Scenario, split: PlanEstimate) -> float:
-    """Share of what grows with the request for which a split has room."""
+    """Give the share of what grows with the request for which a split has room."""
     parts = split.memory_parts_bytes
     fixed = sum(parts[name] for name in FIXED)
     spare = usable_bytes(base) - fixed + _saved(scenario, base, split)
@@ -292,11 +288,9 @@ def _largest(scenario: Scenario, plan: Plan, name: str, values: range) -> int | 
         return peak_of(_asking(scenario, **{name: value}), plan)
 
     place = bisect_right(values, usable_bytes(scenario), key=held)
-    below = (values[index] for index in range(place - 1, -1, -1))
-    near = islice(below, LEGAL)
     least = LEAST * values.stop if name != "batch" else 1
-    values_near = (value for value in near if value >= least)
-    return next((v for v in values_near if _legal(_asking(scenario, **{name: v}), plan)), None)
+    near = (value for value in values[:place][: -LEGAL - 1 : -1] if value >= least)
+    return next((v for v in near if _legal(_asking(scenario, **{name: v}), plan)), None)
 
 
 def _more(scenario: Scenario, *, legal: bool) -> Iterator[Way]:
@@ -304,10 +298,9 @@ def _more(scenario: Scenario, *, legal: bool) -> Iterator[Way]:
 
     legal : whether the GPUs that were asked for have plans that are legal; else fewer may do too.
     """
-    gpus_asked = scenario.request.gpus
     powers = [2**power for power in range(MOST_GPUS.bit_length())]
-    more = [gpus for gpus in powers if gpus > gpus_asked]
-    fewer = [] if legal else [gpus for gpus in reversed(powers) if gpus < gpus_asked]
+    more = [gpus for gpus in powers if gpus > scenario.request.gpus]
+    fewer = [] if legal else [gpus for gpus in reversed(powers) if gpus < scenario.request.gpus]
     for gpus in (*fewer, *more):
         best = _best(scenario, gpus)
         if best is not None:
@@ -334,10 +327,8 @@ def _best(scenario: Scenario, gpus: int) -> PlanEstimate | None:
 
 def _hopeful(scenario: Scenario, plan: Plan) -> bool:
     """Whether a plan is legal, and one stage of its pipeline fits: the rest is dearer to ask."""
-    if not _legal(scenario, plan):
-        return False
-    if plan.degree("pp") == 1:
-        return True
+    if plan.degree("pp") == 1 or not _legal(scenario, plan):
+        return _legal(scenario, plan)
     program = lower(scenario.model, scenario.workload, plan)
     return memory_of(scenario, program)[1] <= usable_bytes(scenario)
 

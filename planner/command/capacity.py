@@ -1,6 +1,7 @@
 """``planner capacity``: how many GPUs a demand needs."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -39,13 +40,8 @@ _PRICE: Final = (
 
 def _add(parser: argparse.ArgumentParser) -> None:
     common.add_named(parser, _DEMAND)
-    parser.add_argument(
-        "--percentile",
-        type=common.real,
-        default=PERCENTILE,
-        metavar="P",
-        help="percentage of requests that are to be done in that time (default: 95)",
-    )
+    share = "percentage of requests that are to be done in that time (default: 95)"
+    common.add_numbers(parser, {"--percentile P": share}, common.real, PERCENTILE)
     common.add_named(parser, {"--hardware NAMES|FILES": _HARDWARE}, default="h100-sxm")
     common.add_named(parser, {"--price N|FILE": _PRICE})
     common.add_sizes(parser)
@@ -102,7 +98,8 @@ def _run(options: argparse.Namespace) -> common.Answer:
     from planner.rendering import capacity as shown  # noqa: PLC0415
 
     capacity = _planned(options)
-    text = render_parts(options, capacity.to_dict, capacity.rows, shown.parts(capacity), "Capacity")
+    parts = partial(shown.parts, capacity)
+    text = render_parts(options, capacity.to_dict, capacity.rows, parts, "Capacity")
     return text, common.DONE if capacity.met else common.NO
 
 
@@ -110,16 +107,10 @@ COMMAND: Final = common.Command(
     help="how many GPUs a demand needs",
     text="Find the plan and the number of replicas with which a share of requests are done in\n"
     "time, for each kind of hardware: the least money, or the fewest GPUs.",
-    examples=(
-        (
-            "planner capacity --model flux --rate 30/min --slo 10s --hardware h100-sxm,l40s",
-            "fleets of both kinds, the best one first, and GPUs by rate",
-        ),
-        (
-            "planner capacity --demand examples/demand.toml --format html --output report.html",
-            "several demands, as a page",
-        ),
-    ),
+    examples="planner capacity --model flux --rate 30/min --slo 10s --hardware h100-sxm,l40s\n"
+    "    fleets of both kinds, the best one first, and GPUs by rate\n"
+    "planner capacity --demand examples/demand.toml --format html --output report.html\n"
+    "    several demands, as a page",
     exit_1="a demand that no hardware meets",
     add=_add,
     run=_run,

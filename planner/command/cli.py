@@ -150,10 +150,10 @@ class _Version(argparse.Action):
 WHOLE: Final = Command(
     help="",
     text="Say how to split a generative model over GPUs, how fast it will be, and whether it fits.",
-    examples=(
-        ("planner recommend --model cosmos3 --gpus 8", "every way to split it, best first"),
-        ("planner recommend --help", "options of a command"),
-    ),
+    examples="planner recommend --model cosmos3 --gpus 8\n"
+    "    every way to split it, best first\n"
+    "planner recommend --help\n"
+    "    options of a command",
     exit_1="no plan can run, a gate was missed, or doctor says that something is missing",
     add=lambda _: None,
     run=lambda _: ("", DONE),

@@ -4,8 +4,9 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from planner.command import options as common
-from planner.command.files import on_page, render
+from planner.command.files import render_parts
 from topology.base import InputError
+from topology.base.table import terminal
 
 if TYPE_CHECKING:
     from planner.collective_table import CollectiveTable, OverGpus, SideBySide
@@ -111,16 +112,11 @@ def _run(options: argparse.Namespace) -> common.Answer:
         table = collective_table.side_by_side(op, sizes, algorithms, **how)
     else:
         table = collective_table.table(op, sizes, algorithm=options.algorithm, **how)
-    text = render(
-        options.format,
-        table.to_dict,
-        table=table.text,
-        markdown=table.markdown,
-        csv=table.csv,
-        html=lambda: on_page(
-            f"{op} by {'GPUs' if len(gpus) > 1 else 'size'}", table.parts(), options.typed
-        ),
-    )
+    title = f"{op} by {'GPUs' if len(gpus) > 1 else 'size'}"
+    text = render_parts(
+        options, table.to_dict, table.csv_rows, table.parts, title,
+        table=lambda: terminal(table.on_screen()),
+    )  # fmt: skip
     return text, common.DONE
 
 
@@ -128,24 +124,14 @@ COMMAND: Final = common.Command(
     help="what collectives cost",
     text="Price a collective over a range of sizes, as a table of nccl-tests; or put the\n"
     "output of nccl-tests beside what is predicted, and say why the two part.",
-    examples=(
-        (
-            "planner collectives --op all_to_all --gpus 8 --bytes 1MiB:1GiB",
-            "time, bandwidths, algorithm and protocol of each size",
-        ),
-        (
-            "planner collectives --gpus 8 --algorithm ring,multishot",
-            "how much faster two steps are than a ring's 2N - 2, and up to which size",
-        ),
-        (
-            "planner collectives --hardware gb200 --gpus 2,8,36,72 --algorithm ring,multishot",
-            "the same on several numbers of GPUs, a row each",
-        ),
-        (
-            "planner collectives --compare all_reduce.log --hardware h100-sxm",
-            "measured and predicted times, a plot, and reasons",
-        ),
-    ),
+    examples="planner collectives --op all_to_all --gpus 8 --bytes 1MiB:1GiB\n"
+    "    time, bandwidths, algorithm and protocol of each size\n"
+    "planner collectives --gpus 8 --algorithm ring,multishot\n"
+    "    how much faster two steps are than a ring's 2N - 2, and up to which size\n"
+    "planner collectives --hardware gb200 --gpus 2,8,36,72 --algorithm ring,multishot\n"
+    "    the same on several numbers of GPUs, a row each\n"
+    "planner collectives --compare all_reduce.log --hardware h100-sxm\n"
+    "    measured and predicted times, a plot, and reasons",
     add=_add,
     run=_run,
 )

@@ -5,8 +5,7 @@ from functools import partial
 from typing import Final
 
 from planner.command import options as common
-from planner.command.files import on_page, on_screen, render
-from topology.base.rows import csv_text
+from planner.command.files import on_screen, render_parts
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -26,16 +25,12 @@ def _run(options: argparse.Namespace) -> common.Answer:
     scenario = resolve(common.request_of(options))
     estimate = estimate_plan(scenario, options.plan)
     lines = partial(lines_of, scenario, estimate)
-    text = render(
-        options.format,
-        estimate.to_dict,
-        markdown=lambda: report.estimate_markdown(scenario, estimate, lines()),
-        csv=lambda: csv_text(estimate.rows()),
-        html=lambda: on_page(
-            estimate.name, report.estimate_page(scenario, estimate, lines()), options.typed
-        ),
+    text = render_parts(
+        options, estimate.to_dict, estimate.rows,
+        lambda: report.estimate_page(scenario, estimate, lines()), estimate.name,
         table=lambda: on_screen(report.estimate(scenario, estimate, lines())),
-    )
+        markdown=lambda: report.estimate_markdown(scenario, estimate, lines()),
+    )  # fmt: skip
     late = any(misses(scenario.request, estimate.serving))
     return text, common.NO if late else common.DONE
 
@@ -43,16 +38,10 @@ def _run(options: argparse.Namespace) -> common.Answer:
 COMMAND: Final = common.Command(
     help="one plan in full",
     text="Price one plan: time by stage and by part, memory by part, and how to run it.",
-    examples=(
-        (
-            "planner estimate --model cosmos3 --gpus 8 --plan cfg2.ulysses4",
-            "its latency, and what it is made of",
-        ),
-        (
-            "planner estimate --model llama-3.1-8b --output-tokens 128 --format json",
-            "the same as data, on one GPU, where no plan needs to be named",
-        ),
-    ),
+    examples="planner estimate --model cosmos3 --gpus 8 --plan cfg2.ulysses4\n"
+    "    its latency, and what it is made of\n"
+    "planner estimate --model llama-3.1-8b --output-tokens 128 --format json\n"
+    "    the same as data, on one GPU, where no plan needs to be named",
     exit_1="the plan misses the times that are wanted, or more requests come than it serves",
     add=_add,
     run=_run,

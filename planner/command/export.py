@@ -50,16 +50,10 @@ COMMAND: Final = common.Command(
     text="Write a plan as a folder. For the backend tensorrt it holds the layers of each\n"
     "engine, a builder and runners in Python and C++; for an engine such as xdit or sglang\n"
     "its launch line and settings.",
-    examples=(
-        (
-            "planner export --model flux.1-dev --gpus 4 --plan ulysses4 --output engines",
-            "networks, builder and runners for TensorRT in ./engines",
-        ),
-        (
-            "planner export --model flux --gpus 4 --plan ulysses4 --backend xdit --output run",
-            "how xDiT runs the plan",
-        ),
-    ),
+    examples="planner export --model flux.1-dev --gpus 4 --plan ulysses4 --output engines\n"
+    "    networks, builder and runners for TensorRT in ./engines\n"
+    "planner export --model flux --gpus 4 --plan ulysses4 --backend xdit --output run\n"
+    "    how xDiT runs the plan",
     add=_add,
     run=_run,
 )

@@ -152,18 +152,18 @@ def render_parts(
     options: Namespace,
     data: Callable[[], object],
     rows: Callable[[], Sequence[Mapping[str, object]]],
-    parts: Iterable[Part],
+    parts: Callable[[], Iterable[Part]],
     title: str,
+    **others: Callable[[], str],
 ) -> str:
-    """Write an answer made of parts in any style; `title` is that of its page."""
-    return render(
-        options.format,
-        data,
-        table=lambda: on_screen(parts, None),
-        markdown=lambda: document(parts),
-        csv=lambda: csv_text(rows()),
-        html=lambda: on_page(title, parts, options.typed),
-    )
+    """Write an answer made of parts in any style, or as `others` say; `title` is of its page."""
+    styles: dict[str, Callable[[], str]] = {
+        "table": lambda: on_screen(parts(), None),
+        "markdown": lambda: document(parts()),
+        "csv": lambda: csv_text(rows()),
+        "html": lambda: on_page(title, parts(), options.typed),
+    }
+    return render(options.format, data, **{**styles, **others})
 
 
 def on_page(title: str, parts: Iterable[Part], typed: str) -> str:

@@ -4,9 +4,9 @@ import argparse
 from typing import Final
 
 from planner.command import options as common
-from planner.command.files import render
+from planner.command.files import render_parts
 from topology.base import InputError
-from topology.base.rows import csv_text, flat
+from topology.base.rows import flat
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -27,25 +27,18 @@ def _run(options: argparse.Namespace) -> common.Answer:
     if options.action == "list":
         common.check_nameless(options)
         entries = models.catalogue_entries()
-        text = render(
-            options.format,
-            lambda: models.entries_json(entries),
+        text = render_parts(
+            options, lambda: models.entries_json(entries), lambda: [*map(flat, entries)],
+            lambda: [models.entries_table(entries)], "",
             table=models.entries_table(entries, headed=False).text,
-            markdown=models.entries_table(entries).markdown,
-            csv=lambda: csv_text([*map(flat, entries)]),
-        )
+        )  # fmt: skip
         return text, common.DONE
     if options.name is None:
         raise InputError(f"models {options.action}: wanted a name or a file")
     described = read_model(options.name).to_dict()
-    style = common.style_of(options)
-    table = facts(described)
-    text = render(
-        style,
-        lambda: described,
-        table=table.text,
-        markdown=table.markdown,
-        csv=lambda: csv_text([flat(described)]),
+    options.format, table = common.style_of(options), facts(described)
+    text = render_parts(
+        options, lambda: described, lambda: [flat(described)], lambda: [table], "", table=table.text
     )
     return text, common.DONE
 
@@ -55,10 +48,10 @@ COMMAND: Final = common.Command(
     text="list: names, with those that cannot be planned yet and why.\n"
     "show: what a model is made of, by name, or from a config.json or pipeline folder.\n"
     "import: the same as JSON, to see what was read from a file.",
-    examples=(
-        ("planner models list", "a name a line"),
-        ("planner models show flux.1-dev", "layers, widths, parameters, usual request"),
-    ),
+    examples="planner models list\n"
+    "    a name a line\n"
+    "planner models show flux.1-dev\n"
+    "    layers, widths, parameters, usual request",
     add=_add,
     run=_run,
 )

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from planner.command.files import standard_input, write
@@ -58,6 +59,11 @@ _NETWORKS: Final = {
     "--scattered-inputs": "each rank cuts its part of an input by a reduce-scatter, not by a "
     "slice, as networks that do not know their rank do: more traffic, one network for all ranks",
 }
+_SIZES: Final = {
+    "height": "pixels", "width": "pixels", "frames": "of a video", "steps": "of denoising",
+    "input-tokens": "of a language model's prompt", "output-tokens": "that a language model writes",
+    "text-tokens": "of a diffusion model's prompt",
+}  # fmt: skip
 _CONCURRENCY: Final = (
     "requests that clients keep in flight; each place sends ten, the first all at once (default: "
     "searched by recommend, none for estimate)"
@@ -77,8 +83,9 @@ _LIMITS: Final = {
     "--slo-tpot T": "time of each later token that is wanted, such as 30ms",
 }
 _PERCENTILES: Final = {
-    "--ttft-percentile": "percentage of requests that are to keep --slo-ttft (default: their mean)",
-    "--tpot-percentile": "percentage of requests that are to keep --slo-tpot (default: their mean)",
+    f"--{name}-percentile P": f"percentage of requests that are to keep --slo-{name} "
+    "(default: their mean)"
+    for name in ("ttft", "tpot")
 }
 _SPECULATIVE: Final = (
     "tokens that are drafted for each step of speculative decoding (default: none)"
@@ -104,17 +111,24 @@ _CACHE: Final = (
     "(teacache=0.2), or skip=0.4, the share of steps that yours skips; the result is another one "
     "than the model's (default: none)"
 )
-_SHARES: Final[Mapping[str, tuple[float | None, str]]] = {
-    "--prefix-hit": (0.0, "share of each prompt that is cached already (default: 0)"),
-    "--spread": (
-        None,
-        (
-            "lengths are uniform within this share of their mean (default: one length, "
-            "and requests come apart as each engine lets them)"
-        ),
-    ),
-}
+_PREFIX_HIT: Final = "share of each prompt that is cached already (default: 0)"
+_SPREAD: Final = (
+    "lengths are uniform within this share of their mean (default: one length, and requests come "
+    "apart as each engine lets them)"
+)
 _BURST: Final = "squared variation of times between requests of --rate (default: 1, Poisson)"
+_PRECISIONS: Final = {
+    "--precision": "bf16, fp16, fp8, nvfp4, int8, or weights alone in int4 or mxfp4 "
+    "(default: the checkpoint's own, or bf16)",
+    "--kv-precision": "of keys and values that language models keep: bf16 or fp8 "
+    "(default: the checkpoint's own, or bf16)",
+}
+_TEXT_TOWER: Final = (
+    "run the tower of a model that does not look at the step, as in Cosmos 3: once or every_step "
+    "(default: the engine's habit, or once)"
+)
+_WARMUP: Final = "steps that PipeFusion runs exactly ahead of the others (default: 1)"
+_GENERATION: Final = "of a topology that does not say (default: the kind of GPU's)"
 
 Group = argparse._ActionsContainer  # noqa: SLF001  # parsers and their groups alike
 Answer = tuple[str, int]
@@ -146,89 +160,87 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message[0].lower()}{message[1:]}")
 
 
-class Named(argparse.Action):
+class _Taken(argparse.Action):
+    """An option whose value is `taken` beside what it had before, or refused in one line."""
+
+    def taken(self, value: str, before: Any) -> object:  # noqa: ANN401  # its default's kind
+        """Return what to keep; raises `ValueError` with what is wrong."""
+        raise NotImplementedError
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Keep the value, or refuse it."""
+        try:
+            kept = self.taken(str(values), getattr(namespace, self.dest))
+        except ValueError as error:
+            parser.error(f"argument {option_string}: {error}")
+        setattr(namespace, self.dest, kept)
+
+
+class Named(_Taken):
     """Takes a name or a file; an empty one is left by a variable of a script that is not set."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        """Keep the value, or refuse it where it is empty."""
-        if values == "":
-            parser.error(f"argument {option_string}: got '', wanted a name or no such option")
-        setattr(namespace, self.dest, values)
+    def taken(self, value: str, _: object) -> object:
+        if not value:
+            raise ValueError("got '', wanted a name or no such option")
+        return value
 
 
-class Link(argparse.Action):
+class Link(_Taken):
     """Takes a link and times its bandwidth, such as ``GPU0-NVSwitch=0.5``, each link once."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        """Add the link to those that were given before."""
-        name, _, times = str(values).rpartition("=")
-        given = getattr(namespace, self.dest)
+    def taken(self, value: str, before: dict[str, float]) -> object:
+        name, _, times = value.rpartition("=")
         try:
             number = number_in(times)
         except ValueError:
             name = ""
         if not name:
-            parser.error(
-                f"argument {option_string}: got {str(values)[:60]!r}, wanted a link and times its "
-                "bandwidth, such as GPU0-NVSwitch=0.5"
-            )
-        if name in given:
-            parser.error(f"argument {option_string}: got {name[:60]} twice, wanted each link once")
-        setattr(namespace, self.dest, {**given, name: number})
+            wanted = "wanted a link and times its bandwidth, such as GPU0-NVSwitch=0.5"
+            raise ValueError(f"got {value[:60]!r}, {wanted}")
+        if name in before:
+            raise ValueError(f"got {name[:60]} twice, wanted each link once")
+        return {**before, name: number}
 
 
-class Unmodelled(argparse.Action):
+class Unmodelled(_Taken):
     """Says why something that people ask for has no price here."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,  # noqa: ARG002  # argparse's signature
-        values: object,  # noqa: ARG002
-        option_string: str | None = None,
-    ) -> None:
-        """Refuse the option."""
+    def taken(self, _: str, __: object) -> object:
         from planner.request.request import UNMODELLED  # noqa: PLC0415  # slow to load
 
-        parser.error(f"argument {option_string}: {UNMODELLED[self.dest]}")
+        raise ValueError(UNMODELLED[self.dest])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """One command: what ``--help`` says of it, its options, and what runs it.
 
-    help : a line in the list of commands. text : what it does. examples : lines to type, each
-    with what comes back. exit_1 : what exit code 1 means, empty where it does not occur.
+    help : a line in the list of commands. text : what it does. examples : lines to type, and
+    below each, indented, what comes back. exit_1 : what exit code 1 means, empty where it does not
+    occur.
     add : adds the options. run : answers what was asked for.
     """
 
     help: str
     text: str
-    examples: tuple[tuple[str, str], ...]
+    examples: str
     exit_1: str = ""
     add: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], Answer]
 
     def describe(self, parser: argparse.ArgumentParser) -> None:
         """Give a parser the words: examples and exit codes stand below the options."""
-        examples = [f"  {line}\n      {answer}" for line, answer in self.examples]
         exit_1 = f"\n  1   {self.exit_1}" if self.exit_1 else ""
         codes = f"exit codes:\n  0   done{exit_1}\n  2   bad input, said in one line"
         codes += "\n  130 stopped by Ctrl-C"
         parser.description = self.text
-        parser.epilog = "\n".join(["examples:", *examples, "", codes])
+        parser.epilog = f"examples:\n{indent(self.examples, '  ')}\n\n{codes}"
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
@@ -296,9 +308,23 @@ def request_of(options: argparse.Namespace) -> "Request":
 
 def add_named(group: Group, named: Mapping[str, str], default: str | None = "") -> None:
     """Add options that take a name or a file, such as ``--price FILE``, each with what it is."""
-    for option, text in named.items():
+    _add(group, named, action=Named, default=default)
+
+
+def add_numbers(
+    group: Group,
+    numbers: Mapping[str, str],
+    kind: Callable[[str], float] = whole,
+    default: float | None = None,
+) -> None:
+    """Add options that take a `kind` of number, such as ``--top K``, each with what it is."""
+    _add(group, numbers, type=kind, default=default)
+
+
+def _add(group: Group, options: Mapping[str, str], **how: Any) -> None:  # noqa: ANN401  # argparse's
+    for option, text in options.items():
         name, _, metavar = option.partition(" ")
-        group.add_argument(name, default=default, action=Named, metavar=metavar or None, help=text)
+        group.add_argument(name, metavar=metavar or None, help=text, **how)
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Mapping[str, str]) -> None:
@@ -374,8 +400,7 @@ def add_pools(parser: argparse.ArgumentParser) -> None:
     for pool, what in (("prefill", "that run prompts"), ("decode", "that decode")):
         plan = f"of workers {what}, such as tp4, in place of --plan"
         add_named(group, {f"--{pool}-plan P": plan})
-        workers = f"how many there are {what} (default: 1)"
-        group.add_argument(f"--{pool}-workers", type=whole, metavar="N", help=workers)
+        add_numbers(group, {f"--{pool}-workers N": f"how many there are {what} (default: 1)"})
 
 
 def add_request(parser: argparse.ArgumentParser) -> None:
@@ -406,43 +431,22 @@ def add_request(parser: argparse.ArgumentParser) -> None:
 
 def add_precision(parser: argparse.ArgumentParser) -> None:
     """Add the precision of weights, and of keys and values."""
-    parser.add_argument(
-        "--precision",
-        help="bf16, fp16, fp8, nvfp4, int8, or weights alone in int4 or mxfp4 "
-        "(default: the checkpoint's own, or bf16)",
-    )
-    parser.add_argument(
-        "--kv-precision",
-        help="of keys and values that language models keep: bf16 or fp8 "
-        "(default: the checkpoint's own, or bf16)",
-    )
+    _add(parser, _PRECISIONS)
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:
     """Add the sizes of a request."""
-    sizes = {
-        "height": "pixels",
-        "width": "pixels",
-        "frames": "of a video",
-        "steps": "of denoising",
-        "input-tokens": "of a language model's prompt",
-        "output-tokens": "that a language model writes",
-        "text-tokens": "of a diffusion model's prompt",
-    }
-    for name, what in sizes.items():
-        parser.add_argument(f"--{name}", type=whole, metavar="N", help=f"{what} {_USUAL}")
-    parser.add_argument(
-        "--batch", type=whole, default=1, metavar="N", help="results at once (default: 1)"
-    )
+    add_numbers(parser, {f"--{name} N": f"{what} {_USUAL}" for name, what in _SIZES.items()})
+    add_numbers(parser, {"--batch N": "results at once (default: 1)"}, default=1)
 
 
 def add_load(parser: argparse.ArgumentParser) -> None:
     """Add how many requests a language model is to serve, and how soon."""
     group = parser.add_argument_group("language models under load")
-    group.add_argument("--concurrency", type=whole, metavar="N", help=_CONCURRENCY)
+    add_numbers(group, {"--concurrency N": _CONCURRENCY})
     add_named(group, {"--rate R": _RATE}, None)
     add_named(group, {"--arrivals FILE": ARRIVALS})
-    group.add_argument("--redundant-experts", type=whole, metavar="N", help=_REDUNDANT)
+    add_numbers(group, {"--redundant-experts N": _REDUNDANT})
     add_named(group, {"--expert-distribution LAW|FILE": _DISTRIBUTION})
     add_serving(group)
 
@@ -450,16 +454,15 @@ def add_load(parser: argparse.ArgumentParser) -> None:
 def add_serving(group: Group) -> None:
     """Add how a language model is served, and how soon tokens are wanted."""
     add_named(group, {"--lengths FILE": _LENGTHS})
-    group.add_argument("--chunk", type=whole, metavar="N", help=_CHUNK)
+    add_numbers(group, {"--chunk N": _CHUNK})
     add_named(group, _LIMITS, None)
-    for name, text in _PERCENTILES.items():
-        group.add_argument(name, type=real, metavar="P", help=text)
-    for name, (usual, text) in _SHARES.items():
-        group.add_argument(name, type=share, default=usual, metavar="F", help=text)
-    group.add_argument("--burst", type=real, default=1.0, metavar="F", help=_BURST)
-    group.add_argument("--speculative", type=whole, metavar="N", help=_SPECULATIVE)
+    add_numbers(group, _PERCENTILES, real)
+    add_numbers(group, {"--prefix-hit F": _PREFIX_HIT}, share, 0.0)
+    add_numbers(group, {"--spread F": _SPREAD}, share)
+    add_numbers(group, {"--burst F": _BURST}, real, 1.0)
+    add_numbers(group, {"--speculative N": _SPECULATIVE})
     add_named(group, {"--draft NAME|FILE": _DRAFT})
-    group.add_argument("--acceptance", type=share, metavar="F", help=_ACCEPTANCE)
+    add_numbers(group, {"--acceptance F": _ACCEPTANCE}, share)
     group.add_argument("--lora", nargs="?", action=Unmodelled, help=argparse.SUPPRESS)
 
 
@@ -472,13 +475,8 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
         "kernels; or one by name, such as ring, tree, nvls or twoshot (default: auto)",
     )
     add_named(parser, {"--attention": _ATTENTION})
-    parser.add_argument(
-        "--text-tower",
-        help="run the tower of a model that does not look at the step, as in Cosmos 3: once or "
-        "every_step (default: the engine's habit, or once)",
-    )
-    warmup = "steps that PipeFusion runs exactly ahead of the others (default: 1)"
-    parser.add_argument("--warmup-steps", type=whole, metavar="N", help=warmup)
+    parser.add_argument("--text-tower", help=_TEXT_TOWER)
+    add_numbers(parser, {"--warmup-steps N": _WARMUP})
     add_named(parser, {"--cache NAME": _CACHE})
     for name in ("--sparse-attention", "--async-ulysses"):
         parser.add_argument(name, nargs="?", action=Unmodelled, help=argparse.SUPPRESS)
@@ -501,13 +499,8 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, {"--detect": "the machine this runs on"})
     add_generation(parser)
     add_links(parser)
-    parser.add_argument(
-        "--nodes",
-        type=hosts,
-        default=0,
-        metavar="N",
-        help="hosts that share the GPUs evenly (default: as few as hold them)",
-    )
+    nodes = "hosts that share the GPUs evenly (default: as few as hold them)"
+    add_numbers(parser, {"--nodes N": nodes}, hosts, 0)
 
 
 def _generation(text: str) -> int:
@@ -524,12 +517,7 @@ def _generation(text: str) -> int:
 
 def add_generation(parser: argparse.ArgumentParser) -> None:
     """Add the generation of PCIe of a machine whose text does not say."""
-    parser.add_argument(
-        "--pcie-generation",
-        type=_generation,
-        metavar="N",
-        help="of a topology that does not say (default: the kind of GPU's)",
-    )
+    add_numbers(parser, {"--pcie-generation N": _GENERATION}, _generation)
 
 
 def add_links(parser: argparse.ArgumentParser) -> None:

@@ -4,10 +4,18 @@ import argparse
 from typing import Final
 
 from planner.command import options as common
-from planner.command.files import on_page, on_screen, render
-from topology.base.rows import csv_text
+from planner.command.files import on_screen, render_parts
 
 TOP: Final = 8
+_AT_MOST: Final = (
+    "--gpus is what there is, not what must be used: a plan of fewer GPUs comes first where more "
+    "of them gain less than 3 %%"
+)
+_TOP: Final = f"plans to print (default: {TOP}, and all of them in JSON)"
+_SIMULATE: Final = "run the first plans as events, and rank them again by what they take then"
+_SPLIT: Final = (
+    "search workers that run prompts and others that decode too, of all GPUs, beside the best plan"
+)
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -20,30 +28,11 @@ def _add(parser: argparse.ArgumentParser) -> None:
         "the fewest bytes on a GPU; cost, the fewest GPU-seconds (GPUs x s) per result or "
         "token (default: latency, or throughput where --slo-ttft or --slo-tpot is wanted)",
     )
-    parser.add_argument(
-        "--at-most-gpus",
-        action="store_true",
-        dest="at_most_gpus",
-        help="--gpus is what there is, not what must be used: a plan of fewer GPUs comes first "
-        "where more of them gain less than 3 %%",
-    )
-    parser.add_argument(
-        "--top", type=common.whole, help=f"plans to print (default: {TOP}, and all of them in JSON)"
-    )
-    parser.add_argument(
-        "--simulate",
-        type=common.whole,
-        metavar="K",
-        help="run the first plans as events, and rank them again by what they take then",
-    )
+    common.add_flags(parser, {"--at-most-gpus": _AT_MOST})
+    common.add_numbers(parser, {"--top": _TOP, "--simulate K": _SIMULATE})
     common.add_flags(
-        parser,
-        {
-            "--disaggregate": "search workers that run prompts and others that decode too, of all "
-            "GPUs, beside the best plan"
-        },
+        parser, {"--disaggregate": _SPLIT, "--rejected": "print why plans were rejected"}
     )
-    parser.add_argument("--rejected", action="store_true", help="print why plans were rejected")
     common.add_output(parser, common.ROWS)
 
 
@@ -56,20 +45,13 @@ def _run(options: argparse.Namespace) -> common.Answer:
     answer = recommend_plans(scenario, simulated=options.simulate)
     if options.top is not None:
         answer = shortened(answer, options.top)
-    text = render(
-        options.format,
-        answer.to_dict,
-        markdown=lambda: report.recommendation_markdown(answer, top=options.top or TOP),
-        csv=lambda: csv_text(answer.rows()),
-        html=lambda: on_page(
-            report.asked(answer.scenario),
-            report.recommendation_page(answer, top=options.top or TOP),
-            options.typed,
-        ),
-        table=lambda: on_screen(
-            report.recommendation(answer, top=options.top or TOP, rejected=options.rejected)
-        ),
-    )
+    top, rejected = options.top or TOP, options.rejected
+    text = render_parts(
+        options, answer.to_dict, answer.rows,
+        lambda: report.recommendation_page(answer, top=top), report.asked(answer.scenario),
+        table=lambda: on_screen(report.recommendation(answer, top=top, rejected=rejected)),
+        markdown=lambda: report.recommendation_markdown(answer, top=top),
+    )  # fmt: skip
     return text, common.DONE if answer.runs_something else common.NO
 
 
@@ -77,13 +59,10 @@ COMMAND: Final = common.Command(
     help="rank every way to split a model",
     text="Try every plan that splits a model over the GPUs, and rank those that can run and\n"
     "fit. Sizes that are left out are the model's usual ones.",
-    examples=(
-        ("planner recommend --model cosmos3 --gpus 8", "plans on 8 H100, fastest first"),
-        (
-            "planner recommend --model flux --gpus 8 --hardware l40s --at-most-gpus",
-            "fewer GPUs come first where more gain less than 3 % of the time",
-        ),
-    ),
+    examples="planner recommend --model cosmos3 --gpus 8\n"
+    "    plans on 8 H100, fastest first\n"
+    "planner recommend --model flux --gpus 8 --hardware l40s --at-most-gpus\n"
+    "    fewer GPUs come first where more gain less than 3 % of the time",
     exit_1="nothing runs a plan of the model",
     add=_add,
     run=_run,

@@ -31,10 +31,8 @@ _LOADED: Final = (
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--port", type=common.whole, default=PORT, metavar="N",
-        help=f"0 for any that is free (default: {PORT})",
-    )  # fmt: skip
+    port = f"0 for any that is free (default: {PORT})"
+    common.add_numbers(parser, {"--port N": port}, default=PORT)
     parser.add_argument(
         "--host",
         default="127.0.0.1",
@@ -146,10 +144,10 @@ COMMAND: Final = common.Command(
     text="Serve pages that ask for a model, hardware or a pasted topology, sizes, a plan or a\n"
     "demand, and answer with the charts of --format html; with format=json beside the fields\n"
     "the answer is that of --format json. On the loopback address; nothing is kept.",
-    examples=(
-        ("planner serve", "pages at http://127.0.0.1:8421/, until Ctrl-C"),
-        ("planner serve --port 0", "the same at a port that is free"),
-    ),
+    examples="planner serve\n"
+    "    pages at http://127.0.0.1:8421/, until Ctrl-C\n"
+    "planner serve --port 0\n"
+    "    the same at a port that is free",
     add=_add,
     run=_run,
 )

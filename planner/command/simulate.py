@@ -1,6 +1,7 @@
 """``planner simulate``: one plan as events on every rank."""
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from planner.command import options as common
@@ -41,15 +42,13 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_load(parser)
     common.add_plan(parser)
     common.add_flags(parser, {"--even": _EVEN})
-    for option, metavar, words in (
-        ("--slow", "RANK=TIMES", _SLOW),
-        ("--pause", "RANK=SECONDS", _PAUSE),
-    ):
+    for option, words in {"--slow RANK=TIMES": _SLOW, "--pause RANK=SECONDS": _PAUSE}.items():
+        name, metavar = option.split()
         parser.add_argument(
-            option, action="append", default=[], type=_by_rank, metavar=metavar, help=words
+            name, action="append", default=[], type=_by_rank, metavar=metavar, help=words
         )
-    parser.add_argument("--jitter", type=common.share, default=0.0, metavar="F", help=_JITTER)
-    parser.add_argument("--runs", type=common.whole, default=1, metavar="N", help=_RUNS)
+    common.add_numbers(parser, {"--jitter F": _JITTER}, common.share, 0.0)
+    common.add_numbers(parser, {"--runs N": _RUNS}, default=1)
     common.add_flags(parser, {"--what-if": _WHAT_IF})
     common.add_named(parser, {"--compare FILE": _COMPARE, "--trace FILE": _TRACE})
     common.add_output(parser, common.ROWS)
@@ -126,7 +125,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
     changes = what_if(scenario, simulation, disturbed) if options.what_if else ()
     headline = report.headline(scenario)
     notes = notes_on(scenario, simulation.estimate)
-    parts = simulated.parts(simulation, headline, notes, changes, compared)
+    parts = partial(simulated.parts, simulation, headline, notes, changes, compared)
     title = str(simulation.estimate.plan)
 
     def document() -> dict[str, object]:
@@ -141,20 +140,12 @@ COMMAND: Final = common.Command(
     help="one plan as events on every rank",
     text="Run one plan as events: every rank's kernels and messages on its streams, issued by\n"
     "its host, at the pace of its GPU. Says what each rank does and draws one layer.",
-    examples=(
-        (
-            "planner simulate --model flux --gpus 4 --plan ring4",
-            "time of each stage beside the closed form, of each rank, and a timeline",
-        ),
-        (
-            "planner simulate --model flux --gpus 4 --plan ring4 --slow 3=1.1 --trace out.json",
-            "what a GPU that is a tenth slower costs; every operation, for Perfetto",
-        ),
-        (
-            "planner simulate --model flux --gpus 4 --plan ring4 --link nvlink=0.5 --what-if",
-            "with NVLinks at half their speed, and what else would change the time",
-        ),
-    ),
+    examples="planner simulate --model flux --gpus 4 --plan ring4\n"
+    "    time of each stage beside the closed form, of each rank, and a timeline\n"
+    "planner simulate --model flux --gpus 4 --plan ring4 --slow 3=1.1 --trace out.json\n"
+    "    what a GPU that is a tenth slower costs; every operation, for Perfetto\n"
+    "planner simulate --model flux --gpus 4 --plan ring4 --link nvlink=0.5 --what-if\n"
+    "    with NVLinks at half their speed, and what else would change the time",
     add=_add,
     run=_run,
 )

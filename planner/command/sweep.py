@@ -85,16 +85,11 @@ COMMAND: Final = common.Command(
     text="Price every combination of models, hardware, numbers of GPUs, sizes and plans, and\n"
     "write a row for each. What is done is kept beside the file until all is: --resume\n"
     "goes on after a stop.",
-    examples=(
-        (
-            "planner sweep --model flux,wan2.1-14b --hardware b200,l40s --gpus 1:8 --output a.csv",
-            "the best plan of each, as CSV",
-        ),
-        (
-            "planner sweep --model flux --gpus 8 --height 512,1024 --plan all --output all.jsonl",
-            "all legal plans for four sizes, a line of JSON each",
-        ),
-    ),
+    examples=""
+    "planner sweep --model flux,wan2.1-14b --hardware b200,l40s --gpus 1:8 --output a.csv\n"
+    "    the best plan of each, as CSV\n"
+    "planner sweep --model flux --gpus 8 --height 512,1024 --plan all --output all.jsonl\n"
+    "    all legal plans for four sizes, a line of JSON each",
     add=_add,
     run=_run,
 )

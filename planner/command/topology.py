@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, cast
 
 from planner.command import options as common
-from planner.command.files import on_page, on_screen, render
+from planner.command.files import on_screen, render_parts
 from topology.base import InputError
-from topology.base.rows import csv_text, flat
+from topology.base.rows import flat
 
 if TYPE_CHECKING:
     from topology.machine import Machine
@@ -17,9 +17,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_action(parser, "list", "show", "import", "detect")
     parser.add_argument("name", nargs="?", help="a catalogue name, a file, or - for a pipe")
     common.add_named(parser, {"--hardware": "kind of GPU, where the file does not say"}, None)
-    parser.add_argument(
-        "--nodes", type=common.whole, metavar="N", help="hosts, all alike (default: 1)"
-    )
+    common.add_numbers(parser, {"--nodes N": "hosts, all alike (default: 1)"})
     common.add_generation(parser)
     common.add_links(parser)
     common.add_checked_profile(parser)
@@ -44,14 +42,14 @@ def _run(options: argparse.Namespace) -> common.Answer:
     )
     if options.links:
         machine = _altered(machine, options.links)
-    text = render(
-        common.style_of(options),
-        machine.to_dict,
+    options.format = common.style_of(options)
+    text = render_parts(
+        options, machine.to_dict,
+        lambda: list(map(flat, cast("list[dict[str, object]]", machine.to_dict()["links"]))),
+        lambda: drawing.parts(machine), machine.name,
         table=lambda: on_screen(drawing.report(machine)),
         markdown=lambda: drawing.markdown(machine),
-        csv=lambda: csv_text(list(map(flat, _links(machine.to_dict())))),
-        html=lambda: on_page(machine.name, drawing.parts(machine), options.typed),
-    )
+    )  # fmt: skip
     return text, common.DONE
 
 
@@ -61,10 +59,6 @@ def _altered(machine: "Machine", links: Mapping[str, float]) -> "Machine":
 
     check_links(tuple(links.items()))
     return altered(machine, links)
-
-
-def _links(described: dict[str, object]) -> list[dict[str, object]]:
-    return cast("list[dict[str, object]]", described["links"])
 
 
 def _list(options: argparse.Namespace) -> str:
@@ -81,13 +75,11 @@ def _list(options: argparse.Namespace) -> str:
         raise InputError("topology list: got --format html, wanted table, json, markdown or csv")
     hardware = list(all_hardware().values())
     table = hardware_table(hardware)
-    return render(
-        options.format,
-        lambda: {"hardware": [kind.to_dict() for kind in hardware]},
-        table=lambda: on_screen([table]),
-        markdown=table.markdown,
-        csv=lambda: csv_text([flat(kind.to_dict()) for kind in hardware]),
-    )
+    described = [kind.to_dict() for kind in hardware]
+    return render_parts(
+        options, lambda: {"hardware": described}, lambda: list(map(flat, described)),
+        lambda: [table], "", table=lambda: on_screen([table]),
+    )  # fmt: skip
 
 
 COMMAND: Final = common.Command(
@@ -98,10 +90,10 @@ COMMAND: Final = common.Command(
     "of NCCL, a cluster in TOML, or JSON of this program; - reads what is piped in.\n"
     "import: the same as JSON, a file that --topology takes.\n"
     "detect: the machine this runs on.",
-    examples=(
-        ("planner topology list", "name, GPUs, memory, links and precisions of each"),
-        ("nvidia-smi topo -m | planner topology show - --hardware h100-sxm", "this machine"),
-    ),
+    examples="planner topology list\n"
+    "    name, GPUs, memory, links and precisions of each\n"
+    "nvidia-smi topo -m | planner topology show - --hardware h100-sxm\n"
+    "    this machine",
     add=_add,
     run=_run,
 )

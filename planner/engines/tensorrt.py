@@ -153,7 +153,7 @@ class Allowed:
 
     def _hardware(self, plan: Plan, hardware: Hardware, precision: str) -> Iterator[str]:
         has = hardware.device.compute_capability
-        if self._meet(plan) and has < self.capability:
+        if any(axis in (*self.meets, "cfg") for axis, _ in plan.axes) and has < self.capability:
             yield (
                 f"collectives need compute capability {dotted(self.capability)}, "
                 f"and {hardware.name} has {dotted(has)}"
@@ -234,9 +234,6 @@ class Allowed:
         runs = self.running(version)
         told = [*self.groups_broken, *self.groups_work]
         return self._inner(plan) > 1 and not any(is_of(runs, other) for other in told)
-
-    def _meet(self, plan: Plan) -> bool:
-        return any(axis in (*self.meets, "cfg") for axis, _ in plan.axes)
 
     def _inner(self, plan: Plan) -> int:
         return sum(axis in self.meets for axis, _ in plan.axes)

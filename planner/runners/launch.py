@@ -160,7 +160,10 @@ def launches(
 def _launch(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Launch:
     reason = refusal_of(engine, model, plan, settings)
     limits = engine.limits_of(model.name, model.family)
-    settings = whole_prompts(engine, _in_a_runtime(engine, model, settings))
+    has = engine.runtimes_of(model.name, model.family)
+    if settings.runtime not in has:
+        settings = replace(settings, runtime=has[0])
+    settings = whole_prompts(engine, settings)
     if reason or limits is None:
         return Launch(engine=engine.title, runtime=settings.runtime, reason=reason)
     line = engine.line_of(limits)
@@ -186,12 +189,6 @@ def _launch(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Lau
         request={name: settings.sizes[size] for size, name in request.items()},
         notes=tuple(note for note in notes if note),
     )
-
-
-def _in_a_runtime(engine: Engine, model: Model, settings: Settings) -> Settings:
-    """Take the runtime that is asked for, or the engine's usual one where it has not that."""
-    has = engine.runtimes_of(model.name, model.family)
-    return settings if settings.runtime in has else replace(settings, runtime=has[0])
 
 
 def whole_prompts(engine: Engine, settings: Settings) -> Settings:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import PurePath
-from typing import Final, TypedDict
+from typing import Any, Final
 
 from planner.models import known_as
 from planner.request.plan import Plan
@@ -18,21 +18,6 @@ USUAL_ATTENTION: Final = ("auto", "engine")
 """Names of attention kernels that leave the choice to whoever runs a model."""
 UNNAMED: Final = "MODEL"
 """Stands for the path of a model that was given as text."""
-
-
-class _Drafts(TypedDict, total=False):
-    """Settings of speculative decoding."""
-
-    drafter: str
-    drafted: int
-    draft: str
-
-
-class _Features(TypedDict, total=False):
-    """Settings of a cache of features."""
-
-    features: str
-    threshold: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,19 +72,22 @@ def settings_of(scenario: Scenario, plan: Plan, told: Mapping[str, int] | None =
     load = told or {}
     video = int(workload.frames) > 1 or model.defaults.frames > 1
     called = request.model_name if known_as(request.model_name) else request.model_path
+    features, _, threshold = ("" if workload.reuse is None else workload.reuse.name).partition("=")
+    usual = usual_cache(model, workload.precision, scenario.deployment.habits)
     return Settings(
         folder="" if known_as(called) else folder_of(called, pipeline=not language),
         sizes=_lengths(scenario, load) if language else _sizes(request, video=video),
         longest=_prompted(workload, load) if language else 0,
         video=video,
-        cache=_cache(scenario),
+        cache=workload.kv_precision if "fp8" in (workload.kv_precision, usual) else "",
         precision="" if scenario.as_published else workload.precision,
         runtime=scenario.deployment.runtime.name,
         attention="" if request.attention in USUAL_ATTENTION else request.attention,
         offload=request.offload,
         warmup=workload.warmup,
+        features=features,
+        threshold=threshold,
         **_drafts(scenario),
-        **_features(workload),
         copies=request.redundant_experts or 0,
         hosts=deployment.hosts,
         spread=None if links is None else (links, deployment.hardware.device),
@@ -130,7 +118,7 @@ def _sizes(request: Request, *, video: bool) -> dict[str, int]:
     return {name: int(size) for name, size in sizes.items() if size}
 
 
-def _drafts(scenario: Scenario) -> _Drafts:
+def _drafts(scenario: Scenario) -> dict[str, Any]:
     """Say who drafts how many tokens."""
     speculation = scenario.workload.speculation
     if speculation is None:
@@ -143,37 +131,21 @@ def _drafts(scenario: Scenario) -> _Drafts:
     return {"drafter": "draft", "drafted": speculation.tokens, "draft": where or draft.name}
 
 
-def _features(workload: Workload) -> _Features:
-    """Say which features are reused."""
-    if workload.reuse is None:
-        return {}
-    name, _, threshold = workload.reuse.name.partition("=")
-    return {"features": name, "threshold": threshold}
-
-
-def _cache(scenario: Scenario) -> str:
-    """Name the precision of keys and values where it is not what engines take by themselves."""
-    workload, habits = scenario.workload, scenario.deployment.habits
-    usual = usual_cache(scenario.model, workload.precision, habits)
-    return workload.kv_precision if "fp8" in (workload.kv_precision, usual) else ""
-
-
 def _lengths(scenario: Scenario, load: Mapping[str, int]) -> dict[str, int]:
-    """Tokens of a request, the longest under load; of a step; and requests at once."""
+    """Give tokens of a request, the longest under load; of a step; and requests at once."""
     request, workload = scenario.request, scenario.workload
     given = request.input_tokens is not None or request.output_tokens is not None
-    told = {"batch": request.batch, "length": _longest(workload)}
-    told |= dict(load)
+    told = {"batch": request.batch, "length": _longest(workload), **load}
     told |= {} if request.chunk is None else {"chunk": request.chunk}
-    unsaid = {
-        "batch": "batch" not in load and request.batch == 1,
-        "length": not (given or request.arrivals or request.lengths),
-    }
-    return {name: size for name, size in told.items() if not unsaid.get(name)}
+    if "batch" not in load and request.batch == 1:
+        del told["batch"]
+    if not (given or request.arrivals or request.lengths):
+        del told["length"]
+    return told
 
 
 def _prompted(workload: Workload, load: Mapping[str, int]) -> int:
-    """Tokens of the longest request; none of a load without steps for prompts, which decodes."""
+    """Count the tokens of the longest request; none of a load without steps for prompts."""
     if load and "chunk" not in load:
         return 0
     return load.get("length", _longest(workload))

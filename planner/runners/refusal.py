@@ -70,15 +70,13 @@ def tensorrt_refusal(scenario: Scenario, plan: Plan) -> str:
         return "its networks keep no features of another step"
     hardware, precision = scenario.deployment.hardware, scenario.workload.precision
     version = scenario.request.tensorrt_version
-    stands = allowed().obstacles(plan, hardware, version, precision=precision)
-    return "; ".join([*layers(scenario.model), *stands, *_shards(scenario, plan)])
-
-
-def _shards(scenario: Scenario, plan: Plan) -> Iterator[str]:
-    """Yield what stands against tokens that look at a cache whose rows are spread over ranks."""
+    stands = [*allowed().obstacles(plan, hardware, version, precision=precision)]
     follow = bool(np.any(np.asarray(scenario.workload.output_tokens) > 0))
     if scenario.model.kind == "decoder" and plan.sequence_ranks > 1 and follow:
-        yield "parts of a cut cache are merged by log-sum-exps, which its attention does not give"
+        stands.append(
+            "parts of a cut cache are merged by log-sum-exps, which its attention does not give"
+        )
+    return "; ".join([*layers(scenario.model), *stands])
 
 
 def refusals(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Refusal, ...]:
@@ -155,10 +153,9 @@ def _axes(case: _Case) -> str:
 def _together(case: _Case) -> str:
     """Say which of what is asked for exclude each other: axes, precision, attention, offloading."""
     settings = case.settings
-    offload = ["offload"] if settings.offload else []
+    asked = {"offload": settings.offload, "speculation": bool(settings.drafter)}
     used = [axis for axis, _ in case.plan.axes]
-    drafts = ["speculation"] if settings.drafter else []
-    used += [settings.precision, settings.attention, *offload, *drafts]
+    used += [settings.precision, settings.attention, *(name for name in asked if asked[name])]
     for name, others in case.limits.alone.items():
         beside = [other for other in used if other in others]
         if name in used and beside:
@@ -169,9 +166,8 @@ def _together(case: _Case) -> str:
 def _speculation(case: _Case) -> str:
     """Say that an engine cannot be told of drafts."""
     drafter, line = case.settings.drafter, case.line
-    if not drafter or drafter in {**line.speculation, **line.untold}:
-        return ""
-    return "has no speculative decoding"
+    able = not drafter or drafter in {**line.speculation, **line.untold}
+    return "" if able else "has no speculative decoding"
 
 
 def _features(case: _Case) -> str:
@@ -188,20 +184,18 @@ def _parallel_decode(case: _Case) -> str:
         return ""
     if not flag or not case.limits.vae:
         return "has no parallel VAE decode" + (f" for {case.of}" if flag else "")
-    some = "{n}" not in flag and ranks != case.plan.gpus
-    return f"decodes on one GPU or on all {case.plan.gpus}, not on {ranks}" if some else ""
+    if "{n}" in flag or ranks == case.plan.gpus:
+        return ""
+    return f"decodes on one GPU or on all {case.plan.gpus}, not on {ranks}"
 
 
 def _experts(case: _Case) -> str:
     flag, groups, ranks = case.line.ep, case.plan.ep, case.plan.expert_ranks
-    if groups == 1:
+    if groups == 1 or "{n}" in flag or (flag and groups == ranks):
         return ""
     if not flag:
         return "has no expert parallelism"
-    some = "{n}" not in flag and groups != ranks
-    return (
-        f"gives experts of their own to all {ranks} ranks, not to {groups} groups" if some else ""
-    )
+    return f"gives experts of their own to all {ranks} ranks, not to {groups} groups"
 
 
 def _pieces(case: _Case) -> str:

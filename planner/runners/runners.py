@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from math import inf
-from typing import Final, cast
+from typing import Final
 
 from planner.engines.engine import EAGER
 from planner.engines.tables import allowed, engines, find_engine
@@ -122,31 +122,26 @@ def _runtimes(name: str, model: Model) -> list[str]:
 def compare(scenario: Scenario, shared: Shared | None = None) -> tuple[Contender, ...]:
     """Find the best plan of everything that a request leaves open to run it.
 
-    Returns
-    -------
-    those that can, the best by the objective of the request first; of the others one row each
+    Those that can come first, the best by the objective of the request; of others one row each.
     """
-    shared = shared or Shared()
+    shared, request = shared or Shared(), scenario.request
+
+    def order(run: Contender) -> tuple[float, float]:
+        """Put what nobody has told to be right last; else by the goal, or what is missed."""
+        if run.estimate is not None:
+            return run.estimate.unproven, goal(run.estimate, request)
+        return (inf, inf) if run.nearest is None else apart(run.nearest, request)
+
     rows: list[Contender] = []
     others: dict[str, Contender] = {}
     for _, runs in groupby(runners(scenario), key=lambda each: each.deployment.name):
         able = list(_runs(list(runs), shared))
         rows += [run for run in able if run.estimate is not None]
         others |= {run.scenario.deployment.name: run for run in able if run.estimate is None}
-    rows.sort(key=lambda run: _order(cast(PlanEstimate, run.estimate), scenario.request))
+    rows.sort(key=order)
     names = {run.scenario.deployment.name for run in rows}
     unable = [run for name, run in others.items() if name not in names]
-    return (*rows, *sorted(unable, key=lambda run: _distance(run, scenario.request)))
-
-
-def _order(estimate: PlanEstimate, request: Request) -> tuple[bool, float]:
-    """Put what nobody has told to be right behind all that is, and the best first."""
-    return estimate.unproven, goal(estimate, request)
-
-
-def _distance(run: Contender, request: Request) -> tuple[float, float]:
-    """Say how far from what is wanted an engine stays; most where it runs no plan at all."""
-    return (inf, inf) if run.nearest is None else apart(run.nearest, request)
+    return (*rows, *sorted(unable, key=order))
 
 
 def _runs(scenarios: Sequence[Scenario], shared: Shared) -> Iterator[Contender]:
@@ -199,8 +194,7 @@ def _likely(
 
     bounds : the same plans, none of them worse than it will be here.
     """
-    request = scenario.request
-    best = inf
+    request, best = scenario.request, inf
     for bound in sorted(bounds, key=lambda bound: goal(bound, request)):
         if goal(bound, request) >= best + TIE * abs(best) * request.at_most_gpus:
             return
@@ -235,19 +229,21 @@ def why_none(scenario: Scenario, outcomes: Iterable[Outcome]) -> str:
         return late or closest(short)
     model, gpus = scenario.model, scenario.deployment.gpus
     legal = legal_plans(model, scenario.workload, gpus)
-    said = Counter(refusal(scenario, plan) for plan in legal)
-    if "" in said:  # it runs, and serves no request
+    reasons = Counter(refusal(scenario, plan) for plan in legal)
+    if "" in reasons:  # it runs, and serves no request
         return next((row.reason for row in reversed(rejected) if row.plan in legal), "")
-    if not said:
+    if not reasons:
         return f"the model has no plan of {counted(gpus, 'GPU')}"
-    if all(_BARE.fullmatch(why) for why in said):
+    if all(_BARE.fullmatch(why) for why in reasons):
         return f"has no axis that spreads it over {counted(gpus, 'GPU')}"
-    alike = Counter(_DIGITS.sub("", why) for why in said.elements())
+    alike = Counter(_DIGITS.sub("", why) for why in reasons.elements())
 
-    def telling(why: str) -> tuple[bool, bool, int, int]:
-        return " axis" not in why, " axis for " in why, alike[_DIGITS.sub("", why)], said[why]
-
-    return max(said, key=telling)
+    return max(
+        reasons,
+        key=lambda why: (
+            " axis" not in why, " axis for " in why, alike[_DIGITS.sub("", why)], reasons[why]
+        ),
+    )  # fmt: skip
 
 
 def closest(short: Iterable[Rejected]) -> str:

@@ -30,9 +30,9 @@ class Seat:
 
     def filled(self, text: str) -> str:
         """Write a text with the host and the ports."""
-        return text.replace("{host}", self.host).replace("{port}", str(self.port)).replace(
-            "{side}", str(self.side)
-        )  # fmt: skip
+        for name in ("host", "port", "side"):
+            text = text.replace(f"{{{name}}}", str(getattr(self, name)))
+        return text
 
 
 def worker_lines(
@@ -42,10 +42,8 @@ def worker_lines(
 
     told : sizes that workers of each pool are told of the load, as `Settings` names them.
     """
-    lines: list[Launch] = []
-    for engine in engines().of_kind(scenario.model.kind):
-        lines += _workers_of(scenario, engine, pools, told)
-    return tuple(lines)
+    able = engines().of_kind(scenario.model.kind)
+    return tuple(line for engine in able for line in _workers_of(scenario, engine, pools, told))
 
 
 def _workers_of(
@@ -54,10 +52,8 @@ def _workers_of(
     """Write the lines of one engine; one with the reason where it cannot."""
     if reason := engine.disaggregation.reason:
         return [Launch(engine=engine.title, reason=reason)]
-    kinds = {"prefill": (pools.prefill, pools.prefills), "decode": (pools.decode, pools.decodes)}
-    seats = _seats(scenario, pools)
-    lines = []
-    for name, (plan, _) in kinds.items():
+    seats, lines = _seats(scenario, pools), []
+    for name, plan in (("prefill", pools.prefill), ("decode", pools.decode)):
         if reason := engine.disaggregation.bars(plan):
             return [Launch(engine=engine.title, reason=f"{name} plan {plan}: {reason}")]
         launch = launch_of(scenario.on(plan.gpus), engine, plan, told.get(name))
@@ -79,19 +75,18 @@ def _seats(scenario: Scenario, pools: TwoPools) -> dict[str, list[Seat]]:
     local = pools.gpus // deployment.hosts if spread else deployment.hardware.gpus
     alone = pools.gpus <= local
     taken: list[int] = []
-    found: dict[str, list[Seat]] = {name: [] for name, _, _ in kinds}
+    seats: dict[str, list[Seat]] = {name: [] for name, _, _ in kinds}
     for name, plan, count in sorted(kinds, key=lambda kind: -kind[1].gpus):
-        for _ in range(count):
+        for number in range(count):
             host, first = _room(taken, plan.gpus, local)
-            found[name].append(
-                Seat(
-                    host="localhost" if alone else f"HOST{host}",
-                    port=PORTS[name] + len(found[name]),
-                    side=SIDE + SPACING * first,
-                    devices=tuple(range(first, min(first + plan.gpus, local))),
-                )
+            seat = Seat(
+                host="localhost" if alone else f"HOST{host}",
+                port=PORTS[name] + number,
+                side=SIDE + SPACING * first,
+                devices=tuple(range(first, min(first + plan.gpus, local))),
             )
-    return found
+            seats[name].append(seat)
+    return seats
 
 
 def _room(taken: list[int], gpus: int, local: int) -> tuple[int, int]:

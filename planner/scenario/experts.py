@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from costmodels.expert_routing import Distribution, routing_of
-from planner.models import Ffn, Model, Tower
+from planner.models import Model, Tower
 from planner.request.request import Request
 from topology.base import InputError, content, decoded, number_in, shown
 
@@ -24,14 +24,10 @@ def with_copies(model: Model, copies: int) -> Model:
 
     def doubled(tower: Tower) -> Tower:
         ffn = tower.ffn
-        if ffn is None or not ffn.experts:
-            return tower
-        return replace(tower, ffn=replace(ffn, copies=copies))
+        return replace(tower, ffn=replace(ffn, copies=copies)) if ffn and ffn.experts else tower
 
-    blocks = tuple(
-        replace(block, towers=tuple(map(doubled, block.towers))) for block in model.blocks
-    )
-    return replace(model, blocks=blocks)
+    blocks = (replace(block, towers=tuple(map(doubled, block.towers))) for block in model.blocks)
+    return replace(model, blocks=tuple(blocks))
 
 
 def distribution_of(request: Request, model: Model) -> Distribution:
@@ -44,13 +40,14 @@ def distribution_of(request: Request, model: Model) -> Distribution:
     if not given:
         return given
     _check_experts("expert_distribution", given, model)
-    found = given if not isinstance(given, str) or LAW.fullmatch(given) else _seen(given)
-    for layer in _layers(model):
-        try:
-            routing_of(found, layer.experts, layer.active)
-        except InputError as error:
-            raise InputError(f"expert_{error}") from None
-    return found
+    law = given if not isinstance(given, str) or LAW.fullmatch(given) else _seen(given)
+    for ffn in (tower.ffn for tower in model.towers):
+        if ffn is not None and ffn.experts:
+            try:
+                routing_of(law, ffn.experts, ffn.active)
+            except InputError as error:
+                raise InputError(f"expert_{error}") from None
+    return law
 
 
 def _check_experts(name: str, value: object, model: Model) -> None:
@@ -59,11 +56,6 @@ def _check_experts(name: str, value: object, model: Model) -> None:
         raise InputError(
             f"{name}: got {shown(value)}, and {model.name} has no experts, wanted none"
         )
-
-
-def _layers(model: Model) -> list[Ffn]:
-    """List the kinds of layers of experts."""
-    return [tower.ffn for tower in model.towers if tower.ffn is not None and tower.ffn.experts]
 
 
 def _seen(path: str) -> tuple[float, ...]:

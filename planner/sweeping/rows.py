@@ -94,15 +94,10 @@ def writer_of(output: str) -> Callable[[Sequence[Mapping[str, object]]], bytes]:
     return lambda rows: _TEXTS[ending](rows).encode()
 
 
-def _csv(rows: Sequence[Mapping[str, object]]) -> str:
-    return f"{csv_text(rows)}\n"
-
-
-def _lines(rows: Sequence[Mapping[str, object]]) -> str:
-    return "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows)
-
-
-_TEXTS: Final = {".csv": _csv, ".jsonl": _lines}
+_TEXTS: Final[Mapping[str, Callable[[Sequence[Mapping[str, object]]], str]]] = {
+    ".csv": lambda rows: f"{csv_text(rows)}\n",
+    ".jsonl": lambda rows: "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows),
+}
 
 
 def _parquet() -> Callable[[Sequence[Mapping[str, object]]], bytes]:

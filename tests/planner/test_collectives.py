@@ -18,6 +18,7 @@ from planner.collective_table import (
 )
 from planner.command.cli import main
 from topology.base import InputError
+from topology.base.table import document, terminal
 from topology.catalogue import find_hardware
 
 BUS = {  # nccl-tests, doc/PERFORMANCE.md, for 8 ranks
@@ -125,12 +126,12 @@ def test_bad_input_is_named(changes, said):
 
 def test_a_table_as_text_and_as_markdown_has_the_same_cells():
     found = table("all_reduce", "1KiB:1MiB", gpus=8)
-    lines = found.text().splitlines()
-    document = found.markdown().splitlines()[2:]
+    lines = terminal(found.on_screen()).splitlines()
+    shown_in = document(found.parts()).splitlines()[2:]
 
     assert lines[0] == "all_reduce on 8 x h100-sxm"
-    assert len(lines) == len(document) == len(found.rows) + 2
-    for row, line, shown in zip(found.table().rows, lines[2:], document[2:], strict=True):
+    assert len(lines) == len(shown_in) == len(found.rows) + 2
+    for row, line, shown in zip(found.table().rows, lines[2:], shown_in[2:], strict=True):
         assert len(row) == len(HEADERS)
         assert all(cell in line for cell in row)
         assert shown == f"| {' | '.join(row)} |"
@@ -138,7 +139,7 @@ def test_a_table_as_text_and_as_markdown_has_the_same_cells():
 
 def test_the_longest_bar_is_the_fastest_row():
     found = table("all_reduce", "1KiB:1GiB", gpus=8)
-    bars = [line.count("█") for line in found.text().splitlines()[2:]]
+    bars = [line.count("█") for line in terminal(found.on_screen()).splitlines()[2:]]
     rates = [row.bus_bandwidth_bytes_per_s for row in found.rows]
 
     assert bars.index(max(bars)) == rates.index(max(rates))
@@ -148,8 +149,10 @@ def test_several_nodes_are_named_with_their_network():
     spread = table("all_reduce", "1MiB", gpus=8, nodes=2)
     alone = table("all_reduce", "1MiB", gpus=8)
 
-    assert "2 nodes, 4 GPUs each, over infiniband (4 NICs, 200 GB/s a node)" in spread.text()
-    assert spread.markdown().startswith(f"**{spread.title()}**")
+    assert "2 nodes, 4 GPUs each, over infiniband (4 NICs, 200 GB/s a node)" in terminal(
+        spread.on_screen()
+    )
+    assert document(spread.parts()).startswith(f"**{spread.title()}**")
     assert spread.to_dict()["nodes"] == 2
     assert spread.to_dict()["network"]["nics"] == 4
     assert alone.title() == "all_reduce on 8 x h100-sxm"
@@ -213,7 +216,7 @@ def test_two_steps_gain_more_with_every_gpu_of_a_rack():
     assert found.each[0].fastest() == "multishot to 64 MiB, then ring"  # a crossover
     assert found.each[2].fastest() == "multishot"
     assert "more than two GPUs" in found.left_out[2]
-    assert len(found.csv().splitlines()) == 1 + 3 * 2 * 19
+    assert len(found.csv_rows()) == 3 * 2 * 19
 
 
 def test_times_below_what_a_curve_was_fitted_to_are_extrapolated():
