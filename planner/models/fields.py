@@ -55,6 +55,15 @@ class Fields:
             raise self.refused(name, value, wanted)
         return value
 
+    def divisor(
+        self, *names: str, of: str, whole: int, high: int = HEADS, default: int | None = None
+    ) -> int:
+        """Read a whole number that divides another one, which is called `of`."""
+        value = self.integer(*names, high=high, default=default)
+        if whole % value:
+            raise self.refused(names[0], value, f"a divisor of {of} {whole}")
+        return value
+
     def number(
         self, *names: str, low: float = 0.0, high: float = 1000.0, default: float | None = None
     ) -> float:

@@ -93,7 +93,7 @@ class LatentAttention:
 
     @property
     def score_size(self) -> int:
-        """Features of a head of queries and keys."""
+        """Count the features of a head of queries and keys."""
         return self.content_size + self.rotary_size
 
     @property
@@ -131,7 +131,7 @@ class Indexer:
 
     @property
     def kept(self) -> int:
-        """Bytes that are kept of a token."""
+        """Count the bytes that are kept of a token."""
         return 0 if self.reused else self.size + 4
 
     def parameters(self, hidden: int, query_rank: int) -> int:
@@ -166,17 +166,13 @@ class DeltaRule:
         return Heads(query=self.value_heads, key_value=self.key_heads, size=self.value_size)
 
     @property
-    def key_width(self) -> int:
-        return self.key_heads * self.key_size
-
-    @property
     def value_width(self) -> int:
         return self.value_heads * self.value_size
 
     @property
     def convolved(self) -> int:
-        """Features that the convolution runs over: queries, keys and values."""
-        return 2 * self.key_width + self.value_width
+        """Count the features that the convolution runs over: queries, keys and values."""
+        return 2 * self.key_heads * self.key_size + self.value_width
 
     @property
     def state(self) -> int:
@@ -220,12 +216,12 @@ class Mamba:
 
     @property
     def inner(self) -> int:
-        """Features of all heads."""
+        """Count the features of all heads."""
         return self.count * self.size
 
     @property
     def convolved(self) -> int:
-        """Features that the convolution runs over: the heads, B and C."""
+        """Count the features that the convolution runs over: the heads, B and C."""
         return self.inner + 2 * self.groups * self.state_size
 
     @property

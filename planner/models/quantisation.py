@@ -129,20 +129,21 @@ def read_quantisation(fields: Fields, layers: int) -> Quantisation | None:
         return None
     method = method or ("gptq" if fields.has("bits") else "modelopt")
     kept, cache = _kept(fields, layers), _cache(fields)
-    if method in ("compressed-tensors", "compressed_tensors") or fields.has("config_groups"):
-        found = _combined(list(_groups(fields)), method, kept, layers)
-        return replace(found, cache=cache) if found else None
-    if method.startswith("modelopt"):
-        if fields.text("quant_algo").upper() == "MIXED_PRECISION":
-            found = _combined(_by_module(fields), method, kept, layers)
-            return replace(found, cache=cache) if found else None
+    grouped = method.replace("_", "-") == "compressed-tensors" or fields.has("config_groups")
+    modelopt = method.startswith("modelopt")
+    if grouped or (modelopt and fields.text("quant_algo").upper() == "MIXED_PRECISION"):
+        schemes = list(_groups(fields)) if grouped else _by_module(fields)
+        combined = _combined(schemes, method, kept, layers)
+        return replace(combined, cache=cache) if combined else None
+    if modelopt:
         precision = _algorithm(fields)
     elif method in METHODS:
         precision = METHODS[method]
     elif method == "bitsandbytes":
         precision = "int4" if fields.boolean("load_in_4bit", default=False) else "int8"
     else:
-        raise fields.refused("quant_method", method, f"one of {_known()}")
+        known = ", ".join([*METHODS, "bitsandbytes", "compressed-tensors", "modelopt"])
+        raise fields.refused("quant_method", method, f"one of {known}")
     bits = fields.integer("bits", "w_bit", high=64, default=0)
     if precision == "int4" and bits not in (0, 4):
         raise fields.refused("bits", bits, "4, the only weights alone that are priced")
@@ -150,10 +151,6 @@ def read_quantisation(fields: Fields, layers: int) -> Quantisation | None:
     return Quantisation(
         method=method, precision=precision, group=rows, block=columns, kept=kept, cache=cache
     )
-
-
-def _known() -> str:
-    return ", ".join([*METHODS, "bitsandbytes", "compressed-tensors", "modelopt"])
 
 
 def _sizes(fields: Fields, precision: Precision) -> tuple[int, int]:
@@ -197,15 +194,15 @@ def _groups(fields: Fields) -> Iterator[_Scheme]:
 def _by_module(fields: Fields) -> list[_Scheme]:
     """Read modelopt's list of modules with an algorithm each."""
     listed = fields.table("quantized_layers")
-    found: dict[tuple[Precision, int, int], list[str]] = {}
+    alike: dict[tuple[Precision, int, int], list[str]] = {}
     for name in listed.values if listed else ():
         module = listed.table(name) if listed else None
         if module is not None:
             precision = _algorithm(module)
-            found.setdefault((precision, *_sizes(module, precision)), []).append(name)
+            alike.setdefault((precision, *_sizes(module, precision)), []).append(name)
     return [
         _Scheme(precision=precision, group=rows, block=columns, modules=tuple(names))
-        for (precision, rows, columns), names in found.items()
+        for (precision, rows, columns), names in alike.items()
     ]
 
 
@@ -213,15 +210,15 @@ def _combined(
     schemes: Sequence[_Scheme], method: str, kept: tuple[Part, ...], layers: int
 ) -> Quantisation | None:
     """Give each part of a layer the scheme of most layers; that of the experts is the usual one."""
-    found: dict[Part, _Scheme] = {}
+    chosen: dict[Part, _Scheme] = {}
     covered = [_layers_of(scheme.modules, layers) for scheme in schemes]
     for part in PARTS:
         counts = [
             len(seen[part]) if s.modules else 0.5 for s, seen in zip(schemes, covered, strict=True)
         ]
         if part not in kept and max(counts, default=0):
-            found[part] = schemes[counts.index(max(counts))]
-    usual = next((found[part] for part in _WEIGHTIEST if part in found), None)
+            chosen[part] = schemes[counts.index(max(counts))]
+    usual = next((chosen[part] for part in _WEIGHTIEST if part in chosen), None)
     if usual is None:
         return None
     return Quantisation(
@@ -229,10 +226,10 @@ def _combined(
         precision=usual.precision,
         group=usual.group,
         block=usual.block,
-        kept=tuple(part for part in PARTS if part not in found),
+        kept=tuple(part for part in PARTS if part not in chosen),
         others=tuple(
             (part, scheme.precision)
-            for part, scheme in found.items()
+            for part, scheme in chosen.items()
             if scheme.precision != usual.precision
         ),
     )
@@ -250,11 +247,6 @@ def _scheme(weights: Fields, form: str, *, alone: bool) -> Precision:
     raise weights.refused("num_bits", bits, "4, or 8 of weights and inputs")
 
 
-def _parts(pattern: str) -> tuple[Part, ...]:
-    """Name the parts of a layer that a pattern of modules stands for."""
-    return next((parts for tail, parts in _TAILS.items() if re.search(tail, pattern)), ())
-
-
 def _cache(fields: Fields) -> str:
     stated = fields.values.get("kv_cache_scheme")
     named = stated if isinstance(stated, str) else fields.text("kv_cache_quant_algo", default="")
@@ -266,8 +258,7 @@ def _cache(fields: Fields) -> str:
 
 def _kept(fields: Fields, layers: int) -> tuple[Part, ...]:
     """List the parts that most layers keep in 16 bits, by names of modules that are left out."""
-    names = [name for key in _LISTS for name in fields.texts(key, default=())]
-    seen = _layers_of(names, layers)
+    seen = _layers_of((name for key in _LISTS for name in fields.texts(key, default=())), layers)
     return tuple(part for part in PARTS if len(seen[part]) > layers / 2)
 
 
@@ -277,7 +268,7 @@ def _layers_of(names: Iterable[str], layers: int) -> dict[Part, set[int]]:
     for name in names:
         if _SMALL.search(name):
             continue
-        numbers = {int(found) for found in _LAYER.findall(name)}
-        for part in _parts(name):
-            seen[part] |= numbers or set(range(layers))
+        numbers = set(map(int, _LAYER.findall(name))) or set(range(layers))
+        for part in next((parts for tail, parts in _TAILS.items() if re.search(tail, name)), ()):
+            seen[part] |= numbers
     return seen

@@ -59,7 +59,7 @@ def layers_of(graph: Graph, where: str) -> list[AttentionLayer]:
     feeds = list(_feeds(graph))
     ends = [*(core.place for core in cores[1:]), max(graph.linears, default=0) + 1]
     return [
-        _layer(graph, core, [one for one in feeds if core.place < min(one.places) < end], where)
+        _layer(graph, core, [feed for feed in feeds if core.place < min(feed.places) < end], where)
         for core, end in zip(cores, ends, strict=True)
     ]
 
@@ -68,7 +68,11 @@ def _layer(graph: Graph, core: Core, feeds: Sequence[FeedForward], where: str) -
     queries, keys, values = (list(made_by(graph.linears, side)) for side in core.sides)
     if not queries or not core.size:
         raise InputError(f"{where}: an attention whose heads cannot be told (node {core.place})")
-    direct = [one for one in graph.linears.values() if _from(one, core)]
+    direct = [  # that read what it gives, beside a FFN at most, and no stream
+        linear
+        for linear in graph.linears.values()
+        if core.place in linear.made and len(linear.made) <= 3
+    ]
     beside = list(_beside(graph, core, direct))
     heads, shared = _heads(core, queries, keys, direct, beside)
     return AttentionLayer(
@@ -81,15 +85,10 @@ def _layer(graph: Graph, core: Core, feeds: Sequence[FeedForward], where: str) -
         normed=bool(core.sides[0].passed & NORMS),
         feeds=tuple(beside or feeds),
         places=frozenset(
-            [one.place for one in (*queries, *keys, *values, *direct)]
+            [linear.place for linear in (*queries, *keys, *values, *direct)]
             + [place for feed in (*beside, *feeds) for place in feed.places]
         ),
     )
-
-
-def _from(linear: Linear, core: Core) -> bool:
-    """Whether a product reads what an attention gives, beside a FFN at most, and no stream."""
-    return core.place in linear.made and len(linear.made) <= 3
 
 
 def _kind(queries: Sequence[Linear], keys: Sequence[Linear], beside: Sequence[FeedForward]) -> Kind:
@@ -144,7 +143,7 @@ def _feed(ups: Sequence[Linear], down: Linear, kind: str) -> FeedForward:
         width=ups[0].outputs // (2 if gated and len(ups) == 1 else 1),
         gated=gated,
         activation=kind,
-        places=frozenset(one.place for one in (*ups, down)),
+        places=frozenset(linear.place for linear in (*ups, down)),
     )
 
 
@@ -161,5 +160,5 @@ def unplaced(graph: Graph, layers: Sequence[AttentionLayer], named: frozenset[in
     named : places of products that a configuration has a field for.
     """
     placed = named.union(*(layer.places for layer in layers))
-    left = [one for place, one in sorted(graph.linears.items()) if place not in placed]
-    return [f"{one.inputs} x {one.outputs} ({one.weight[:60]})" for one in left]
+    left = [linear for place, linear in sorted(graph.linears.items()) if place not in placed]
+    return [f"{linear.inputs} x {linear.outputs} ({linear.weight[:60]})" for linear in left]

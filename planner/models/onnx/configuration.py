@@ -75,11 +75,7 @@ class _Diffusion:
 
     def conditioned(self, dimensions: int) -> list[Linear]:
         """List products that read an input of so many dimensions, of one row a sample."""
-        return [
-            one
-            for one in self.conditions
-            if any(len(self.graph.inputs.get(str(name), ())) == dimensions for name in one.made)
-        ]
+        return [linear for linear in self.conditions if _reads(self.graph, linear, dimensions)]
 
 
 def configuration_of(graph: Graph, layers: Sequence[AttentionLayer], where: str) -> Found:
@@ -114,43 +110,45 @@ def _shaped(kinds: Sequence[str]) -> str:
 
 def _ends(graph: Graph, layers: Sequence[AttentionLayer]) -> _Diffusion:
     placed = frozenset[int]().union(*(layer.places for layer in layers))
-    free = [one for place, one in sorted(graph.linears.items()) if place not in placed]
-    tokens = [one for one in free if one.dimensions != 2]
-    given = [one for one in tokens if _input(graph, one)]
+    free = [linear for place, linear in sorted(graph.linears.items()) if place not in placed]
+    tokens = [linear for linear in free if linear.dimensions != 2]
+    given = [linear for linear in tokens if _reads(graph, linear, 3)]
     out = next(iter(graph.outputs.values()), ())
     image = None if graph.patches else _alike(graph, given, out)
-    text = next((one for one in given if one is not image), None)
-    behind = [one for one in tokens if one.place > max(placed)]
+    text = next((linear for linear in given if linear is not image), None)
+    behind = [linear for linear in tokens if linear.place > max(placed)]
     return _Diffusion(
         graph=graph,
         layers=layers,
         image=image,
         text=text,
         last=behind[-1] if behind else None,
-        conditions=tuple(one for one in free if one.dimensions == 2),
+        conditions=tuple(linear for linear in free if linear.dimensions == 2),
     )
 
 
-def _input(graph: Graph, linear: Linear) -> bool:
-    """Whether a product reads tokens as they are given."""
-    return any(len(graph.inputs.get(str(name), ())) == 3 for name in linear.made)
+def _reads(graph: Graph, linear: Linear, dimensions: int) -> bool:
+    """Whether a product reads an input of so many dimensions as it is given; tokens have 3."""
+    return any(len(graph.inputs.get(str(name), ())) == dimensions for name in linear.made)
 
 
 def _alike(graph: Graph, given: Sequence[Linear], out: Sequence[int]) -> Linear | None:
     """Find the product of those tokens that there are as many of as leave the model."""
-    for one in given:
-        sizes = next(graph.inputs[str(name)] for name in one.made if str(name) in graph.inputs)
+    for linear in given:
+        sizes = next(graph.inputs[str(name)] for name in linear.made if str(name) in graph.inputs)
         if len(out) == 3 and sizes[1] == out[1] and sizes[1]:
-            return one
+            return linear
     return given[0] if given else None
 
 
 def _named(ends: _Diffusion) -> frozenset[int]:
-    """Places of products that make tokens, read the prompt, end the model or tell the time."""
-    known = (ends.image, ends.text, ends.last, *ends.conditions)
-    places = frozenset(one.place for one in known if one is not None)
+    """Give places of products that make tokens, read the prompt, end the model, tell the time."""
+    named = (ends.image, ends.text, ends.last, *ends.conditions)
+    places = frozenset(linear.place for linear in named if linear is not None)
     prompt = {ends.text.place} if ends.text else set()
-    return places | {one.place for one in ends.graph.linears.values() if one.made == prompt}
+    return places | {
+        linear.place for linear in ends.graph.linears.values() if linear.made == prompt
+    }
 
 
 def _flux(ends: _Diffusion) -> Config:
@@ -215,19 +213,13 @@ def _wan(ends: _Diffusion) -> Config:
 
 
 def _pixart(ends: _Diffusion) -> Config:
-    return {
-        **_captioned(ends),
-        "_class_name": "PixArtTransformer2DModel",
-        "patch_size": ends.graph.patches[0].kernel[-1],
-    }
+    patch = ends.graph.patches[0].kernel[-1]
+    return {**_ltx(ends), "_class_name": "PixArtTransformer2DModel", "patch_size": patch}
 
 
 def _ltx(ends: _Diffusion) -> Config:
-    return {**_captioned(ends), "_class_name": "LTXVideoTransformer3DModel"}
-
-
-def _captioned(ends: _Diffusion) -> Config:
     return {
+        "_class_name": "LTXVideoTransformer3DModel",
         **ends.common(),
         "num_layers": len(ends.layers) // 2,
         "cross_attention_dim": ends.layers[1].context,
@@ -236,7 +228,7 @@ def _captioned(ends: _Diffusion) -> Config:
 
 
 def _features(products: Sequence[Linear]) -> int:
-    """Features that the first of some products reads; 0 where there is none."""
+    """Count the features that the first of some products reads; 0 where there is none."""
     return products[0].inputs if products else 0
 
 
@@ -258,8 +250,8 @@ def _decoder(graph: Graph, layers: Sequence[AttentionLayer], where: str) -> Foun
         raise InputError(f"{where}: {reason}: give its config.json")
     first, (rows, hidden) = layers[0], next(iter(graph.embeddings.values()))
     (feed,) = first.feeds
-    heads = [one for one in graph.linears.values() if one.outputs == rows]
-    tied = not heads or any(one.weight in graph.embeddings for one in heads)
+    heads = [linear for linear in graph.linears.values() if linear.outputs == rows]
+    tied = not heads or any(head.weight in graph.embeddings for head in heads)
     kind = "qwen3" if first.normed else "llama"
     config: Config = {
         "model_type": kind,
@@ -276,7 +268,7 @@ def _decoder(graph: Graph, layers: Sequence[AttentionLayer], where: str) -> Foun
     unsaid = "a token sees all before it, a context has any length: a graph says neither"
     return Found(
         config=config,
-        places=frozenset(one.place for one in heads),
+        places=frozenset(head.place for head in heads),
         assumed=(f"a decoder like {kind}: {unsaid}",),
     )
 
@@ -284,7 +276,8 @@ def _decoder(graph: Graph, layers: Sequence[AttentionLayer], where: str) -> Foun
 def _not_dense(graph: Graph, layers: Sequence[AttentionLayer]) -> str:
     """Say why layers are not those of a dense decoder; empty where they are."""
     alike = {
-        (one.kind, one.hidden, one.heads, one.key_value, one.size, len(one.feeds)) for one in layers
+        (layer.kind, layer.hidden, layer.heads, layer.key_value, layer.size, len(layer.feeds))
+        for layer in layers
     }
     if "TopK" in graph.counts:
         return "experts that a TopK chooses are not read from graphs"

@@ -118,12 +118,10 @@ def graph_of(model: Foreign, where: str) -> Graph:
     """
     _check_operators(model, where)
     graph = model.graph
-    weights = {one.name: tuple(one.dims) for one in graph.initializer}
-    walk = _Walk(
-        sizes={**_sizes(graph), **weights},
-        weights=dict(weights),
-        names={name: name for name in weights},
-    )
+    weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    sizes = {v.name: _shape(v) for v in (*graph.input, *graph.output, *graph.value_info)}
+    names = {name: name for name in weights}
+    walk = _Walk(sizes={**sizes, **weights}, weights=dict(weights), names=names)
     for value in graph.input:
         if value.name not in weights:
             walk.made[value.name] = Made(frozenset({value.name}))
@@ -131,20 +129,19 @@ def graph_of(model: Foreign, where: str) -> Graph:
     for place, node in enumerate(graph.node):
         counts[node.op_type] = counts.get(node.op_type, 0) + 1
         _pass(walk, place, node)
-    shapes = {value.name: _shape(value) for value in [*graph.input, *graph.output]}
     return Graph(
         linears=walk.linears,
         cores=walk.cores,
         patches=tuple(walk.patches),
-        inputs={one.name: shapes[one.name] for one in graph.input if one.name not in weights},
-        outputs={one.name: shapes[one.name] for one in graph.output},
+        inputs={value.name: _shape(value) for value in graph.input if value.name not in weights},
+        outputs={value.name: _shape(value) for value in graph.output},
         embeddings=walk.embeddings,
         counts=counts,
     )
 
 
 def _check_operators(model: Foreign, where: str) -> None:
-    versions = {one.domain: one.version for one in model.opset_import}
+    versions = {operators.domain: operators.version for operators in model.opset_import}
     newest = max((versions[name] for name in ("", "ai.onnx") if name in versions), default=0)
     if newest < OLDEST:
         raise InputError(f"{where}: operator set {newest}, wanted {OLDEST} or newer")
@@ -182,7 +179,10 @@ def _pass(walk: _Walk, place: int, node: Foreign) -> None:
 def _constant(walk: _Walk, node: Foreign, inputs: Sequence[str]) -> None:
     """Keep what depends on no input: a copy of a weight stays that weight."""
     for out in node.output:
-        dims = _constant_dims(node) if node.op_type == "Constant" else walk.sizes.get(out, ())
+        dims = walk.sizes.get(out, ())
+        if node.op_type == "Constant":
+            tensors = (given.t for given in node.attribute if given.name == "value")
+            dims = next((tuple(tensor.dims) for tensor in tensors), ())
         if node.op_type in COPIES and inputs:
             dims = dims or _turned(node, walk.weights[inputs[0]])
             walk.names[out] = walk.names[inputs[0]]
@@ -196,8 +196,8 @@ def _through(walk: _Walk, kind: str, inputs: Sequence[str], out: str) -> None:
         walk.made[out] = Made()
         return
     made = [walk.made[name] for name in inputs if name in walk.made]
-    by = frozenset[int | str]().union(*(one.by for one in made))
-    walk.made[out] = Made(by, frozenset({kind}).union(*(one.passed for one in made)))
+    by = frozenset[int | str]().union(*(source.by for source in made))
+    walk.made[out] = Made(by, frozenset({kind}).union(*(source.passed for source in made)))
     if kind in MOVES:
         walk.base[out] = walk.base.get(inputs[0], inputs[0])
     scored = [name for name in inputs if name in walk.scores]
@@ -229,7 +229,7 @@ def _multiplied(walk: _Walk, place: int, node: Foreign, inputs: Sequence[str]) -
 
 def _linear(walk: _Walk, place: int, node: Foreign, given: str, weight: str) -> None:
     rows, columns = walk.weights[weight]
-    turned = any(one.name == "transB" and one.i for one in node.attribute)
+    turned = any(given.name == "transB" and given.i for given in node.attribute)
     inputs, outputs = (columns, rows) if turned else (rows, columns)
     made = walk.made.get(given, Made())
     walk.linears[place] = Linear(
@@ -247,47 +247,34 @@ def _linear(walk: _Walk, place: int, node: Foreign, given: str, weight: str) -> 
 
 def _attended(walk: _Walk, place: int, node: Foreign, inputs: Sequence[str]) -> None:
     """Take in an attention that is one operator."""
-    numbers = {one.name: one.i for one in node.attribute}
+    numbers = {given.name: given.i for given in node.attribute}
     heads = numbers.get("q_num_heads", numbers.get("num_heads", 0))
     shared = numbers.get("kv_num_heads", heads)
     q, k, v = inputs[:3] if len(inputs) >= 3 else [inputs[0]] * 3
     sizes = walk.sizes.get(q, ())
     size = sizes[-1] if len(sizes) == 4 else (sizes[-1] // heads if sizes and heads else 0)
-    made = [walk.made.get(name, Made()) for name in (q, k, v)]
+    queries, keys, values = (walk.made.get(name, Made()) for name in (q, k, v))
     walk.cores[place] = Core(
-        place=place,
-        size=size,
-        heads=heads,
-        key_value=shared,
-        sides=(made[0], made[1], made[2]),
+        place=place, size=size, heads=heads, key_value=shared, sides=(queries, keys, values)
     )
     for out in node.output:
         walk.made[out] = Made(frozenset({place}))
 
 
-def _sizes(graph: Foreign) -> dict[str, tuple[int, ...]]:
-    every = [*graph.input, *graph.output, *graph.value_info]
-    return {value.name: _shape(value) for value in every}
-
-
 def _shape(value: Foreign) -> tuple[int, ...]:
-    return tuple(int(one.dim_value) for one in value.type.tensor_type.shape.dim)
-
-
-def _constant_dims(node: Foreign) -> tuple[int, ...]:
-    return next((tuple(one.t.dims) for one in node.attribute if one.name == "value"), ())
+    return tuple(int(size.dim_value) for size in value.type.tensor_type.shape.dim)
 
 
 def _turned(node: Foreign, dims: tuple[int, ...]) -> tuple[int, ...]:
     if node.op_type != "Transpose":
         return dims
     places = list(range(len(dims)))
-    order = next((list(one.ints) for one in node.attribute if one.name == "perm"), places[::-1])
+    given = (list(given.ints) for given in node.attribute if given.name == "perm")
+    order = next(given, places[::-1])
     return tuple(dims[place] for place in order) if sorted(order) == places else dims
 
 
 def made_by(linears: Mapping[int, Linear], made: Made) -> Iterator[Linear]:
     """Yield the products that a tensor was made from, in order."""
-    for place in sorted(one for one in made.by if isinstance(one, int)):
-        if place in linears:
-            yield linears[place]
+    for place in sorted(linears.keys() & made.by):
+        yield linears[place]

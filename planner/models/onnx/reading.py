@@ -35,34 +35,23 @@ def read_onnx(path: Path, where: str) -> Found:
     graph = graph_of(model, where)
     layers = layers_of(graph, where)
     found = configuration_of(graph, layers, where)
-    left = unplaced(graph, layers, found.places)
-    return replace(found, assumed=(*found.assumed, *_left(left), _what(found)))
-
-
-def _what(found: Found) -> str:
+    assumed, left = [*found.assumed], unplaced(graph, layers, found.places)
+    if left:
+        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+        assumed.append(f"products without a place in its layers: {', '.join(left[:SHOWN])}{more}")
     kind = found.config.get("_class_name") or found.config["model_type"]
-    return f"read from a graph as {kind}"
-
-
-def _left(names: list[str]) -> list[str]:
-    """Say how many products have no place, and which the first ones are."""
-    if not names:
-        return []
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return [f"products without a place in its layers: {', '.join(names[:SHOWN])}{more}"]
+    return replace(found, assumed=(*assumed, f"read from a graph as {kind}"))
 
 
 def _library(where: str) -> ModuleType:
     try:
-        library = import_module("onnx")
-        import_module("onnx.checker")
-        import_module("onnx.inliner")
-        import_module("onnx.shape_inference")
+        for part in ("checker", "inliner", "shape_inference"):
+            import_module(f"onnx.{part}")
+        return import_module("onnx")
     except ImportError:
         raise InputError(
             f"{where}: ONNX files need the package onnx: pip install 'multi-gpu-planner[onnx]'"
         ) from None
-    return library
 
 
 def _loaded(library: ModuleType, path: Path, where: str) -> Foreign:

@@ -48,10 +48,8 @@ def _grid(fields: Fields) -> parts.Grid:
 
 def _heads(fields: Fields) -> Heads:
     count = fields.integer("num_attention_heads", high=HEADS, default=32)
-    shared = fields.integer("num_key_value_heads", high=HEADS, default=min(8, count))
-    if count % shared:
-        wanted = f"a divisor of num_attention_heads {count}"
-        raise fields.refused("num_key_value_heads", shared, wanted)
+    whose, usual = "num_attention_heads", min(8, count)
+    shared = fields.divisor("num_key_value_heads", of=whose, whole=count, default=usual)
     size = fields.integer("head_dim", high=HEAD_SIZE, default=128)
     return Heads(query=count, key_value=shared, size=size)
 

@@ -101,14 +101,10 @@ _DEFAULTS: Final = {
     "gemma": {"head_dim": 256},
     "gemma2": {"head_dim": 256},
     "gemma3": {
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "vocab_size": 262208,
-        "max_position_embeddings": 131072,
-        "sliding_window": 4096,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208,
+        "max_position_embeddings": 131072, "sliding_window": 4096,
     },
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +130,8 @@ def read(fields: Fields) -> Model:
     language = _completed(language, kind)
     sizes = _sizes(language, kind)
     vocabulary = language.integer("vocab_size", "padded_vocab_size", high=VOCABULARY)
-    tied = _tied(fields, language, kind)
+    tied = language.boolean("tie_word_embeddings", default=kind in _TIED)
+    tied = fields.boolean("tie_word_embeddings", default=tied)
     vision = vision_parameters(fields, sizes.hidden)
     blocks, order = _blocks(language, sizes)
     return Model(
@@ -185,30 +182,23 @@ def _sizes(fields: Fields, kind: str) -> _Sizes:
     latent = _latent(fields, heads)
     return _Sizes(
         kind=kind,
-        layers=_layers(fields, kind),
+        layers=fields.integer(
+            "num_hidden_layers", "n_layer", "num_layers", "n_layers", high=LAYERS,
+            default=len(letters_of(fields, kind)) or None,  # of a hybrid's pattern, an entry each
+        ),
         hidden=hidden,
         heads=replace(heads, size=latent.value_size) if latent else heads,
         latent=latent,
         indexer=_indexer(fields) if latent else None,
-    )
-
-
-def _layers(fields: Fields, kind: str) -> int:
-    """Read how many layers there are; a hybrid's pattern has one entry for each."""
-    names = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-    return fields.integer(*names, high=LAYERS, default=len(letters_of(fields, kind)) or None)
+    )  # fmt: skip
 
 
 def _heads(fields: Fields, hidden: int) -> Heads:
-    count = fields.integer(
-        "num_attention_heads",
-        "n_head",
-        "num_heads",
-        "n_heads",
-        "attention_heads",
+    names = (
+        "num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads",
         "decoder_attention_heads",
-        high=HEADS,
-    )
+    )  # fmt: skip
+    count = fields.integer(*names, high=HEADS)
     if not fields.has("head_dim", "kv_channels", "kv_lora_rank") and hidden % count:
         wanted = f"a divisor of hidden_size {hidden}, or head_dim beside it"
         raise fields.refused("num_attention_heads", count, wanted)
@@ -221,19 +211,12 @@ def _heads(fields: Fields, hidden: int) -> Heads:
 
 def _key_value_heads(fields: Fields, count: int) -> int:
     names = (
-        "num_key_value_heads",
-        "num_kv_heads",
-        "n_head_kv",
-        "n_kv_heads",
-        "multi_query_group_num",
+        "num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "multi_query_group_num",
         "num_query_groups",
-    )
+    )  # fmt: skip
     alone = fields.boolean("multi_query", default=False) and not fields.has(*names)
-    shared = fields.integer(*names, high=HEADS, default=1 if alone else count)
-    if count % shared:
-        wanted = f"a divisor of num_attention_heads {count}"
-        raise fields.refused("num_key_value_heads", shared, wanted)
-    return shared
+    usual = 1 if alone else count
+    return fields.divisor(*names, of="num_attention_heads", whole=count, default=usual)
 
 
 def _latent(fields: Fields, heads: Heads) -> LatentAttention | None:
@@ -289,34 +272,27 @@ def _blocks(fields: Fields, sizes: _Sizes) -> tuple[tuple[Block, ...], tuple[int
     mixers = mixers_of(fields, sizes.kind, sizes.layers)
     feeds = feeds_of(fields, sizes.kind, sizes.layers)
     layers = list(zip(mixers, feeds, strict=True))
-    made = [
-        (
-            Block(name=_name(*kind), count=count, towers=(_tower(fields, sizes, *kind),)),
-            kind,
-        )
-        for kind, count in Counter(layers).items()
-    ]
-    made.sort(key=lambda block: _plainness(block[0]))
-    places = {kind: place for place, (_, kind) in enumerate(made)}
-    order = tuple(places[kind] for kind in layers)
-    return tuple(block for block, _ in made), order if order != tuple(sorted(order)) else ()
+    counts = Counter(layers)
+    kinds = sorted(counts, key=lambda kind: (kind[0].kind == "attention", kind[0].window == 0))
+    blocks = (
+        Block(name=_name(*kind), count=counts[kind], towers=(_tower(fields, sizes, *kind),))
+        for kind in kinds
+    )
+    order = tuple(kinds.index(kind) for kind in layers)
+    return tuple(blocks), order if order != tuple(sorted(order)) else ()
 
 
 def _name(mixer: Mixer, feed: Ffn | None) -> str:
-    how = mixer.name
     if feed is None:
-        return how
-    return f"{how}_experts" if feed.experts else f"{how}_dense"
-
-
-def _plainness(block: Block) -> tuple[bool, bool]:
-    tower = block.towers[0]
-    return tower.mixer == "attention", tower.window == 0
+        return mixer.name
+    return f"{mixer.name}_{'experts' if feed.experts else 'dense'}"
 
 
 def _tower(fields: Fields, sizes: _Sizes, mixer: Mixer, feed: Ffn | None) -> Tower:
     softmax = mixer.kind == "attention"
-    heads = mixer.heads or sizes.heads
+    heads, indexer = mixer.heads or sizes.heads, sizes.indexer
+    if indexer is not None and mixer.reuses_choice:
+        indexer = replace(indexer, reused=True)
     tower = Tower(
         streams=STREAMS,
         hidden=sizes.hidden,
@@ -331,7 +307,7 @@ def _tower(fields: Fields, sizes: _Sizes, mixer: Mixer, feed: Ffn | None) -> Tow
         chunked=mixer.chunked,
         sinks=softmax and sizes.kind == "gpt_oss",
         latent=sizes.latent if softmax else None,
-        indexer=_indexer_of(sizes, mixer) if softmax else None,
+        indexer=indexer if softmax else None,
         mixer=mixer.kind,
         recurrence=mixer.recurrence,
         shares_values=mixer.shares_values,
@@ -340,11 +316,6 @@ def _tower(fields: Fields, sizes: _Sizes, mixer: Mixer, feed: Ffn | None) -> Tow
     )
     tower = replace(tower, extra=tower.extra + _qk_norms(fields, sizes, tower))
     return _with_biases(fields, sizes, tower)
-
-
-def _indexer_of(sizes: _Sizes, mixer: Mixer) -> Indexer | None:
-    indexer = sizes.indexer
-    return replace(indexer, reused=True) if indexer and mixer.reuses_choice else indexer
 
 
 def _rotary(fields: Fields, mixer: Mixer, size: int) -> int:
@@ -396,11 +367,6 @@ def _with_biases(fields: Fields, sizes: _Sizes, tower: Tower) -> Tower:
     return tower
 
 
-def _tied(fields: Fields, language: Fields, kind: str) -> bool:
-    usual = language.boolean("tie_word_embeddings", default=kind in _TIED)
-    return fields.boolean("tie_word_embeddings", default=usual)
-
-
 def _context(fields: Fields) -> int:
     names = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
     return fields.integer(*names, high=CONTEXT, default=0)
@@ -415,7 +381,7 @@ def _outer(fields: Fields, sizes: _Sizes, vocabulary: int, *, tied: bool) -> int
 def _quantisation(fields: Fields, sizes: _Sizes) -> Quantisation | None:
     stored = fields.table("quantization_config", "compression_config")
     stored = stored or language_of(fields).table("quantization_config", "compression_config")
-    found = None if stored is None else read_quantisation(stored, sizes.layers)
-    if found and sizes.kind.startswith("gemma4") and "feed_forward" in found.kept:
-        return replace(found, kept=(*found.kept, "shared"))  # the FFN beside its experts
-    return found
+    read = None if stored is None else read_quantisation(stored, sizes.layers)
+    if read and sizes.kind.startswith("gemma4") and "feed_forward" in read.kept:
+        return replace(read, kept=(*read.kept, "shared"))  # the FFN beside its experts
+    return read

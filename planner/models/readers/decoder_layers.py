@@ -1,6 +1,6 @@
 """What each layer of a decoder mixes tokens with, and what follows it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -77,12 +77,17 @@ def mixers_of(fields: Fields, kind: str, layers: int) -> tuple[Mixer, ...]:
 def _entries(fields: Fields, name: str, layers: int, among: tuple[str, ...]) -> tuple[str, ...]:
     """Read a list with one of a few words for each layer; empty where there is none."""
     listed = fields.texts(name, default=())
-    if listed and len(listed) != layers:
-        raise fields.refused(name, list(listed), f"one entry for each of {layers} layers")
+    if listed:
+        _check_length(fields, name, listed, layers)
     strange = next((entry for entry in listed if entry not in among), None)
     if strange is not None:
         raise fields.refused(name, strange, " or ".join(among))
     return listed
+
+
+def _check_length(fields: Fields, name: str, listed: Sequence[object], layers: int) -> None:
+    if len(listed) != layers:
+        raise fields.refused(name, list(listed), f"one entry for each of {layers} layers")
 
 
 def _pattern(fields: Fields, kind: str, layers: int) -> tuple[str, ...]:
@@ -104,14 +109,18 @@ def _listed(fields: Fields, kind: str, layers: int) -> tuple[str, ...]:
     entries = letters or fields.texts("layer_types", "layers_block_type", default=())
     if not entries:
         return ()
-    name, meanings = ("layer_types", _WINDOWS)
-    if letters:
-        name, meanings = "hybrid_override_pattern", _LETTERS
-    if len(entries) != layers:
-        raise fields.refused(name, list(entries), f"one entry for each of {layers} layers")
-    unknown = [entry for entry in entries if entry not in meanings]
-    if unknown:
-        raise fields.refused(name, unknown[0], f"entries among {', '.join(meanings)}")
+    name = "hybrid_override_pattern" if letters else "layer_types"
+    _check_length(fields, name, entries, layers)
+    return _meant(fields, name, entries, _LETTERS if letters else _WINDOWS)
+
+
+def _meant(
+    fields: Fields, name: str, entries: Sequence[str], meanings: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Look up what entries of a pattern stand for."""
+    strange = next((entry for entry in entries if entry not in meanings), None)
+    if strange is not None:
+        raise fields.refused(name, strange, f"entries among {', '.join(meanings)}")
     return tuple(meanings[entry] for entry in entries)
 
 
@@ -129,19 +138,15 @@ def letters_of(fields: Fields, kind: str, prefix: str = "") -> tuple[str, ...]:
 
 def mixers_of_letters(fields: Fields, kind: str, letters: tuple[str, ...]) -> tuple[Mixer, ...]:
     """Name the mixers that letters of a hybrid pattern stand for."""
-    unknown = [letter for letter in letters if letter not in _LETTERS]
-    if unknown:
-        wanted = f"entries among {', '.join(_LETTERS)}"
-        raise fields.refused("hybrid_override_pattern", unknown[0], wanted)
-    return tuple(mixer_of(fields, kind, _LETTERS[letter]) for letter in letters)
+    names = _meant(fields, "hybrid_override_pattern", letters, _LETTERS)
+    return tuple(mixer_of(fields, kind, name) for name in names)
 
 
 def _check_softmax(fields: Fields, layers: int) -> None:
     """Refuse lightning attention, which MiniMax lists as 0 beside softmax attention as 1."""
     listed = fields.integers("attn_type_list", low=0, high=1, default=())
-    if listed and len(listed) != layers:
-        wanted = f"one entry for each of {layers} layers"
-        raise fields.refused("attn_type_list", list(listed), wanted)
+    if listed:
+        _check_length(fields, "attn_type_list", listed, layers)
     if 0 in listed:
         raise fields.refused("attn_type_list", 0, "1 alone; lightning attention is not read")
 
@@ -152,7 +157,7 @@ def _periodic(layers: int, every: int, other: str) -> tuple[str, ...]:
 
 
 def _full_every(fields: Fields, kind: str) -> int:
-    """Distance between full layers in classes that alternate by rule, 0 where none is known."""
+    """Give the distance of full layers in classes that alternate by rule, 0 for no known one."""
     usual = 0
     if kind in {"gpt_oss", "gemma2"}:
         usual = 2
@@ -176,7 +181,7 @@ def _sliding(fields: Fields, kind: str, layer: int) -> str:
 
 
 def _window(fields: Fields) -> int:
-    """Keys that a query of a windowed layer sees, 0 if that is all the context there can be."""
+    """Count keys that a query of a windowed layer sees, 0 if that is all that there can be."""
     names = ("sliding_window", "attention_chunk_size")
     window = fields.integer(*names, low=0, high=CONTEXT, default=0)
     context = fields.integer("max_position_embeddings", low=0, high=CONTEXT, default=0)
@@ -235,11 +240,8 @@ def _rotated(fields: Fields, layer: str) -> float:
 
 def _delta(fields: Fields) -> DeltaRule:
     values = fields.integer("linear_num_value_heads", high=HEADS)
-    keys = fields.integer("linear_num_key_heads", high=HEADS)
+    keys = fields.divisor("linear_num_key_heads", of="linear_num_value_heads", whole=values)
     size = fields.integer("linear_value_head_dim", high=HEAD_SIZE)
-    if values % keys:
-        wanted = f"a divisor of linear_num_value_heads {values}"
-        raise fields.refused("linear_num_key_heads", keys, wanted)
     return DeltaRule(
         key_heads=keys,
         value_heads=values,
@@ -252,9 +254,7 @@ def _delta(fields: Fields) -> DeltaRule:
 
 def _mamba(fields: Fields) -> Mamba:
     count = fields.integer("mamba_num_heads", high=HEADS)
-    groups = fields.integer("n_groups", high=HEADS, default=1)
-    if count % groups:
-        raise fields.refused("n_groups", groups, f"a divisor of mamba_num_heads {count}")
+    groups = fields.divisor("n_groups", of="mamba_num_heads", whole=count, default=1)
     return Mamba(
         count=count,
         size=fields.integer("mamba_head_dim", high=HEAD_SIZE, default=64),
@@ -303,8 +303,7 @@ def _sparse(fields: Fields, layers: int) -> list[bool]:
     listed = fields.values.get("moe_layer_freq")
     if isinstance(listed, list):
         marks = fields.integers("moe_layer_freq", low=0, high=1)
-        if len(marks) != layers:
-            raise fields.refused("moe_layer_freq", listed, f"one entry for each of {layers} layers")
+        _check_length(fields, "moe_layer_freq", marks, layers)
         return [mark == 1 for mark in marks]
     dense = fields.integers("mlp_only_layers", high=LAYERS, default=())
     return [layer not in dense and _is_sparse(fields, layer) for layer in range(layers)]
