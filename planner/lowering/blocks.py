@@ -6,7 +6,7 @@ A block's state is one tensor for every row of streams that a tower takes togeth
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from costmodels.program import Loop, Op, Part, Pointwise, Rearrange, Span, Tensor
@@ -51,7 +51,7 @@ class Projected:
     name: str
     spans: tuple[Span, ...]
     qkv: Tensor
-    inner: Tensor | None  # parallel feed-forward, before its activation
+    inner: Tensor | None = None  # parallel feed-forward, before its activation
     modulation: Tensor | None
     row: Tensor | None = None
     gate: Tensor | None = None
@@ -120,7 +120,10 @@ def block(work: RankWork, layer: Block, state: State) -> Emits[State]:
     if work.memory == "store":
         for begun in projected:
             if begun.row is None and begun.tower.recurrence is None:
-                yield from _store(work, layer, begun)
+                _, both = yield from _views(work, begun)
+                rows_here = work.spans[begun.tower.streams[0]].rows
+                kept = work.kept(begun.tower, layer.name, rows_here)
+                yield Rearrange(move="store", inputs=(both,), outputs=(kept,))
     results: dict[tuple[str, ...], Tensor] = {}
     for group in _groups(projected):
         if group[0].tower.mixer in RECURRENT:
@@ -152,32 +155,25 @@ def heads_here(work: RankWork, heads: Heads) -> tuple[int, int]:
     return heads.query // tensor, max(1, heads.key_value // tensor)
 
 
-def _qkv_parts(heads: Heads) -> tuple[Part, Part, Part]:
-    key_value = Part(heads.key_value, heads.size)
-    return Part(heads.query, heads.size), key_value, key_value
-
-
 def _open(work: RankWork, layer: Block, tower: Tower, x: Tensor) -> Emits[Projected]:
     """Emit the norm, the projections, and the rotation of queries and keys, if there is one."""
     name = f"{layer.name}.{'+'.join(tower.streams)}"
     spans = work.rows(tower)
     modulation = yield from _modulation(work, tower, name)
     h = yield from _norm(x, modulation, f"{name}.h", 0)
+    opened = partial(Projected, tower=tower, name=name, spans=spans, modulation=modulation)
     if tower.latent is not None:
         query, row = yield from latent_projections(work, tower, h, name, spans)
-        return Projected(
-            tower=tower, name=name, spans=spans, qkv=query, inner=None, modulation=modulation,
-            row=row,
-        )  # fmt: skip
+        return opened(qkv=query, row=row)
     if tower.recurrence is not None:
         out = yield from recurrent_mixing(work, tower, h, layer.name, name)
-        return Projected(
-            tower=tower, name=name, spans=spans, qkv=out, inner=None, modulation=modulation
-        )
-    parts = _qkv_parts(tower.heads)
+        return opened(qkv=out)
+    query_part = Part(tower.heads.query, tower.heads.size)
+    key_value = Part(tower.heads.key_value, tower.heads.size)
+    parts = (query_part, key_value, key_value)
     width = sum(part.local(work.share.tensor) for part in parts)
     fused = ffn_columns(tower.ffn) if tower.parallel and tower.ffn else ()
-    gates = (Part(tower.heads.query, tower.heads.size),) if tower.gate else ()
+    gates = (query_part,) if tower.gate else ()
     columns = (*parts, *gates, *fused)
     up = work.weight(f"{name}.qkv", (Part(tower.hidden),), columns, part="attention")
     both = yield from matmul(h, up, f"{name}.qkv")
@@ -191,9 +187,7 @@ def _open(work: RankWork, layer: Block, tower: Tower, x: Tensor) -> Emits[Projec
     qkv = both
     if tower.mixer == "attention" and (tower.rotates or tower.qk_norm):
         qkv = yield from _rotary(work, tower, both, spans, f"{name}.rotated")
-    return Projected(
-        tower=tower, name=name, spans=spans, qkv=qkv, inner=inner, modulation=modulation, gate=gate
-    )
+    return opened(qkv=qkv, inner=inner, gate=gate)
 
 
 def _fed_alone(work: RankWork, layer: Block, state: State) -> Emits[State]:
@@ -220,26 +214,21 @@ def _modulation(work: RankWork, tower: Tower, name: str) -> Emits[Tensor | None]
         vectors.append((yield from matmul(row, full, f"{name}.mod{copy}")))
     if len(vectors) == 1:
         return vectors[0]
-    result = yield from concat_features(vectors, f"{name}.mod", view=True)
-    return result
+    return (yield from concat_features(vectors, f"{name}.mod", view=True))
 
 
 def _norm(x: Tensor, modulation: Tensor | None, name: str, place: int) -> Emits[Tensor]:
     if modulation is None:
-        result = yield from pointwise("norm", (x,), name)
-    else:
-        result = yield from pointwise("modulated_norm", (x, modulation), name, place=place)
-    return result
+        return (yield from pointwise("norm", (x,), name))
+    return (yield from pointwise("modulated_norm", (x, modulation), name, place=place))
 
 
 def _residual(
     x: Tensor, y: Tensor, modulation: Tensor | None, name: str, place: int
 ) -> Emits[Tensor]:
     if modulation is None:
-        result = yield from pointwise("residual", (x, y), name)
-    else:
-        result = yield from pointwise("gated_residual", (x, y, modulation), name, place=place)
-    return result
+        return (yield from pointwise("residual", (x, y), name))
+    return (yield from pointwise("gated_residual", (x, y, modulation), name, place=place))
 
 
 def _rotary(
@@ -368,14 +357,7 @@ def _views(work: RankWork, begun: Projected) -> Emits[list[Tensor]]:
     query, key_value = heads_here(work, begun.tower.heads)
     widths = [count * begun.tower.heads.size for count in (query, 2 * key_value)]
     names = (f"{begun.name}.asks", f"{begun.name}.answers")
-    views = yield from split_features(begun.qkv, widths, names)
-    return views
-
-
-def _store(work: RankWork, layer: Block, begun: Projected) -> Emits[None]:
-    _, both = yield from _views(work, begun)
-    kept = work.kept(begun.tower, layer.name, work.spans[begun.tower.streams[0]].rows)
-    yield Rearrange(move="store", inputs=(both,), outputs=(kept,))
+    return (yield from split_features(begun.qkv, widths, names))
 
 
 def _append(work: RankWork, layer: Block, begun: Projected, part: str = "") -> Emits[list[Entry]]:
@@ -384,16 +366,9 @@ def _append(work: RankWork, layer: Block, begun: Projected, part: str = "") -> E
     part : of the cache, for some of the sequences.
     """
     query, both = yield from _views(work, begun)
-    (span,) = begun.spans
-    rows_here, seen = work.behind(span)
-    kept = work.kept(begun.tower, layer.name, rows_here)
-    name = f"{kept.name}.{part}" if part else kept.name
-    kept = replace(kept, name=name, shape=(both.shape[0], *kept.shape[1:]))
-    rows = kept.shape[1] + span.rows
-    out = Tensor(f"grown.{kept.name}", (kept.shape[0], rows, kept.shape[2]), kept.itemsize)
-    yield Rearrange(move="append", inputs=(kept, both), outputs=(out,), view=True)
+    out, seen = yield from work.appended(begun.tower, layer.name, begun.spans[0], both, part)
     return [
-        Entry(spans=(span,), tensor=query, has_keys=False),
+        Entry(spans=begun.spans, tensor=query, has_keys=False),
         Entry(spans=seen, tensor=out, has_queries=False),
     ]
 
@@ -420,8 +395,8 @@ def _close(work: RankWork, begun: Projected, x: Tensor, out: Tensor) -> Emits[Te
         out = yield from concat_features((out, active), f"{name}.joined")
         rows.append(Part(tower.ffn.width))
     back = work.weight(f"{name}.out", rows, (Part(tower.hidden),), "rows", part="output")
-    partial = yield from matmul(out, back, f"{name}.projected")
-    y = yield from reduce(partial, share, f"{name}.reduced")
+    part = yield from matmul(out, back, f"{name}.projected")
+    y = yield from reduce(part, share, f"{name}.reduced")
     x = yield from _residual(x, y, begun.modulation, x.name, 0)
     x = yield from _cross_attentions(work, begun, x)
     if tower.ffn is not None and begun.inner is None:
@@ -434,8 +409,8 @@ def _fed(
 ) -> Emits[Tensor]:
     """Emit the feed-forward of a layer."""
     h = yield from _norm(x, modulation, f"{name}.ffn_in", 1)
-    partial = yield from feed_forward(work, tower, h, f"{name}.ffn")
-    y = yield from reduce(partial, work.share, f"{name}.ffn_reduced")
+    part = yield from feed_forward(work, tower, h, f"{name}.ffn")
+    y = yield from reduce(part, work.share, f"{name}.ffn_reduced")
     return (yield from _residual(x, y, modulation, x.name, 1))
 
 
@@ -464,10 +439,9 @@ def _cross(work: RankWork, begun: Projected, x: Tensor, crosses: Sequence[Cross]
         sums = out
     assert sums is not None
     back = work.weight(f"{name}.out", (Part(heads.query, heads.size),), (Part(hidden),), "rows")
-    partial = yield from matmul(sums, back, f"{name}.projected")
-    y = yield from reduce(partial, work.share, f"{name}.reduced")
-    result = yield from pointwise("residual", (x, y), x.name)
-    return result
+    part = yield from matmul(sums, back, f"{name}.projected")
+    y = yield from reduce(part, work.share, f"{name}.reduced")
+    return (yield from pointwise("residual", (x, y), x.name))
 
 
 def _cross_meeting(work: RankWork, begun: Projected, query: Tensor, cross: Cross) -> Emits[Tensor]:

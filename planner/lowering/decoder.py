@@ -25,7 +25,7 @@ from planner.strategies.shards import attend_shards
 
 
 def decoder_inputs(work: RankWork) -> tuple[Tensor, ...]:
-    """Embedded prompt and embedded next token, ``[batch, tokens, hidden]``; whole on every rank."""
+    """Name prompt and next token, embedded, ``[batch, tokens, hidden]``; whole on every rank."""
     stream, hidden = work.model.streams[0].name, work.model.main.hidden
     batch, tokens = work.share.batch, work.workload.length(stream) - work.workload.cached
     prompt = Tensor(f"prompt.{stream}", (batch, tokens, hidden))
@@ -59,7 +59,7 @@ def decode(work: RankWork, length: Size) -> Loop:
     return Loop(name="decode", count=work.workload.output_tokens, body=body)
 
 
-def engine_step(work: RankWork, chunks: tuple[Chunk, ...], name: str = "step") -> Loop:
+def engine_step(work: RankWork, chunks: tuple[Chunk, ...], name: str) -> Loop:
     """Run one step of an engine: chunks of prompts beside sequences that decode, one batch.
 
     Rows of all sequences stand end to end, ``[1, rows, hidden]``; each sequence sees its own
@@ -72,23 +72,22 @@ def engine_step(work: RankWork, chunks: tuple[Chunk, ...], name: str = "step") -
 
 
 def step_input(work: RankWork, chunks: Sequence[Chunk], name: str) -> Tensor:
-    """Embedded tokens of a step, ``[1, rows, hidden]``; whole on every rank."""
+    """Name the embedded tokens of a step, ``[1, rows, hidden]``; whole on every rank."""
     stream = work.model.streams[0].name
     rows = total_rows([chunk.span(stream) for chunk in chunks])
     return Tensor(f"{name}.{stream}", (1, rows, work.model.main.hidden))
 
 
 def mean_length(work: RankWork) -> Size:
-    """Tokens in the cache at the middle of the output."""
+    """Count the tokens in the cache at the middle of the output."""
     prompt = work.workload.length(work.model.streams[0].name)
     extra = np.maximum(np.asarray(work.workload.output_tokens) - 1, 0) // 2
     return prompt + (int(extra) if extra.ndim == 0 else extra)
 
 
 def _forward(work: RankWork, given: tuple[Tensor, Span]) -> Emits[None]:
-    """One forward through all stages of the pipeline, and the next token's scores."""
-    share = work.share
-    whole, span = given
+    """Emit a forward through all stages of the pipeline, and the next token's scores."""
+    share, (whole, span) = work.share, given
     x = Tensor(state_name((span.stream,)), (whole.shape[0], span.rows, whole.shape[2]))
     turn = tuple(_layers(work, (whole, span, x)))
     if share.stages == 1:
@@ -145,8 +144,7 @@ def _last_of_chunks(work: RankWork, x: Tensor) -> Emits[Tensor]:
         yield Rearrange(move="last", inputs=(own,), outputs=(last,), spans=rows)
         row = yield from regroup(last, 1, chunk.sequences, f"{name}.row")
         lasts.append(row)
-    result = yield from concat_rows(lasts, "last", view=True)
-    return result
+    return (yield from concat_rows(lasts, "last", view=True))
 
 
 def _scores(work: RankWork, x: Tensor, span: Span) -> Emits[None]:

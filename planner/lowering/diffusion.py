@@ -142,12 +142,8 @@ def _text_layers(work: RankWork) -> Emits[None]:
         towers = tuple(t for t in layer.towers if all(work.cached(s) for s in t.streams))
         if towers:
             alone = Block(name=layer.name, count=layer.count, towers=towers)
-            yield Loop(
-                name=layer.name,
-                count=layer.count,
-                body=layer_body(replace(work, memory="store"), alone, state),
-                layers=True,
-            )
+            body = layer_body(replace(work, memory="store"), alone, state)
+            yield Loop(name=layer.name, count=layer.count, body=body, layers=True)
 
 
 def _forward(work: RankWork, *, reusing: bool = False) -> Emits[None]:
@@ -159,8 +155,10 @@ def _forward(work: RankWork, *, reusing: bool = False) -> Emits[None]:
     own = habits.repository and work.model.own.token_modulation
     if own or work.model.named_in(habits.token_modulation):
         yield from _modulate_tokens(work)
-    if work.stage == 0:
-        state = yield from _embed(work)
+    state: State = {}
+    if work.stage == 0:  # this rank's rows, and the latents projected
+        for stream in _moving(work):
+            state = {**state, **(yield from _enter(work, stream))}
     else:
         state = _received(work)
     reuse = work.workload.reuse
@@ -169,7 +167,10 @@ def _forward(work: RankWork, *, reusing: bool = False) -> Emits[None]:
     if reusing:
         state = yield from _changed(work, state)
     else:
-        before = (yield from _entering(work, state)) if reuse is not None else None
+        before = None
+        if reuse is not None:
+            x = yield from _latent_rows(work, state)
+            before = yield from pointwise("cast", (x,), f"entering.{x.name}")
         state = yield from _through(work, state, others)
         if before is not None:
             yield from _keep_change(work, before, state)
@@ -181,8 +182,7 @@ def _forward(work: RankWork, *, reusing: bool = False) -> Emits[None]:
 
 def _parted(layers: Layers, count: int) -> tuple[Layers, Layers]:
     """Part the first `count` layers from those behind them."""
-    first: list[tuple[Block, int]] = []
-    rest: list[tuple[Block, int]] = []
+    first, rest = list[tuple[Block, int]](), list[tuple[Block, int]]()
     for layer, start in layers:
         here = min(layer.count, count)
         count -= here
@@ -215,31 +215,21 @@ def _sharded(work: RankWork, layer: Block, first: int, body: tuple[Op | Loop, ..
     yield Loop(name=layer.name, count=1, body=body, layers=True, first=last)
 
 
-def _entering(work: RankWork, state: State) -> Emits[Tensor]:
-    """Copy the latent rows as they come into layers that are skipped in other steps."""
-    x = yield from _latent_rows(work, state)
-    return (yield from pointwise("cast", (x,), f"entering.{x.name}"))
-
-
 def _keep_change(work: RankWork, before: Tensor, state: State) -> Emits[None]:
     """Keep what the layers changed of the latent rows."""
     x = yield from _latent_rows(work, state)
     change = yield from pointwise("difference", (x, before), f"change.{x.name}")
-    yield Rearrange(move="keep", inputs=(change,), outputs=(_kept_change(x),), view=True)
+    kept = replace(x, name=f"cache.{x.name}")
+    yield Rearrange(move="keep", inputs=(change,), outputs=(kept,), view=True)
 
 
 def _changed(work: RankWork, state: State) -> Emits[State]:
     """Add what was kept to the latent rows."""
     x = yield from _latent_rows(work, state)
-    kept = _kept_change(x)
-    change = replace(kept, name=f"change.{x.name}")
+    kept, change = (replace(x, name=f"{place}.{x.name}") for place in ("cache", "change"))
     yield Rearrange(move="recall", inputs=(kept,), outputs=(change,), view=True)
     after = yield from pointwise("residual", (x, change), x.name)
     return {(latent_stream(work.model).name,): after}
-
-
-def _kept_change(x: Tensor) -> Tensor:
-    return replace(x, name=f"cache.{x.name}")
 
 
 def _latent_rows(work: RankWork, state: State) -> Emits[Tensor]:
@@ -277,12 +267,7 @@ def _hand_on(work: RankWork, state: State) -> Emits[None]:
     singles = yield from _single(work, state)
     for x in sorted(singles, key=lambda tensor: tensor.name):
         yield SendReceive(
-            x=x,
-            out=x,
-            axis=pp.AXIS,
-            degree=work.share.stages,
-            ends=True,
-            stream="compute",
+            x=x, out=x, axis=pp.AXIS, degree=work.share.stages, ends=True, stream="compute"
         )
 
 
@@ -292,19 +277,11 @@ def _moving(work: RankWork) -> list[Stream]:
 
 def _received(work: RankWork) -> State:
     """Name the state of every moving stream as the stage before hands it on."""
-    state: State = {}
+    state: dict[tuple[str, ...], Tensor] = {}
     for stream in _moving(work):
         hidden = tower_of(work.model, stream.name).hidden
         shape = (work.share.batch, work.spans[stream.name].rows, hidden)
-        state = {**state, (stream.name,): Tensor(state_name((stream.name,)), shape)}
-    return state
-
-
-def _embed(work: RankWork) -> Emits[State]:
-    """Take this rank's rows, and project the latents."""
-    state: State = {}
-    for stream in _moving(work):
-        state = {**state, **(yield from _enter(work, stream))}
+        state[(stream.name,)] = Tensor(state_name((stream.name,)), shape)
     return state
 
 
@@ -328,8 +305,7 @@ def _shard(x: Tensor, span: Span) -> Emits[Tensor]:
     if not span.axes:
         return x
     out = Tensor(f"here.{span.stream}", (x.shape[0], span.rows, x.shape[2]), x.itemsize)
-    result = yield from move("shard", [x], out, axis="", degree=span.parts, spans=(span,))
-    return result
+    return (yield from move("shard", [x], out, axis="", degree=span.parts, spans=(span,)))
 
 
 def _predict(work: RankWork, state: State) -> Emits[None]:

@@ -32,18 +32,15 @@ def feed_forward(work: RankWork, tower: Tower, h: Tensor, name: str) -> Emits[Te
     ffn = tower.ffn
     assert ffn is not None
     if ffn.convolved:
-        result = yield from _convolved(work, tower, ffn, h, name)
-        return result
+        return (yield from _convolved(work, tower, ffn, h, name))
     if not ffn.experts:
-        result = yield from _dense(work, ffn, tower.hidden, h, name)
-        return result
+        return (yield from _dense(work, ffn, tower.hidden, h, name))
     chosen = yield from routed(work, ffn, h, name)
     if not ffn.shared:
         return chosen
     both = Ffn(width=ffn.shared, gated=ffn.gated, activation=ffn.activation)
     shared = yield from _dense(work, both, tower.hidden, h, f"{name}.shared", "shared")
-    result = yield from pointwise("residual", (chosen, shared), f"{name}.sum")
-    return result
+    return (yield from pointwise("residual", (chosen, shared), f"{name}.sum"))
 
 
 def _dense(  # a product and where it stands
@@ -54,8 +51,7 @@ def _dense(  # a product and where it stands
     inner = yield from matmul(h, up, f"{name}.inner", beside=beside)
     active = yield from ffn_activation(ffn, inner, f"{name}.active")
     down = work.weight(f"{name}.down", (Part(ffn.width),), (Part(hidden),), "rows", part=part)
-    result = yield from matmul(active, down, f"{name}.back", beside=beside)
-    return result
+    return (yield from matmul(active, down, f"{name}.back", beside=beside))
 
 
 def _convolved(work: RankWork, tower: Tower, ffn: Ffn, h: Tensor, name: str) -> Emits[Tensor]:
@@ -76,8 +72,7 @@ def _convolved(work: RankWork, tower: Tower, ffn: Ffn, h: Tensor, name: str) -> 
         "silu_gated", (mixed,), f"{name}.gated", features=up.local_columns // 2
     )
     down = work.weight(f"{name}.down", (Part(ffn.width),), hidden, "rows")
-    result = yield from matmul(gated, down, f"{name}.back")
-    return result
+    return (yield from matmul(gated, down, f"{name}.back"))
 
 
 def _surrounded(x: Tensor, span: Span, halo: Size, name: str) -> Emits[Tensor]:

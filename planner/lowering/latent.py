@@ -34,7 +34,7 @@ from costmodels.program.emit import (
     split_features,
     split_rows,
 )
-from planner.lowering.work import Chunk, RankWork
+from planner.lowering.work import RankWork
 from planner.models import LatentAttention, Tower
 from planner.strategies.base import AttentionCall, Entry
 from topology.base.values import dataclass
@@ -104,7 +104,7 @@ def latent_attention(work: RankWork, begun: Latents) -> Emits[Tensor]:
     if work.chunks:
         return (yield from _attend_chunks(work, begun))
     if work.memory == "append":
-        rows, seen = yield from _append(work, begun)
+        rows, seen = yield from work.appended(begun.tower, begun.layer, begun.spans[0], begun.row)
         return (yield from _way(begun.row.shape[1])(work, begun, rows, seen))
     if work.memory == "store":
         kept = work.kept(begun.tower, begun.layer, begun.row.shape[1])
@@ -120,43 +120,21 @@ def _attend_chunks(work: RankWork, begun: Latents) -> Emits[Tensor]:
     rows = yield from split_rows(begun.row, counts, [f"{name}.row" for name in names])
     parts = []
     for chunk, name, query, row in zip(work.chunks, names, queries, rows, strict=True):
-        met = yield from _attend_chunk(work, begun, chunk, (name, query, row))
+        own = yield from regroup(query, chunk.sequences, chunk.tokens, f"{name}.q_apart")
+        new = yield from regroup(row, chunk.sequences, chunk.tokens, f"{name}.row_apart")
+        span = replace(chunk.span(begun.tower.streams[0]), copies=1)
+        alone = replace(begun, name=name, spans=(span,), query=own, row=new)
+        kept, seen = yield from work.appended(begun.tower, begun.layer, span, new, chunk.name)
+        way = _absorbed if chunk.scored else _way(chunk.tokens)
+        out = yield from way(work, alone, kept, seen)
+        met = yield from regroup(out, 1, query.shape[1], f"{name}.met")
         parts.append(met)
     return (yield from concat_rows(parts, f"{begun.name}.met", view=True))
-
-
-def _attend_chunk(
-    work: RankWork, begun: Latents, chunk: Chunk, given: tuple[str, Tensor, Tensor]
-) -> Emits[Tensor]:
-    name, query, row = given
-    own = yield from regroup(query, chunk.sequences, chunk.tokens, f"{name}.q_apart")
-    new = yield from regroup(row, chunk.sequences, chunk.tokens, f"{name}.row_apart")
-    span = replace(chunk.span(begun.tower.streams[0]), copies=1)
-    alone = replace(begun, name=name, spans=(span,), query=own, row=new)
-    rows, seen = yield from _append(work, alone, chunk.name)
-    way = _absorbed if chunk.scored else _way(chunk.tokens)
-    out = yield from way(work, alone, rows, seen)
-    return (yield from regroup(out, 1, query.shape[1], f"{name}.met"))
 
 
 def _way(rows: Size) -> Callable[..., Emits[Tensor]]:
     """Choose between the two forms: a row is absorbed, more of them expand what they see."""
     return _absorbed if isinstance(rows, int) and rows == 1 else _expanded
-
-
-def _append(
-    work: RankWork, begun: Latents, part: str = ""
-) -> Emits[tuple[Tensor, tuple[Span, ...]]]:
-    """Emit the move that puts new rows behind those that a cache keeps."""
-    (span,) = begun.spans
-    before, seen = work.behind(span)
-    kept = work.kept(begun.tower, begun.layer, before)
-    name = f"{kept.name}.{part}" if part else kept.name
-    kept = replace(kept, name=name, shape=(begun.row.shape[0], *kept.shape[1:]))
-    rows: Size = before + span.rows
-    out = Tensor(f"grown.{name}", (kept.shape[0], rows, kept.shape[2]), kept.itemsize)
-    yield Rearrange(move="append", inputs=(kept, begun.row), outputs=(out,), view=True)
-    return out, seen
 
 
 def _shared(work: RankWork, begun: Latents) -> Weight:
@@ -173,7 +151,8 @@ def _expanded(
     """Make keys and values of every head of all rows that are seen."""
     heads = begun.tower.heads.query // work.share.tensor
     call = _call(begun, begun.query, (rows, seen), (heads, heads))
-    return (yield from _met(work, replace(call, answers=partial(_keys_and_values, work, begun))))
+    (out,) = yield from work.attend(replace(call, answers=partial(_keys_and_values, work, begun)))
+    return out
 
 
 def _keys_and_values(work: RankWork, begun: Latents, rows: Tensor) -> Emits[tuple[Tensor, Tensor]]:
@@ -216,7 +195,7 @@ def _absorbed(
         _call(begun, query, (rows, seen), (heads, 1)),
         size=spec.row_size, values=spec.key_value_rank, answers=rows_themselves,
     )  # fmt: skip
-    met = yield from _met(work, call)
+    (met,) = yield from work.attend(call)
     out = Tensor(f"{name}.back", (*lead, heads * spec.value_size), item)
     yield HeadProduct(x=met, out=out, weight=weight, heads=heads, part=VALUE)
     return out
@@ -236,8 +215,3 @@ def _call(
         heads=heads[0], key_value_heads=heads[1], size=spec.score_size, values=spec.value_size,
         scaled=spec.score_size, causal=begun.tower.causal,
     )  # fmt: skip
-
-
-def _met(work: RankWork, call: AttentionCall) -> Emits[Tensor]:
-    (out,) = yield from work.attend(call)
-    return out

@@ -126,14 +126,9 @@ def _hop(op: SendReceive, passed: dict[str, tuple[Tensor, int]]) -> Iterator[Op]
     every, turn = passed[op.x.name]
     passed[op.out.name] = (every, turn + 1)
     yield Rearrange(
-        move="hop",
-        inputs=(every,),
-        outputs=(op.out,),
-        axis=op.axis,
-        degree=op.degree,
-        turn=turn + 1,
-        view=True,
-    )
+        move="hop", inputs=(every,), outputs=(op.out,), axis=op.axis, degree=op.degree,
+        turn=turn + 1, view=True,
+    )  # fmt: skip
 
 
 def _widened(op: Op) -> Iterator[Op]:
@@ -168,12 +163,8 @@ def _cut(x: Tensor, out: Tensor, axis: tuple[str, int], held: Span) -> Iterator[
     summed = Tensor(f"{out.name}.summed", (1, *out.shape), x.itemsize)
     yield Pointwise(function="scale", inputs=(x,), outputs=(scaled,), place=degree)
     yield Rearrange(
-        move="pack_rows",
-        inputs=(scaled,),
-        outputs=(packed,),
-        axis=name,
-        degree=degree,
+        move="pack_rows", inputs=(scaled,), outputs=(packed,), axis=name, degree=degree,
         spans=(held,),
-    )
+    )  # fmt: skip
     yield Collective(kind="reduce_scatter", x=packed, out=summed, axis=name, degree=degree)
     yield Rearrange(move="unstack", inputs=(summed,), outputs=(out,), view=True)

@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 import numpy as np
 
-from costmodels.program import Part, Size, Span, Tensor, Weight
+from costmodels.program import Part, Rearrange, Size, Span, Tensor, Weight
 from costmodels.program.emit import Emits, total_rows
 from planner.models import Block, Ffn, Model, Tower
 from planner.request.plan import Plan
@@ -143,6 +143,23 @@ class RankWork:
         itemsize = 1 if self.workload.kv_precision == "fp8" else 2
         return Tensor(f"cache.{layer}.{stream or tower.streams[0]}", shape, itemsize)
 
+    def appended(
+        self, tower: Tower, layer: str, span: Span, new: Tensor, part: str = ""
+    ) -> Emits[tuple[Tensor, tuple[Span, ...]]]:
+        """Emit the move that puts new rows behind those that a layer keeps, and say what is seen.
+
+        part : of what is kept, for some of the sequences.
+        """
+        before, seen = self.behind(span)
+        kept = self.kept(tower, layer, before)
+        name = f"{kept.name}.{part}" if part else kept.name
+        kept = replace(kept, name=name, shape=(new.shape[0], *kept.shape[1:]))
+        out = replace(
+            kept, name=f"grown.{name}", shape=(*new.shape[:1], before + span.rows, kept.shape[2])
+        )
+        yield Rearrange(move="append", inputs=(kept, new), outputs=(out,), view=True)
+        return out, seen
+
     def behind(self, span: Span) -> tuple[Size, tuple[Span, ...]]:
         """Count the rows kept here before those of `span`; and say where these and new ones stand.
 
@@ -229,8 +246,7 @@ def _exchanges(share: Share) -> Attend:
 
     def attend(call: AttentionCall) -> Emits[list[Tensor]]:
         cut = any(span.axes for entry in call.entries if entry.has_keys for span in entry.spans)
-        result = yield from (exchange if cut else attend_here)(call)
-        return result
+        return (yield from (exchange if cut else attend_here)(call))
 
     return attend
 
