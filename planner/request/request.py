@@ -233,7 +233,7 @@ class Request:
                 raise InputError(f"{name}: got {shown(value)}, wanted True or False")
         check_links(self.links)
         _check_distribution(self.expert_distribution)
-        _check_machine(self)
+        _check_told(self)
         for name, (kind, value) in values.items():
             left_out = not value if name in MAY_BE_ZERO else value is None and kind is not int
             if kind in (int, int | None) and not left_out:
@@ -241,11 +241,11 @@ class Request:
         for name in (*SHARES, *POSITIVE):
             _check_real(name, values[name][1])
         _check_load(self)
-        _check_drafts(self)
         _check_pools(self)
-        given = {name: getattr(self, name) for name in CHOICES}
-        for name in (n for n, value in given.items() if value is not None or n == "objective"):
-            _check_choice(name, given[name], get_args(CHOICES[name]))
+        for name, kind in CHOICES.items():
+            value, choices = getattr(self, name), get_args(kind)
+            if value not in choices and (value is not None or name == "objective"):
+                raise unknown(name, value if isinstance(value, str) else shown(value), choices)
 
 
 def _check_real(name: str, value: object) -> None:
@@ -281,13 +281,6 @@ def _check_load(request: Request) -> None:
         raise InputError(f"output_tokens: got 0 beside {names[0]}, wanted 1 or more")
 
 
-def _check_drafts(request: Request) -> None:
-    """Refuse to be told of drafts where nothing is drafted."""
-    for name in ("draft", "acceptance"):
-        if request.speculative is None and (value := getattr(request, name)):
-            raise InputError(f"{name}: got {shown(value)}, wanted speculative beside it")
-
-
 def _check_pools(request: Request) -> None:
     """Refuse half of two pools, and a batch beside them."""
     for one, other in (("prefill", "decode"), ("decode", "prefill")):
@@ -303,11 +296,15 @@ def _check_pools(request: Request) -> None:
         raise InputError("prefill_plan: got one beside disaggregate, which searches it, wanted one")
 
 
-def _check_machine(request: Request) -> None:
+def _check_told(request: Request) -> None:
+    """Refuse to be told twice of a machine, or of a machine or drafts where there are none."""
     if request.topology and request.detect:
         raise InputError("detect: got a topology too, wanted one of the two")
     if request.pcie_generation is not None and not request.brings_machine:
         raise told_of_nothing("pcie_generation", request.pcie_generation)
+    for name in ("draft", "acceptance") if request.speculative is None else ():
+        if value := getattr(request, name):
+            raise InputError(f"{name}: got {shown(value)}, wanted speculative beside it")
 
 
 def told_of_nothing(name: str, value: object) -> InputError:
@@ -315,21 +312,15 @@ def told_of_nothing(name: str, value: object) -> InputError:
     return InputError(f"{name}: got {shown(value)}, wanted none beside catalogue hardware")
 
 
-def _check_choice(what: str, name: object, choices: tuple[str, ...]) -> None:
-    if not isinstance(name, str) or name not in choices:
-        raise unknown(what, name if isinstance(name, str) else shown(name), choices)
-
-
 def _check_name(what: str, name: object) -> None:
-    if what in ROWS and not isinstance(name, str | tuple):
-        raise InputError(f"{what}: got {shown(name)}, wanted a file, or rows of numbers")
-    if what not in ROWS and not isinstance(name, str):
-        raise InputError(f"{what}: got {shown(name)}, wanted a name")
+    if not isinstance(name, str | tuple if what in ROWS else str):
+        wanted = "a file, or rows of numbers" if what in ROWS else "a name"
+        raise InputError(f"{what}: got {shown(name)}, wanted {wanted}")
 
 
 def _check_distribution(value: object) -> None:
     """Raise unless `value` is a name, or some numbers."""
-    numbers = isinstance(value, tuple) and all(isinstance(one, int | float) for one in value)
+    numbers = isinstance(value, tuple) and all(isinstance(count, int | float) for count in value)
     if not isinstance(value, str) and not (numbers and value):
         raise InputError(
             f"expert_distribution: got {shown(value)}, wanted a name, a file, or the tokens that "

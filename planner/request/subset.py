@@ -1,6 +1,6 @@
 """The machine that a request brings: which of its GPUs are used, and which one sets the pace."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
@@ -103,18 +103,14 @@ class Subset:
 
         Raises `InputError` if one has no tensor cores for the precision.
         """
-        kinds = {_kind(gpu): gpu for gpu in self.chosen}
-        slowest = min(
-            map(find_hardware, kinds), key=lambda kind: kind.device.needed_peak(precision)
-        )
-        memory = min(map(_memory, self.chosen))
-        narrow = min(find_hardware(name).device.memory_bandwidth.value for name in kinds)
-        device = replace(
-            slowest.device, memory_bandwidth=_ruled(slowest.device.memory_bandwidth, narrow)
-        )
+        kinds = [find_hardware(name) for name in dict.fromkeys(map(_kind, self.chosen))]
+        slowest = min(kinds, key=lambda kind: kind.device.needed_peak(precision))
+        narrow = min(kind.device.memory_bandwidth.value for kind in kinds)
+        width = _ruled(slowest.device.memory_bandwidth, narrow)
+        device = replace(slowest.device, memory_bandwidth=width)
         if self.gpus == 1 and self.chosen[0].mig:
             device = sliced(device, self.chosen[0].slice)
-        device = replace(device, memory=_ruled(device.memory, memory))
+        device = replace(device, memory=_ruled(device.memory, min(map(_memory, self.chosen))))
         per = len(self.machine.gpus)
         return replace(slowest, device=device, gpus=per, domain=per)
 
@@ -136,49 +132,35 @@ class Subset:
 
     def notes(self) -> tuple[str, ...]:
         """List what was assumed about the machine, and which GPU rules among different ones."""
-        lines = [f"assumed: {line}" for line in self.machine.assumptions]
         return (
-            *lines,
-            *self._mixed(),
-            *self._sliced(),
-            *self._refitted(),
+            *(f"assumed: {line}" for line in self.machine.assumptions),
+            *self._unusual(),
             *(f"warning: {line}" for line in self.machine.warnings),
         )
 
-    def _sliced(self) -> tuple[str, ...]:
+    def _unusual(self) -> Iterator[str]:
+        """Say which GPU rules among several kinds, or is a slice, or has another memory."""
+        kinds, small = sorted({_kind(gpu) for gpu in self.chosen}), min(self.chosen, key=_memory)
+        held = format_bytes(_memory(small))
+        if len(kinds) > 1:
+            slowest = min(kinds, key=lambda name: _speed(find_hardware(name)))
+            yield (
+                f"mixed GPUs ({', '.join(kinds)}): every rank waits for {slowest}, and plans must "
+                f"fit the {held} of {_kind(small)}"
+            )
         gpu = self.chosen[0]
         share = mig_share(gpu.slice)
-        if self.gpus > 1 or not gpu.mig or not share:
-            return ()
-        line = (
-            f"priced as one MIG slice {gpu.slice} of {_kind(gpu)}: {100 * share[0]:.3g} % of its "
-            f"multiprocessors, {share[1] / 10**9:g} GB of its memory"
-        )
-        return (line,)
-
-    def _refitted(self) -> tuple[str, ...]:
-        """Say where a GPU has another memory than its kind in the catalogue."""
-        gpu = min(self.chosen, key=_memory)
-        listed = find_hardware(_kind(gpu)).device.memory.value
-        if gpu.mig or abs(_memory(gpu) - listed) < _ALIKE * listed:
-            return ()
-        line = (
-            f"{gpu.name} has {format_bytes(_memory(gpu))} of memory as the machine says, where "
-            f"{_kind(gpu)} has {format_bytes(listed)}"
-        )
-        return (line,)
-
-    def _mixed(self) -> tuple[str, ...]:
-        kinds = sorted({_kind(gpu) for gpu in self.chosen})
-        if len(kinds) < 2:
-            return ()
-        slowest = min(kinds, key=lambda name: _speed(find_hardware(name)))
-        small = min(self.chosen, key=_memory)
-        line = (
-            f"mixed GPUs ({', '.join(kinds)}): every rank waits for {slowest}, and plans must fit "
-            f"the {format_bytes(_memory(small))} of {_kind(small)}"
-        )
-        return (line,)
+        if self.gpus == 1 and gpu.mig and share:
+            yield (
+                f"priced as one MIG slice {gpu.slice} of {_kind(gpu)}: {100 * share[0]:.3g} % of "
+                f"its multiprocessors, {share[1] / 10**9:g} GB of its memory"
+            )
+        listed = find_hardware(_kind(small)).device.memory.value
+        if not small.mig and abs(_memory(small) - listed) >= _ALIKE * listed:
+            yield (
+                f"{small.name} has {held} of memory as the machine says, where {_kind(small)} has "
+                f"{format_bytes(listed)}"
+            )
 
 
 def profile_on(machine: Machine, hardware: str, named: str) -> Profile | None:

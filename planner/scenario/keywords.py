@@ -17,6 +17,10 @@ from planner.strategies import parse_plan, parse_pools
 from topology.base import InputError, shown, unknown
 
 _COUNTS: Final = frozenset(LARGEST) - {"top"}
+_READERS: Final[Mapping[str, Callable[[str], float]]] = {
+    "rate": read_rate,
+    **{name: partial(read_time, name) for name in ("slo_ttft", "slo_tpot")},
+}
 
 
 def check_argument(name: str, names: Sequence[str]) -> None:
@@ -49,7 +53,11 @@ def request_of(
         name: whole_number(name, value) if name in _COUNTS and value is not None else value
         for name, value in {**given, "gpus": 1 if gpus is None else gpus}.items()
     }
-    fields |= _written(given)
+    fields |= {  # rates and times that are written with their unit
+        name: reader(value)
+        for name, reader in _READERS.items()
+        if isinstance(value := given.get(name), str)
+    }
     fields |= {name: _rows_of(name, given[name]) for name in ROWS if name in given}
     if "links" in given:
         fields["links"] = _links_of(given["links"])
@@ -90,23 +98,9 @@ def _numbers_of(values: Iterable[object]) -> object:
     """Take any kind of numbers as they can be kept; what is none stays."""
     kept = tuple(values)
     try:
-        return tuple(float(cast(float, one)) for one in kept)
+        return tuple(float(cast(float, number)) for number in kept)
     except (TypeError, ValueError, OverflowError):
         return kept
-
-
-def _written(options: Mapping[str, object]) -> dict[str, float]:
-    """Read rates and times that are written with their unit; others stay as they are."""
-    read: dict[str, Callable[[str], float]] = {
-        "rate": read_rate,
-        "slo_ttft": partial(read_time, "slo_ttft"),
-        "slo_tpot": partial(read_time, "slo_tpot"),
-    }
-    return {
-        name: reader(value)
-        for name, reader in read.items()
-        if isinstance(value := options.get(name), str)
-    }
 
 
 def _all(request: Request, plan: object) -> int:
@@ -135,9 +129,9 @@ def _by_engine(options: Mapping[str, object]) -> dict[str, object]:
         raise InputError(f"runtime: got {own}, an engine beside the engine {name}: wanted one")
     if own:
         name, runtime = own, None
-    given = {**options, "engine": name, "runtime": runtime}
-    unset = {key for key in ("engine", "runtime") if given[key] is None}
-    return {key: value for key, value in given.items() if key not in unset}
+    chosen = {"engine": name, "runtime": runtime}
+    others = {key: value for key, value in options.items() if key not in chosen}
+    return others | {key: value for key, value in chosen.items() if value is not None}
 
 
 def _engine_of(runtime: object) -> str:
@@ -155,9 +149,9 @@ def several(name: str, given: object) -> tuple[str, ...]:
     >>> several("hardware", "h200-sxm, l40s,h200-sxm")
     ('h200-sxm', 'l40s')
     """
-    listed = [one.strip() for one in given.split(",")] if isinstance(given, str) else given
+    listed = [name.strip() for name in given.split(",")] if isinstance(given, str) else given
     listed = [listed] if isinstance(listed, Path) else listed
     names = list(listed) if isinstance(listed, list | tuple) else []
-    if not names or not all(isinstance(one, str | Path) for one in names):
+    if not names or not all(isinstance(name, str | Path) for name in names):
         raise InputError(f"{name}: got {shown(given)}, wanted a name or a list of names")
     return tuple(dict.fromkeys(map(str, names)))

@@ -47,6 +47,7 @@ MOST: Final = 1024
 """Requests in flight that are tried at most, of each replica and rank with its own."""
 GAIN: Final = 1.01
 """More requests at once have to serve more by this factor to be tried further."""
+
 HALVINGS: Final = 3
 STEADY: Final = 1.5
 """Times as long as before that later requests wait where the queue grows."""
@@ -129,9 +130,7 @@ class Served:
     def traced(self, load: Load, replicas: int = 1, seconds: float = inf) -> tuple[Serving, float]:
         """Let the requests of a trace come, each to the next engine.
 
-        Returns
-        -------
-        what clients see of one of so many replicas, and the share done within `seconds`
+        Returns what clients see of one of so many replicas, and the share done within `seconds`.
         """
         engines = self.engines * replicas
         parts = [load.part(number, engines) for number in range(min(engines, load.count))]
@@ -144,10 +143,10 @@ class Served:
 
     def _grows(self, trail: Trail) -> bool:
         """Whether later requests wait much longer than those before them."""
-        waits = {s.number: s.first - s.arrival for s in trail.sequences}
-        ordered = [waits[number] for number in range(len(waits))]
-        third = len(ordered) // 3
-        return bool(np.mean(ordered[-third:]) > STEADY * np.mean(ordered[third : 2 * third]))
+        ordered = sorted(trail.sequences, key=lambda sequence: sequence.number)
+        waits = [sequence.first - sequence.arrival for sequence in ordered]
+        third = len(waits) // 3
+        return bool(np.mean(waits[-third:]) > STEADY * np.mean(waits[third : 2 * third]))
 
     def _seen(
         self,
@@ -189,10 +188,10 @@ class Served:
 
     def told(self, concurrency: float | None) -> dict[str, int]:
         """Give the limits of one engine that were assumed: requests at once, and tokens."""
-        ways, lengths = self.ways, self.lengths
-        asked = inf if concurrency is None else concurrency
-        rows = min(ways.rows, ceil(asked / self.engines)) if asked < inf else ways.rows
-        return {"batch": rows, "length": lengths.longest, "chunk": ways.chunk}
+        rows = self.ways.rows
+        if concurrency is not None:
+            rows = min(rows, ceil(concurrency / self.engines))
+        return {"batch": rows, "length": self.lengths.longest, "chunk": self.ways.chunk}
 
 
 def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Served | str:
@@ -209,16 +208,11 @@ def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Serve
 def _ready(scenario: Scenario, plan: Plan, lengths: Lengths) -> Served | str:
     """Make a plan ready to serve any load of requests of these lengths."""
     ways = scenario.deployment.scheduling
-    pool = pool_of(scenario, plan, ways, lengths.longest)
-    capacity = pool.tokens
-    if capacity < lengths.longest + ways.block:
-        return (
-            f"the cache of {plan} holds {capacity:,} tokens, one request has "
-            f"{lengths.longest + ways.block:,}"
-        )
-    engines = plan.replicas
-    each = lengths.prompt + lengths.output
-    rows = min(ways.rows, MOST_ROWS, max(1, capacity // each) * 2)
+    pool, longest = pool_of(scenario, plan, ways, lengths.longest), lengths.longest + ways.block
+    if pool.tokens < longest:
+        return f"the cache of {plan} holds {pool.tokens:,} tokens, one request has {longest:,}"
+    mean = lengths.prompt + lengths.output
+    rows = min(ways.rows, MOST_ROWS, max(1, pool.tokens // mean) * 2)
     prompt = max(ways.chunk, 0 if ways.chunked else lengths.longest)
     alone = plan.without("dp")
     steps = step_prices(
@@ -233,7 +227,7 @@ def _ready(scenario: Scenario, plan: Plan, lengths: Lengths) -> Served | str:
         plan=plan,
         ways=ways,
         lengths=lengths,
-        engines=engines,
+        engines=plan.replicas,
         pool=pool,
         steps=steps,
         prefix=scenario.request.prefix_hit,
@@ -338,8 +332,8 @@ def served_ranking(scenario: Scenario, ranking: Ranking) -> Ranking:
             by_gpus[gpus] = row
             continue
         judged = [_judged(scenario, estimate, points) for estimate in row]
-        by_gpus[gpus] = [each for each in judged if isinstance(each, PlanEstimate)]
-        rejected += [each for each in judged if isinstance(each, Rejected)]
+        by_gpus[gpus] = [outcome for outcome in judged if isinstance(outcome, PlanEstimate)]
+        rejected += [outcome for outcome in judged if isinstance(outcome, Rejected)]
     return ranking.judged(by_gpus, rejected, frontier(points))
 
 
@@ -359,14 +353,20 @@ def _judged(
         if request.loaded or wanted:
             return Rejected(plan=plan, reason=tried)
         return estimate  # of one request at a time
-    points += [Point(plan=plan, serving=each) for each in tried]
-    good = [each for each in tried if each.meets(wanted)]
-    if not good:
-        nearest = min(tried, key=lambda each: each.beyond(wanted))
+    points += [Point(plan=plan, serving=serving) for serving in tried]
+    best = fewest_of(tried, wanted)
+    if best is None:
+        nearest = min(tried, key=lambda serving: serving.beyond(wanted))
         return Rejected(plan=plan, reason=missed(nearest, request), nearest=nearest)
-    most = max(each.tokens_per_s for each in good)
-    enough = (each for each in good if each.tokens_per_s >= (1 - TIE) * most)
-    return loaded(estimate, min(enough, key=lambda each: each.concurrency))
+    return loaded(estimate, best)
+
+
+def fewest_of(tried: Sequence[Serving], wanted: Wanted) -> Serving | None:
+    """Choose the fewest requests at once that write nearly the most and keep the times wanted."""
+    good = [serving for serving in tried if serving.meets(wanted)]
+    most = max((serving.tokens_per_s for serving in good), default=0.0)
+    enough = (serving for serving in good if serving.tokens_per_s >= (1 - TIE) * most)
+    return min(enough, key=lambda serving: serving.concurrency, default=None)
 
 
 def _concurrencies(scenario: Scenario, plan: Plan) -> list[Serving] | str:
@@ -385,23 +385,23 @@ def _concurrencies(scenario: Scenario, plan: Plan) -> list[Serving] | str:
     concurrency = ready.engines
     while True:
         tried.append(ready.at(concurrency))
-        if concurrency >= most or not tried[-1].meets(wanted) or _flat(tried):
+        flat = len(tried) > 1 and tried[-1].tokens_per_s < GAIN * tried[-2].tokens_per_s
+        if concurrency >= most or flat or not tried[-1].meets(wanted):
             break
         concurrency = min(2 * concurrency, most)
     if len(tried) > 1 and not tried[-1].meets(wanted):
-        tried += _between(ready, tried[-2], tried[-1], wanted)
+        met, late = (serving.concurrency for serving in tried[-2:])
+        tried += halved(ready, met, late, wanted, ready.engines, HALVINGS)
     return tried
 
 
-def _flat(tried: Sequence[Serving]) -> bool:
-    return len(tried) > 1 and tried[-1].tokens_per_s < GAIN * tried[-2].tokens_per_s
-
-
-def _between(ready: Served, met: Serving, missed: Serving, wanted: Wanted) -> Iterator[Serving]:
+def halved(
+    ready: Served, met: float, missed: float, wanted: Wanted, grain: int, times: int
+) -> Iterator[Serving]:
     """Halve the step between a concurrency that meets the times wanted and one that does not."""
-    low, high = round(met.concurrency), round(missed.concurrency)
-    for _ in range(HALVINGS):
-        middle = (low + high) // 2 // ready.engines * ready.engines
+    low, high = round(met), round(missed)
+    for _ in range(times):
+        middle = (low + high) // 2 // grain * grain
         if middle <= low:
             return
         serving = ready.at(middle)

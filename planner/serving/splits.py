@@ -5,17 +5,17 @@ decode worker with more and more sequences. Splits are compared by the slower of
 best of them are followed request by request.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from math import ceil
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 
 from planner.request.plan import TwoPools
 from planner.request.request import Request
 from planner.scenario.scenario import Scenario
-from planner.search.clients import Point, Serving, Wanted, wanted_of
+from planner.search.clients import Point, Serving, wanted_of
 from planner.search.estimate import PlanEstimate, Splits
 from planner.search.ranking import TIE, Ranking, goal
 from planner.serving.disaggregated import Paired, alone, engines_of, join, with_serving
@@ -24,6 +24,8 @@ from planner.serving.serving import (
     MOST,
     Served,
     beyond_context,
+    fewest_of,
+    halved,
     lengths_of,
     missed,
     serve,
@@ -31,8 +33,6 @@ from planner.serving.serving import (
 )
 from topology.base import IllegalPlanError, InputError
 from topology.base.values import dataclass
-
-Found = TypeVar("Found")
 
 KEPT: Final = 3
 """Plans of each number of GPUs that go on to be paired."""
@@ -66,6 +66,11 @@ class Decoder:
         """Count the answers a second with so many sequences in each engine."""
         steps = max(1, self.ready.lengths.output - 1) / self.ready.gain
         return self.ready.engines * rows / (seconds * steps)
+
+    @property
+    def most(self) -> float:
+        """Count the answers a second at most."""
+        return max(self.rate(*row) for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,71 +134,64 @@ def _followed(scenario: Scenario, splits: Sequence[Split]) -> list[tuple[Paired,
 
 def _ordered(plans: Sequence[PlanEstimate], request: Request) -> list[PlanEstimate]:
     """Order splits by what is wanted; of those that are nearly the best the quickest is first."""
-    ordered = sorted(plans, key=lambda one: goal(one, request))
+    ordered = sorted(plans, key=lambda plan: goal(plan, request))
     best = goal(ordered[0], request)
-    close = [one for one in ordered if goal(one, request) <= best + TIE * abs(best)]
-    first = min(close, key=lambda one: one.serving.request.mean if one.serving else 0.0)
-    return [first, *(one for one in ordered if one is not first)]
+    close = [plan for plan in ordered if goal(plan, request) <= best + TIE * abs(best)]
+    first = min(close, key=lambda plan: plan.serving.request.mean if plan.serving else 0.0)
+    return [first, *(plan for plan in ordered if plan is not first)]
 
 
 def _measured(scenario: Scenario, ranking: Ranking) -> tuple[list[Prefiller], list[Decoder]]:
     """Measure plans of fewer GPUs than there are as workers of either kind; keep the best."""
     prefills, decodes = list[Prefiller](), list[Decoder]()
+    bars = scenario.deployment.disaggregation.bars
     for gpus, row in ranking.by_gpus.items():
-        if gpus >= scenario.request.gpus:
-            continue
-        bars = scenario.deployment.disaggregation.bars
-        known = [
-            one
-            for one in row
-            if all(a in AXES and a != "dp" for a, _ in one.plan.axes) and not bars(one.plan)
+        able = [
+            estimate
+            for estimate in row
+            if gpus < scenario.request.gpus
+            and all(axis in AXES and axis != "dp" for axis, _ in estimate.plan.axes)
+            and not bars(estimate.plan)
         ]
-        firsts = list(_each(_prefiller(scenario, one) for one in known))
-        by_rate = sorted(firsts, key=lambda one: -one.rate)[:KEPT]
-        quickest = sorted(firsts, key=lambda one: one.alone_s)[:1]
-        prefills += by_rate + [one for one in quickest if one not in by_rate]
-        laters = _each(_decoder(scenario, one) for one in known)
-        decodes += sorted(laters, key=_most)[:KEPT]
+        firsts = [worker for estimate in able for worker in _prefiller(scenario, estimate)]
+        by_rate = sorted(firsts, key=lambda worker: -worker.rate)[:KEPT]
+        quickest = sorted(firsts, key=lambda worker: worker.alone_s)[:1]
+        prefills += by_rate + [worker for worker in quickest if worker not in by_rate]
+        laters = [worker for estimate in able for worker in _decoder(scenario, estimate)]
+        decodes += sorted(laters, key=lambda worker: -worker.most)[:KEPT]
     return prefills, decodes
 
 
-def _each(found: Iterable[Found | None]) -> Iterator[Found]:
-    return (one for one in found if one is not None)
-
-
-def _most(worker: Decoder) -> float:
-    return -max(worker.rate(*row) for row in worker.rows)
-
-
-def _prefiller(scenario: Scenario, one: PlanEstimate) -> Prefiller | None:
-    """Measure a plan on prompts; None where it cannot serve them in time."""
+def _prefiller(scenario: Scenario, estimate: PlanEstimate) -> Iterator[Prefiller]:
+    """Measure a plan on prompts; yield nothing where it cannot serve them in time."""
     lengths, ways = lengths_of(scenario), scenario.deployment.scheduling
-    together = max(1, ways.chunk // lengths.prompt)
-    ready = served(scenario.on(one.gpus), one.plan, lengths, together * one.plan.replicas)
+    together, plan = max(1, ways.chunk // lengths.prompt), estimate.plan
+    ready = served(scenario.on(plan.gpus), plan, lengths, together * plan.replicas)
     limit = scenario.request.slo_ttft
-    by_itself = one.stages_s["prefill"]
+    by_itself = estimate.stages_s["prefill"]
     if isinstance(ready, str) or (limit is not None and by_itself > limit):
-        return None
+        return
     fresh = lengths.prompt * (1.0 - scenario.request.prefix_hit)
     places = ready.steps(together * fresh, 0.0, 0.0, 0.0)
     step = max(*places, (ways.host_s(0) + sum(places)) / len(places))
     longer = max(1.0, by_itself / step) if together == 1 else 1.0  # prompts of several steps
     rate = ready.engines * together / (step * longer)
-    return Prefiller(ready=ready, alone_s=by_itself, rate=rate)
+    yield Prefiller(ready=ready, alone_s=by_itself, rate=rate)
 
 
-def _decoder(scenario: Scenario, one: PlanEstimate) -> Decoder | None:
-    """Measure a plan with more and more sequences; None where even one takes too long."""
-    lengths, plan = lengths_of(scenario), one.plan
-    ready = served(scenario.on(one.gpus), plan, lengths, MOST * plan.replicas)
+def _decoder(scenario: Scenario, estimate: PlanEstimate) -> Iterator[Decoder]:
+    """Measure a plan with more and more sequences; yield nothing where even one takes too long."""
+    lengths, plan = lengths_of(scenario), estimate.plan
+    ready = served(scenario.on(plan.gpus), plan, lengths, MOST * plan.replicas)
     if isinstance(ready, str):
-        return None
+        return
     most = min(MOST, ready.places // ready.engines)
     counts = sorted({1, *(2**power for power in range(1, 12) if 2**power < most), most})
     rows = [(count, _step_s(ready, count)) for count in counts if count]
     limit = scenario.request.slo_tpot
     kept = tuple(row for row in rows if limit is None or row[1] <= limit)
-    return Decoder(ready=ready, rows=kept) if kept else None
+    if kept:
+        yield Decoder(ready=ready, rows=kept)
 
 
 def _step_s(ready: Served, rows: int) -> float:
@@ -211,15 +209,12 @@ def _splits(
     gpus = scenario.request.gpus
     for first in prefills:
         for later in decodes:
-            each = later.ready.plan.gpus
-            for count in range(1, (gpus - each) // first.ready.plan.gpus + 1):
-                left = gpus - count * first.ready.plan.gpus
-                if left % each == 0:
+            prefill, decode = first.ready.plan, later.ready.plan
+            for count in range(1, (gpus - decode.gpus) // prefill.gpus + 1):
+                decodes_left, rest = divmod(gpus - count * prefill.gpus, decode.gpus)
+                if not rest:
                     pools = TwoPools(
-                        prefill=first.ready.plan,
-                        prefills=count,
-                        decode=later.ready.plan,
-                        decodes=left // each,
+                        prefill=prefill, prefills=count, decode=decode, decodes=decodes_left
                     )
                     yield _weighed(scenario, first, later, pools)
 
@@ -234,9 +229,7 @@ def _weighed(scenario: Scenario, first: Prefiller, later: Decoder, pools: TwoPoo
         step = float(np.interp(asked / engines, counts, seconds))
         rate = min(prompts, asked / (first.alone_s + steps * step))
         return Split(prefill=first, decode=later, pools=pools, worth=rate, concurrency=asked)
-    rates = [
-        min(BUSY * prompts, pools.decodes * later.rate(rows, step)) for rows, step in later.rows
-    ]
+    rates = [min(BUSY * prompts, pools.decodes * later.rate(*row)) for row in later.rows]
     needed = _rate_of(scenario) or (1 - TIE) * max(rates)
     enough = [place for place, rate in enumerate(rates) if rate >= needed]
     place = enough[0] if enough else len(rates) - 1
@@ -262,8 +255,9 @@ def _tried(scenario: Scenario, ready: Paired, split: Split) -> Iterator[Serving]
         return
     serving = ready.at(min(split.concurrency, max(1, ready.places)))
     yield serving
-    if not serving.meets(wanted_of(scenario.request)):
-        yield from _fewer(ready, serving, wanted_of(scenario.request))
+    wanted = wanted_of(scenario.request)
+    if not serving.meets(wanted):
+        yield from halved(ready, 0, serving.concurrency, wanted, 1, HALVINGS)
 
 
 def _more(ready: Paired, serving: Serving) -> Iterator[Serving]:
@@ -276,31 +270,11 @@ def _more(ready: Paired, serving: Serving) -> Iterator[Serving]:
         yield serving
 
 
-def _fewer(ready: Paired, serving: Serving, wanted: Wanted) -> Iterator[Serving]:
-    """Halve the step between too many requests at once and few enough."""
-    low, high = 0, round(serving.concurrency)
-    for _ in range(HALVINGS):
-        middle = (low + high) // 2
-        if middle <= low:
-            return
-        serving = ready.at(middle)
-        yield serving
-        low, high = (middle, high) if serving.meets(wanted) else (low, middle)
-
-
-def _best(scenario: Scenario, tried: Sequence[Serving]) -> Serving | None:
-    """Choose the fewest requests at once that write nearly the most and keep the times wanted."""
-    good = [each for each in tried if each.meets(wanted_of(scenario.request))]
-    most = max((each.tokens_per_s for each in good), default=0.0)
-    enough = [each for each in good if each.tokens_per_s >= (1 - TIE) * most]
-    return min(enough, key=lambda each: each.concurrency, default=None)
-
-
 def _estimated(
     scenario: Scenario, ready: Paired, tried: Sequence[Serving]
 ) -> Iterator[PlanEstimate]:
     """Estimate a split at its best; nothing where it misses the times or its workers do not fit."""
-    serving = _best(scenario, tried)
+    serving = fewest_of(tried, wanted_of(scenario.request))
     if serving is not None:
         with suppress(IllegalPlanError):
             yield with_serving(ready, alone(scenario, ready), serving)
