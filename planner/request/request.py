@@ -242,10 +242,8 @@ class Request:
             _check_real(name, values[name][1])
         _check_load(self)
         _check_pools(self)
-        for name, kind in CHOICES.items():
-            value, choices = getattr(self, name), get_args(kind)
-            if value not in choices and (value is not None or name == "objective"):
-                raise unknown(name, value if isinstance(value, str) else shown(value), choices)
+        for name in CHOICES:
+            _check_choice(name, getattr(self, name))
 
 
 def _check_real(name: str, value: object) -> None:
@@ -310,6 +308,13 @@ def _check_told(request: Request) -> None:
 def told_of_nothing(name: str, value: object) -> InputError:
     """Build the error for what is said of a machine that is a catalogue name."""
     return InputError(f"{name}: got {shown(value)}, wanted none beside catalogue hardware")
+
+
+def _check_choice(name: str, value: object) -> None:
+    choices = get_args(CHOICES[name])
+    known = isinstance(value, str) and value in choices
+    if not known and (value is not None or name == "objective"):
+        raise unknown(name, value if isinstance(value, str) else shown(value), choices)
 
 
 def _check_name(what: str, name: object) -> None:

@@ -70,12 +70,8 @@ class Scenario:
     def resolved(self) -> Request:
         """The request, with what runs it here and the usual sizes filled in."""
         deployment, work, usual = self.deployment, self.workload, self.model.defaults
-        request = replace(
-            self.request,
-            engine=deployment.engine,
-            runtime=deployment.runtime.name,
-            nodes=deployment.hosts,
-        )
+        runtime, nodes = deployment.runtime.name, deployment.hosts
+        request = replace(self.request, engine=deployment.engine, runtime=runtime, nodes=nodes)
         if self.model.kind == "decoder":
             prompt = int(work.length(self.model.streams[0].name))
             return replace(
@@ -141,16 +137,12 @@ def resolve(request: Request, *, several: bool = False) -> Scenario:
     for engine in request.engines:
         _check_engine(model, engine)
     _check_kind(model, request)
-    found, trace = read_requests(request)
-    workload = workload_of(model, request, deployment.habits, found)
+    lengths_read, trace = read_requests(request)
+    workload = workload_of(model, request, deployment.habits, lengths_read)
     return Scenario(
-        request=request,
-        model=model,
-        workload=workload,
-        deployment=deployment,
-        lengths=found,
-        trace=trace,
-    )
+        request=request, model=model, workload=workload, deployment=deployment,
+        lengths=lengths_read, trace=trace,
+    )  # fmt: skip
 
 
 def _check_engine(model: Model, engine: str) -> None:
