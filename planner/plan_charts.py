@@ -3,13 +3,17 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from planner.plan_table import cost, rounded
 from planner.search.clients import Point
 from planner.search.estimate import MEMORY, TIME, PlanEstimate
 from topology.base import format_number, format_seconds
 from topology.base.chart import Axis, Mark, Series, curves, spans
+from topology.base.table import Drawing
+
+if TYPE_CHECKING:
+    from topology.machine import Machine
 
 MOST_WAYS: Final = 6
 """Ways to split that are drawn over numbers of GPUs."""
@@ -129,3 +133,10 @@ def _served(point: Point) -> str:
     many = format_number(point.serving.concurrency)
     rate = format_number(point.tokens_per_s_per_gpu)
     return f"{many} at once, TPOT {format_seconds(point.tpot_s)}, {rate} tokens/s a GPU"
+
+
+def host(machine: "Machine") -> Drawing:
+    """Draw a host that plans run on."""
+    from topology.drawing import svg  # noqa: PLC0415  # for pages alone
+
+    return Drawing(title=f"The host: {machine.name}", svg=svg(machine))

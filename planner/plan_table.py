@@ -6,7 +6,7 @@ from typing import Final
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.runners.refusal import SIGN
-from planner.search.estimate import PlanEstimate
+from planner.search.estimate import PlanEstimate, worded
 from planner.search.ranking import seconds_of
 from topology.base import format_bytes, format_interval, format_seconds
 from topology.base.table import Table
@@ -108,3 +108,11 @@ def rounded(value: float) -> str:
     ('1,024', '7.65')
     """
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def bases(estimate: PlanEstimate) -> str:
+    """Say how well each part is known that is worth a word."""
+    least = 0.01 * estimate.latency_s
+    parts = estimate.breakdown_s
+    worth = [entry for entry in estimate.known.items() if parts.get(entry[0], 0.0) >= least]
+    return ", ".join(f"{worded(name)} {basis.name.lower()}" for name, basis in worth)

@@ -13,14 +13,6 @@ if TYPE_CHECKING:
     from planner.fleet.answers import Capacity
 
 PERCENTILE: Final = 95.0
-_OF_REQUEST: Final = (
-    "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens", "batch",
-    "precision", "kv_precision", "runtime", "engine", "chunk", "slo_ttft", "slo_tpot",
-    "ttft_percentile", "tpot_percentile", "prefix_hit", "spread", "burst",
-    "arrivals", "lengths", "speculative", "draft", "acceptance",
-)  # fmt: skip
-
-
 _DEMAND: Final = {
     "--demand FILE": "demands in TOML: [[demand]] with model, rate, slo and sizes (default: the "
     "one that --model, --rate and --slo say)",
@@ -70,9 +62,8 @@ def _planned(options: argparse.Namespace) -> "Capacity":
         for name, other in instead.items():
             if not (getattr(options, name) or other):
                 raise InputError(f"{name}: got none, wanted --model, --rate and --slo, or --demand")
-        given = {name: getattr(options, name) for name in _OF_REQUEST}
+        given = {name: value for name, value in vars(options).items() if name in files.OPTIONS}
         sizes = {name: value for name, value in given.items() if value is not None}
-        sizes |= {"profile": options.profile, "percentile": options.percentile}
         demands = [files.demand_of(options.model, options.model, options.rate, options.slo, sizes)]
     names = [name.strip() for name in options.hardware.split(",") if name.strip()]
     if not names:
@@ -83,12 +74,13 @@ def _planned(options: argparse.Namespace) -> "Capacity":
 
 def _check_alone(options: argparse.Namespace) -> None:
     """Refuse what a file says of each of its demands."""
-    from planner.request.request import Request  # noqa: PLC0415  # slow to load
+    from planner.fleet import demand_file as files  # noqa: PLC0415  # slow to load
+    from planner.request.request import Request  # noqa: PLC0415
 
-    usual = {name: Request.__dataclass_fields__[name].default for name in _OF_REQUEST}
+    usual = {name: field.default for name, field in Request.__dataclass_fields__.items()}
     usual["percentile"] = PERCENTILE
-    for name in ("model", "rate", "slo", *usual):
-        value = getattr(options, name)
+    for name in ("model", "rate", "slo", *files.OPTIONS):
+        value = getattr(options, name, None) if name != "profile" else None
         if value not in (None, "", usual.get(name)):
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"demand: got {option} {value} beside a file, which says it of each")

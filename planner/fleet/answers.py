@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from planner.fleet.demand import HOUR, Demand, Prices
 from planner.fleet.packing import FilledNode, Pile, pack
 from planner.fleet.queueing import servers_needed, wait
 from planner.fleet.spares import nodes_of, spares
+from planner.request.request import Request
 from planner.runners.launch import Launch
 from planner.search.clients import Serving
 from planner.search.estimate import PlanEstimate
@@ -24,6 +25,8 @@ THOUSAND: Final = 1000
 MILLION: Final = 10**6
 PERCENTILES: Final = (0.5, 0.95, 0.99)
 POINTS: Final = 13
+HALVINGS: Final = 6
+"""Of twice a rate, so that a break-even is known to 1 %."""
 GROWTH: Final = (0.5, 1.0, 2.0, 4.0)
 """Times the rate that a fleet is counted for."""
 IN_NOTEBOOKS: Final = (
@@ -50,22 +53,24 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smaller:
-    """A fleet of one replica fewer than are needed, at the rate that is planned for.
+    """A fleet of the most GPUs that are too few, at the rate that is planned for.
 
     response_s : within which the share asked for is done; infinite where requests pile up, or are
     those of a language model. most_rate_per_s : that it takes: of a language model in time, else at
     all. reason : where no replica is left, why fewer GPUs are too few; empty where there are none.
     """
 
+    plan: str
     replicas: int
     gpus: int
     response_s: float
     most_rate_per_s: float
-    reason: str
+    reason: str = ""
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
         return {
+            "plan": self.plan,
             "replicas": self.replicas,
             "gpus": self.gpus,
             "response_s": self.response_s if math.isfinite(self.response_s) else None,
@@ -82,7 +87,8 @@ class Fleet:
     demand; others stand by for them. most_rate_per_s : that as many take in time. serving : what
     clients of a language model see of one replica. runner : what runs it, as other programs know
     it; launch : what to type for one replica. unfinished : what is exported makes no results yet.
-    fewer : why replicas of fewer GPUs will not do, where that is known.
+    fewer : why replicas of fewer GPUs will not do, where that is known. others : fleets of other
+    plans on the same hardware. request : of one replica, with the usual sizes filled in.
     """
 
     demand: Demand
@@ -96,6 +102,8 @@ class Fleet:
     launch: Launch | None = None
     unfinished: bool = False
     fewer: str = ""
+    others: tuple["Fleet", ...] = ()
+    request: Request | None = None
 
     @property
     def name(self) -> str:
@@ -183,9 +191,17 @@ class Fleet:
 
     @property
     def smaller(self) -> Smaller:
-        """Say what one replica fewer than are needed takes, which is too little."""
-        left, demand = self.needed - 1, self.demand
-        response = math.inf
+        """Say what the largest fleet of fewer GPUs takes, which is too little."""
+        most = self.needed * self.estimate.gpus - 1
+        fleets = (self, *self.others)
+        counts = [min(most // each.estimate.gpus, each.needed - 1) for each in fleets]
+        tried = [each.with_only(left) for each, left in zip(fleets, counts, strict=True)]
+        nearest = max(tried, key=lambda each: each.gpus)
+        return nearest if nearest.replicas else replace(nearest, reason=self.fewer)
+
+    def with_only(self, left: int) -> Smaller:
+        """Say what so many replicas take, which are not enough."""
+        demand, response = self.demand, math.inf
         if self.serving is not None:
             most = self.most_rate_per_s * left / self.needed
         else:
@@ -193,11 +209,11 @@ class Fleet:
             if left:
                 response = self._response(demand.planned_per_s, left, demand.share)
         return Smaller(
+            plan=str(self.estimate.plan),
             replicas=left,
             gpus=left * self.estimate.gpus,
             response_s=response,
             most_rate_per_s=most,
-            reason="" if left else self.fewer,
         )
 
     @property
@@ -273,6 +289,7 @@ class Fleet:
             "memory_free_bytes": self.memory_free_bytes,
             "response_percentiles_s": self.percentiles_s,
             "smaller": self.smaller.to_dict(),
+            "bound_by": estimate.bound_by,
             "basis": estimate.basis_word,
             "engine": self.runner,
             "command": "" if self.launch is None else self.launch.line,
@@ -282,6 +299,7 @@ class Fleet:
                 if scaled is not None
             ],
             **({"serving": self.serving.to_dict()} if self.serving else {}),
+            **({"request": self.request.to_dict()} if self.request else {}),
         }
 
 
@@ -294,22 +312,32 @@ class Answer:
     without: tuple[tuple[str, str], ...]
 
     @property
-    def break_even(self) -> list[tuple[float, float, str]]:
-        """List the pairs of rates between which another kind of GPU becomes the best, and which."""
+    def break_even(self) -> list[tuple[float, str]]:
+        """List the rates above which another kind of GPU is the best, and which."""
+        rates = [times * self.demand.rate_per_s for times in GROWTH]
+        best = [(rate, name) for rate in rates if (name := self._best_at(rate))]
+        return [
+            (self._turn(low, high, now), now)
+            for (low, was), (high, now) in pairwise(best)
+            if was != now
+        ]
+
+    def _best_at(self, rate_per_s: float) -> str:
+        """Name the kind of GPU that is the best at a rate; empty where none is known."""
         priced = all(fleet.cost_per_hour is not None for fleet in self.fleets)
-        grown = [(fleet.estimate.hardware, fleet.growth) for fleet in self.fleets]
-        best: list[tuple[float, str]] = []
-        for times in GROWTH:
-            costs = [
-                ((scaled.cost_per_hour if priced else None) or scaled.gpus, name)
-                for name, growth in grown
-                if (scaled := growth[times]) is not None
-            ]
-            if costs:
-                least = min(cost for cost, _ in costs)
-                rate = times * self.demand.rate_per_s
-                best.append((rate, next(name for cost, name in costs if cost == least)))
-        return [(low, high, now) for (low, was), (high, now) in pairwise(best) if was != now]
+        costs = [
+            ((scaled.cost_per_hour if priced else None) or scaled.gpus, fleet.estimate.hardware)
+            for fleet in self.fleets
+            if (scaled := fleet.at(rate_per_s)) is not None
+        ]
+        return min(costs, key=lambda each: each[0], default=(0.0, ""))[1]
+
+    def _turn(self, low: float, high: float, name: str) -> float:
+        """Find the rate between two above which a kind of GPU is the best."""
+        for _ in range(HALVINGS):
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if self._best_at(middle) == name else (middle, high)
+        return high
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
@@ -318,8 +346,7 @@ class Answer:
             "fleets": [fleet.to_dict() for fleet in self.fleets],
             "without": [{"hardware": name, "reason": why} for name, why in self.without],
             "break_even": [
-                {"above_per_s": low, "by_per_s": high, "hardware": name}
-                for low, high, name in self.break_even
+                {"above_per_s": rate, "hardware": name} for rate, name in self.break_even
             ],
             **({"hours": [*self._hours()]} if self.fleets and self.demand.hours_per_s else {}),
         }
@@ -393,7 +420,7 @@ class Capacity:
         """Return a row of each fleet, the best one of each demand first."""
         return [
             {"demand": answer.demand.name, "rate_per_s": answer.demand.rate_per_s}
-            | flat(fleet.to_dict())
+            | flat(replace(fleet, request=None).to_dict())
             for answer in self.answers
             for fleet in answer.fleets
         ]

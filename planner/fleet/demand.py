@@ -8,12 +8,6 @@ from typing import Final, Literal
 from planner.request.request import Request
 from topology.base.values import dataclass
 
-SIZES: Final = ("height", "width", "frames", "steps", "input_tokens", "output_tokens", "batch")
-SERVED: Final = (
-    "ttft_percentile", "tpot_percentile", "kv_precision", "chunk", "prefix_hit", "spread", "burst",
-    "speculative", "draft", "acceptance",
-)  # fmt: skip
-"""What a demand says of how it is served, where that is not usual."""
 KEPT: Final = ("spare", "headroom", "growth_per_month")
 """What a demand says of its fleet, where that is not usual."""
 HOUR: Final = 3600
@@ -67,10 +61,9 @@ class Demand:
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        request, usual = self.request, Request.__dataclass_fields__
+        request = self.request
         limits = {f"{name}_s": getattr(request, name) for name in ("slo_ttft", "slo_tpot")}
-        sizes = {name: getattr(request, name) for name in SIZES}
-        served = {name: getattr(request, name) for name in SERVED}
+        limits |= {name: getattr(request, name) for name in ("ttft_percentile", "tpot_percentile")}
         kept = {name: getattr(self, name) for name in KEPT} | {"hours_per_s": [*self.hours_per_s]}
         return {
             "name": self.name,
@@ -78,8 +71,7 @@ class Demand:
             "rate_per_s": self.rate_per_s,
             "slo_s": self.slo_s if math.isfinite(self.slo_s) else None,
             "share": self.share,
-            **{name: value for name, value in {**sizes, **limits}.items() if value is not None},
-            **{name: value for name, value in served.items() if value != usual[name].default},
+            **{name: value for name, value in limits.items() if value is not None},
             **{name: value for name, value in kept.items() if value},
         }
 

@@ -41,13 +41,15 @@ DEMANDS: Final = "[[demand]] with model, rate and slo"
 PRICES: Final = "[gpu_hour] with a price for one or more kinds of GPU"
 PRICED: Final = ("gpu_hour", "node_hour")
 _OF_FLEET: Final = ("percentile", "hours", *KEPT)
-_OWN: Final = ("name", "model", "rate", "slo", *_OF_FLEET)
 _SIZES: Final = (
     "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens", "batch",
     "precision", "kv_precision", "runtime", "engine", "offload", "profile", "slo_ttft", "slo_tpot",
     "ttft_percentile", "tpot_percentile", "chunk", "prefix_hit", "spread", "burst",
     "arrivals", "lengths", "speculative", "draft", "acceptance",
 )  # fmt: skip
+OPTIONS: Final = (*_OF_FLEET, *_SIZES)
+"""What may be said of a demand beside its model, rate and time."""
+_KEYS: Final = ("name", "model", "rate", "slo", *OPTIONS)
 
 
 def text_of(source: str, what: str, wanted: str) -> str:
@@ -228,15 +230,13 @@ def _demand(
     for key in row:
         if key in UNMODELLED:
             raise InputError(f"{where}: {key}: {UNMODELLED[key]}")
-        if key not in (*_OWN, *_SIZES):
-            raise InputError(f"{where}: {unknown('key', key, (*_OWN, *_SIZES))}")
+        if key not in _KEYS:
+            raise InputError(f"{where}: {unknown('key', key, _KEYS)}")
     for key in ("model", "rate", "slo"):
         if not isinstance(row.get(key, None if key == "model" else ""), str):
             raise InputError(f"{where}: {key}: got {shown(row.get(key))}, wanted a text")
     model = str(row["model"])
-    options = {
-        key: value for key, value in {**usual, **row}.items() if key in (*_SIZES, *_OF_FLEET)
-    }
+    options = {key: value for key, value in {**usual, **row}.items() if key in OPTIONS}
     name = _line(row["name"], f"{where}: name", LONGEST_NAME) if "name" in row else model
     try:
         rate, slo = str(row.get("rate", "")), str(row.get("slo", ""))

@@ -8,8 +8,8 @@ from typing import Final
 
 from planner.fleet.answers import Answer, Capacity, Fleet
 from planner.fleet.demand import Demand, Prices
-from planner.fleet.queueing import MOST_SERVERS, most_rate, servers_needed
-from planner.fleet.replica_rates import in_time, most_pace, ready, replicas_for
+from planner.fleet.queueing import MOST_SERVERS, fewest, most_rate, servers_needed
+from planner.fleet.replica_rates import ALL_FOLLOWED, in_time, most_pace, ready, replicas_for
 from planner.fleet.replica_rates import most_rate as most_rate_of
 from planner.models import read_model
 from planner.request.plan import Plan
@@ -100,8 +100,44 @@ def _best(demand: Demand, name: str, prices: Prices | None, fastest: "_Fastest")
         short = [each for of_one in made for each in reversed(of_one) if isinstance(each, Short)]
         nearest = min(short, key=lambda each: each.over, default=None)
         return "no plan can run" if nearest is None else nearest.reason
-    best = _best_first(fleets)[0]
-    return _launched(best) if best.serving is not None else _launched(_with_most(best))
+    return _launched(_surest(fleets))
+
+
+def _surest(fleets: Sequence[Fleet]) -> Fleet:
+    """Follow many requests of the best fleet, which may then need more replicas than it seemed."""
+    best, *others = _best_first(fleets)
+    sure = _followed_on(best)
+    if sure.needed > best.needed:
+        return _surest([sure, *others])
+    return replace(sure, others=tuple(others))
+
+
+def _followed_on(fleet: Fleet) -> Fleet:
+    """Add the rate that places of one pace take in time, or what many requests find."""
+    demand = fleet.demand
+    if fleet.serving is None:
+        places = fleet.needed * fleet.batch
+        most = most_rate(places, fleet.estimate.latency_s, demand.slo_s, demand.share)
+        return replace(fleet, most_rate_per_s=most)
+    scenario = _scenario(demand, fleet.estimate)
+    replica = ready(scenario, fleet.estimate.plan)
+    if scenario.trace or isinstance(replica, str):
+        return fleet
+
+    def seen(rate: float) -> Serving | None:
+        return in_time(replica, rate, scenario, demand.slo_s, demand.share, ALL_FOLLOWED)
+
+    found = fewest(fleet.needed, MOST_SERVERS, lambda count: seen(demand.planned_per_s / count))
+    if found is None:
+        return fleet
+    needed, serving = found
+    more = needed > fleet.needed
+    return replace(
+        fleet,
+        needed=needed,
+        most_rate_per_s=demand.planned_per_s if more else fleet.most_rate_per_s,
+        serving=seen(demand.rate_per_s / needed) or serving if demand.headroom else serving,
+    )
 
 
 def _made(
@@ -118,13 +154,6 @@ def _made(
             yield one
 
 
-def _with_most(fleet: Fleet) -> Fleet:
-    """Add the rate that places of one pace take in time."""
-    demand, places = fleet.demand, fleet.needed * fleet.batch
-    most = most_rate(places, fleet.estimate.latency_s, demand.slo_s, demand.share)
-    return replace(fleet, most_rate_per_s=most)
-
-
 def _launched(fleet: Fleet) -> Fleet:
     """Add what to type for one replica."""
     estimate = fleet.estimate
@@ -133,7 +162,9 @@ def _launched(fleet: Fleet) -> Fleet:
     launch = launched(scenario, estimate.plan, estimate.placement, told)
     unfinished = scenario.deployment.exported and scenario.model.kind == "diffusion"
     runner = scenario.deployment.name
-    return replace(fleet, runner=runner, launch=launch, unfinished=unfinished)
+    return replace(
+        fleet, runner=runner, launch=launch, unfinished=unfinished, request=scenario.resolved
+    )
 
 
 def _scenario(demand: Demand, estimate: PlanEstimate) -> Scenario:

@@ -9,8 +9,9 @@ from run to run.
 """
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ REQUESTS: Final = 2**17
 """Of one server, that are followed; a tenth of them fills the queue and is not counted."""
 SEED: Final = 7
 HALVINGS: Final = 24
+
+Found = TypeVar("Found")
 
 
 @lru_cache(maxsize=8)
@@ -61,17 +64,38 @@ def servers_needed(rate: float, service: float, limit: float, share: float) -> i
     if service > limit or load >= MOST_SERVERS:
         return None
 
-    def late(servers: int) -> bool:
-        return service + wait(servers, load, service, share) > limit
+    def enough(servers: int) -> Literal[True] | None:
+        return service + wait(servers, load, service, share) <= limit or None
 
-    low = high = math.floor(load) + 1
-    step = 1
-    while late(high):
-        low, high, step = high + 1, high + step, 2 * step
+    found = fewest(math.floor(load) + 1, 2 * MOST_SERVERS, enough)
+    return found and found[0]
+
+
+def fewest(
+    least: int, most: int, enough: Callable[[int], Found | None]
+) -> tuple[int, Found] | None:
+    """Find the fewest of something that are enough, from `least` on, and what they give.
+
+    enough : says what so many give, and None where they are too few.
+
+    Returns
+    -------
+    None where even the most are too few
+
+    >>> fewest(1, 100, lambda count: count >= 11 or None), fewest(1, 10, lambda count: None)
+    ((11, True), None)
+    """
+    low, high, step = least, min(least, most), 1
+    while (found := enough(high)) is None:
+        if high == most:
+            return None
+        low, high, step = high + 1, min(high + step, most), 2 * step
     while low < high:
         between = (low + high) // 2
-        low, high = (between + 1, high) if late(between) else (low, between)
-    return low
+        fewer = enough(between)
+        low, high = (between + 1, high) if fewer is None else (low, between)
+        found = found if fewer is None else fewer
+    return high, found
 
 
 def most_rate(servers: int, service: float, limit: float, share: float) -> float:

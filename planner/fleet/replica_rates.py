@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from planner.fleet.queueing import fewest
 from planner.request.lengths import traced
 from planner.request.plan import Plan
 from planner.scenario.scenario import Scenario
@@ -11,7 +12,9 @@ from planner.serving.serving import Served, check_context, lengths_of, served
 HALVINGS: Final = 6
 """Of the rates between none and the most that a replica serves at all."""
 FOLLOWED: Final = 300
-"""Requests that are followed at each rate."""
+"""Requests that are followed at each rate of a search."""
+ALL_FOLLOWED: Final = 6000
+"""Requests of a fleet that is chosen: with other draws percentiles come within 5 %."""
 FASTEST: Final = 4.0
 """Times as fast that a trace is tried at most."""
 
@@ -30,11 +33,16 @@ def ready(scenario: Scenario, plan: Plan) -> Served | str:
 
 
 def in_time(
-    replica: Served, rate: float, scenario: Scenario, slo_s: float, share: float
+    replica: Served,
+    rate: float,
+    scenario: Scenario,
+    slo_s: float,
+    share: float,
+    count: int = FOLLOWED,
 ) -> Serving | None:
     """Serve so many requests a second; None where fewer than `share` are done in time."""
     request = scenario.request
-    serving, done = replica.within(rate, request.burst, slo_s, FOLLOWED)
+    serving, done = replica.within(rate, request.burst, slo_s, count)
     good = done >= share and serving.meets(wanted_of(request))
     return serving if good else None
 
@@ -60,18 +68,11 @@ def replicas_for(
 
     Each request goes to the next of them, so that more than there are requests gain nothing.
     """
-    most = len(scenario.trace)
-    low, high = 0, 1
-    while (served := followed(replica, scenario, high, slo_s, share, pace)) is None:
-        if high == most:
-            return None
-        low, high = high, min(2 * high, most)
-    while low + 1 < high:
-        middle = (low + high) // 2
-        found = followed(replica, scenario, middle, slo_s, share, pace)
-        low, high = (middle, high) if found is None else (low, middle)
-        served = found or served
-    return high, served
+    return fewest(
+        1,
+        len(scenario.trace),
+        lambda count: followed(replica, scenario, count, slo_s, share, pace),
+    )
 
 
 def followed(

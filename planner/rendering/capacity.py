@@ -16,8 +16,9 @@ from planner.fleet.answers import (
     curve,
     words,
 )
-from planner.fleet.demand import Demand, Prices
-from planner.plan_charts import memory, timelines
+from planner.fleet.demand import HOURS, Demand, Prices
+from planner.plan_charts import host, memory, timelines
+from planner.plan_table import bases
 from planner.rendering.engines import UNFINISHED
 from planner.rendering.plot import plot
 from planner.request.quantities import PERIODS
@@ -33,6 +34,7 @@ from topology.base import (
 from topology.base.chart import Axis, Series, curves
 from topology.base.table import Drawing, Part, Said, Table, Title, Typed
 from topology.catalogue import find_hardware
+from topology.machine import machine_of
 
 COST: Final = ("an hour", "per 1000")
 ASSUMED: Final = (
@@ -41,6 +43,7 @@ ASSUMED: Final = (
 )
 UNPACKED: Final = "more ways to fill a node than are looked through"
 MANY: Final = 10**9  # above which nobody counts digits
+BAR: Final = 24
 YEAR: Final = 365.25
 LATEST: Final = 100 * 365
 """Days from now that a month is named for."""
@@ -173,18 +176,42 @@ def _month(months: float) -> str:
     return "-" if days > LATEST else f"{datetime.now(UTC).date() + timedelta(days):%Y-%m}"
 
 
-def day(answer: Answer, capacity: Capacity) -> Table:
-    """Make a row of each hour of the day: how busy the best fleet is, and how much would do."""
+def day(answer: Answer, capacity: Capacity) -> Drawing:
+    """Draw the load of each hour of the day against what the best fleet takes in time."""
     best, unit = answer.fleets[0], unit_of(answer.demand.rate_per_s)
-    head = ["hour", "rate", "busy", "would do"]
-    rows = [
-        [
-            f"{hour:02}", _rate(scaled.rate_per_s, unit), _busy(best.busy(scaled.rate_per_s)),
+    most = best.most_rate_per_s
+    hours = [
+        (
+            _rate(scaled.rate_per_s, unit),
+            _busy(scaled.rate_per_s / most),
             _takes(scaled, capacity),
-        ]
-        for hour, scaled in enumerate(best.hours)
-    ]  # fmt: skip
-    return Table(head=head, rows=rows, align="<>", indent=2)
+            scaled.rate_per_s,
+        )
+        for scaled in best.hours
+    ]
+    rows = [
+        [f"{hour:02}", rate, busy, takes, "█" * round(BAR * per_s / most)]
+        for hour, (rate, busy, takes, per_s) in enumerate(hours)
+    ]
+    told = [
+        (float(hour), per_s, f"{hour:02}:00, {rate}, {busy}; {takes} would do")
+        for hour, (rate, busy, takes, per_s) in enumerate([*hours, hours[0]])
+    ]
+    whole = f"{_rate(most, unit)}, all that {best.name} takes in time"
+    axes = (
+        Axis(title="hour of the day", write="{:g}".format, unit=HOURS / 4),
+        Axis(title="rate", write=lambda rate: _rate(rate, unit), unit=1 / PERIODS[unit]),
+    )
+    series = [
+        Series(name="asked", points=told, shape="steps"),
+        Series(name=whole, points=[(hour, most, "at most") for hour in (0.0, float(HOURS))]),
+    ]
+    head = ["hour", "rate", "load", "would do", ""]
+    return Drawing(
+        title=f"Load by the hour; a full bar is {whole}",
+        lines=Table(head=head, rows=rows, align=">>>><", indent=2).text().splitlines(),
+        svg=curves("Load over the day", series, axes, None),
+    )
 
 
 def _too_few(fleet: Fleet) -> Iterator[str]:
@@ -195,7 +222,8 @@ def _too_few(fleet: Fleet) -> Iterator[str]:
         yield from [f"fewer GPUs will not do: {smaller.reason}"] if smaller.reason else []
         return
     rate = _rate(demand.planned_per_s, unit)
-    fewer = f"{counted(smaller.replicas, 'replica')} will not do"
+    replicas = f"{counted(smaller.replicas, 'replica')} of {smaller.plan}"
+    fewer = f"{replicas} on {counted(smaller.gpus, 'GPU')} will not do"
     if math.isfinite(smaller.response_s):
         late = format_seconds(smaller.response_s)
         yield f"{fewer}: at {rate} {percentage(demand.share)} take up to {late}"
@@ -225,7 +253,9 @@ def _notes(answer: Answer, prices: Prices | None) -> Iterator[str]:
         yield f"set up {words(best)}"
         yield from _seen(best, prices)
         times = (f"{name} {format_seconds(value)}" for name, value in best.percentiles_s.items())
-        yield f"of a request {', '.join(times)}"
+        bound = best.estimate.bound_by
+        yield f"a request takes {', '.join(times)}, waiting included; bound by {bound}"
+        yield f"known: {bases(best.estimate)}"
         yield from _too_few(best)
         yield (
             f"the GPUs draw at most {_number(best.power_w / 1000)} kW, "
@@ -233,8 +263,8 @@ def _notes(answer: Answer, prices: Prices | None) -> Iterator[str]:
             f"{format_bytes(best.memory_free_bytes)} are free on the fullest"
         )
     unit = unit_of(answer.demand.rate_per_s)
-    for low, high, name in answer.break_even:
-        yield f"between {_rate(low, unit)} and {_rate(high, unit)} {name} becomes the best"
+    for rate, name in answer.break_even:
+        yield f"above {_rate(rate, unit)} {name} is the best"
     missing = [fleet.estimate.hardware for fleet in answer.fleets if fleet.cost_per_hour is None]
     if prices is not None and missing:
         yield f"no price for {', '.join(missing)}: the fewest GPUs come first"
@@ -281,11 +311,12 @@ def parts(capacity: Capacity) -> Iterator[Part]:
         if answer.fleets:
             yield from ("", growth(answer, capacity))
             if answer.demand.hours_per_s:
-                yield from ("", day(answer, capacity))
+                yield day(answer, capacity)
             name = answer.fleets[0].estimate.hardware
             title = f"GPUs of {name} by rate; {AXIS}"
             yield Drawing(title=title, lines=_drawn(answer))
             yield from _charts(answer)
+            yield host(machine_of(find_hardware(name)))
     if (shared := capacity.shared) is not None:
         yield Title(text=_together(shared, capacity))
         yield together(shared)

@@ -7,8 +7,8 @@ from typing import Final, TypeAlias
 
 from planner.advice.advice import misses, notes_on, size_notes, throughput_note
 from planner.placement.placement import visible
-from planner.plan_charts import cost_by_latency, frontier, memory, scaling, timelines
-from planner.plan_table import cost
+from planner.plan_charts import cost_by_latency, frontier, host, memory, scaling, timelines
+from planner.plan_table import bases, cost
 from planner.recommendation import Recommendation, split_lines
 from planner.rendering import engines
 from planner.runners.launch import Launch
@@ -103,7 +103,7 @@ def _apart(answer: Recommendation) -> list[Line]:
 
 def _below(answer: Recommendation, top: int) -> list[str]:
     """Say what to watch, which better plans cannot be run, and how well all is known."""
-    known = [] if answer.lead is None else [f"known: {_bases(answer.lead)}"]
+    known = [] if answer.lead is None else [f"known: {bases(answer.lead)}"]
     return [*answer.footnotes(_shown(answer, top).plans), *known]
 
 
@@ -232,14 +232,6 @@ def _scaling(answer: Recommendation) -> Table:
     return Table(
         head=head, rows=rows, align=">>><", indent=2, head_in="dim", columns_in={4: "cyan"}
     )
-
-
-def _bases(estimate: PlanEstimate) -> str:
-    """Say how well each part is known that is worth a word."""
-    least = 0.01 * estimate.latency_s
-    parts = estimate.breakdown_s
-    worth = [entry for entry in estimate.known.items() if parts.get(entry[0], 0.0) >= least]
-    return ", ".join(f"{worded(name)} {basis.name.lower()}" for name, basis in worth)
 
 
 def _run_by(
@@ -384,7 +376,7 @@ def recommendation_page(answer: Recommendation, *, top: int) -> Parts:
     known = [*answer.advice, *_below(answer, top)]
     parts += [Title(text="What to know"), Said(lines=known)]
     parts += [] if lead is None else _well_known(lead)
-    return [*parts, *_host(scenario), *engines.on_page(answer.runs, answer.alternatives)]
+    return [*parts, _host(scenario), *engines.on_page(answer.runs, answer.alternatives)]
 
 
 def _charts(answer: Recommendation, plans: Sequence[PlanEstimate]) -> Parts:
@@ -397,15 +389,13 @@ def _charts(answer: Recommendation, plans: Sequence[PlanEstimate]) -> Parts:
     return [Drawing(svg=svg) for svg in drawn if svg]
 
 
-def _host(scenario: Scenario) -> Parts:
+def _host(scenario: Scenario) -> Drawing:
     """Draw the host that plans run on, or one of them."""
-    from topology.drawing import svg  # noqa: PLC0415  # for pages alone
-    from topology.machine import machine_of  # noqa: PLC0415
+    from topology.machine import machine_of  # noqa: PLC0415  # for pages alone
 
     deployment = scenario.deployment
     subset = deployment.subset
-    machine = machine_of(deployment.hardware, 1) if subset is None else subset.machine
-    return [Title(text=f"The host: {machine.name}"), Drawing(svg=svg(machine))]
+    return host(machine_of(deployment.hardware, 1) if subset is None else subset.machine)
 
 
 def _well_known(estimate: PlanEstimate) -> Parts:
@@ -434,7 +424,7 @@ def estimate_page(scenario: Scenario, estimate: PlanEstimate, launches: Sequence
         Title(text="What to know"),
         Said(lines=[*notes_on(scenario, estimate), *_throughput(scenario, estimate)]),
         *_well_known(estimate),
-        *_host(scenario),
+        _host(scenario),
         Title(text="What to type"),
         *(part for launch in launches for part in _typed(launch)),
     ]

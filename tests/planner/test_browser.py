@@ -71,7 +71,7 @@ def test_a_form_is_filled_in_with_the_keyboard_and_answered(browser):
         try:
             address = re.search(r"http\S+", server.stderr.readline())[0]
             page, told = opened(browser, address, 360)
-            page.get_by_label("model").fill("flux")
+            page.get_by_label("model", exact=True).fill("flux")
             page.get_by_label("GPUs", exact=True).fill("2")
             page.keyboard.press("Enter")
             page.wait_for_selector("figure")

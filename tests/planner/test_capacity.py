@@ -187,7 +187,7 @@ def test_pictures_of_a_batch_are_one_request():
     assert one.estimate.latency_s == pytest.approx(alone.latency_s)
     assert one.batch == 1
     assert one.utilisation == pytest.approx(1.5 * alone.latency_s / one.replicas)
-    assert one.demand.to_dict()["batch"] == 4
+    assert one.to_dict()["request"]["batch"] == 4
 
 
 FOLDER = str(Path(__file__).parents[2] / "examples")

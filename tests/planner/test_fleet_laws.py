@@ -2,16 +2,19 @@
 
 import json
 from dataclasses import replace
-from math import ceil
+from math import ceil, inf
 
 import pytest
 from commands import run
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import planner
 from planner.fleet.answers import GROWTH
 from planner.fleet.demand import Demand, Prices
 from planner.fleet.demand_file import read_demands, read_hours, read_prices
-from planner.fleet.fleet import capacity
+from planner.fleet.fleet import _scenario, capacity
+from planner.fleet.replica_rates import ready
 from planner.fleet.spares import nodes_of, spares
 from planner.request.request import Request
 from topology.base import InputError
@@ -20,6 +23,8 @@ pytestmark = pytest.mark.usefixtures("searched_once")
 
 KINDS = ("h100-sxm", "b200")
 PRICES = Prices(currency="EUR", gpu_hour={"h100-sxm": 2.0}, node_hour={"b200": 40.0})
+SPARES = ("", "replica", "node")
+CHAT = Request(model="llama-3.1-8b", engine="vllm", input_tokens=256, output_tokens=64)
 DEMAND = Demand(name="a", request=Request(model="flux.1-dev"), rate_per_s=1.0, slo_s=10.0)
 
 
@@ -41,21 +46,47 @@ def test_what_stands_by_for_a_node_is_enough_whichever_fails(gpus, needed):
     assert places == ceil(needed / holds) + 1
 
 
-@pytest.mark.parametrize("spare", ["", "replica", "node"])
-@pytest.mark.parametrize("prices", [None, PRICES])
-def test_more_that_is_asked_for_never_takes_less(spare, prices):
-    def least(**changed):
-        fleet = best(prices, KINDS, spare=spare, **changed)
-        return fleet.gpus if prices is None else fleet.cost_per_hour
+DEMANDS = st.builds(
+    Demand,
+    name=st.just("a"),
+    request=st.sampled_from([DEMAND.request] * 4 + [CHAT]),
+    rate_per_s=st.floats(0.01, 40.0),
+    slo_s=st.floats(2.0, 60.0),
+    share=st.floats(0.5, 0.999),
+    spare=st.sampled_from(["", "replica", "node"]),
+    headroom=st.floats(0.0, 0.8),
+)
+MORE = {
+    "rate_per_s": st.floats(1.0, 8.0).map(lambda times: lambda rate: rate * times),
+    "slo_s": st.floats(0.1, 1.0).map(lambda times: lambda slo: slo * times),
+    "share": st.floats(0.0, 1.0).map(lambda part: lambda share: share + part * (0.999 - share)),
+    "headroom": st.floats(0.0, 1.0).map(lambda part: lambda room: room + part * (0.8 - room)),
+    "spare": st.sampled_from([1, 2]).map(
+        lambda more: lambda spare: SPARES[min(SPARES.index(spare) + more, 2)]
+    ),
+}
+"""What asks for more, by what a demand says."""
 
-    for name, rising in (
-        ("rate_per_s", (0.01, 0.4, 1.0, 1.9, 2.0, 2.6, 7.0, 30.0)),
-        ("slo_s", (60.0, 12.0, 6.0, 4.0, 2.0)),
-        ("headroom", (0.0, 0.1, 0.5, 0.9)),
-        ("share", (0.5, 0.9, 0.999)),
-    ):
-        taken = [least(**{name: value}) for value in rising]
-        assert taken == sorted(taken), name
+
+@given(
+    DEMANDS,
+    st.sampled_from([*MORE]).flatmap(lambda name: st.tuples(st.just(name), MORE[name])),
+    st.sampled_from([None, PRICES]),
+)
+@settings(max_examples=20, deadline=None)
+def test_more_that_is_asked_for_never_takes_less(demand, change, prices):
+    """Of requests, of them in time, of time, of room and of what may fail."""
+    name, rises = change
+    more = replace(demand, **{name: rises(getattr(demand, name))})
+    few, many = (capacity([one], KINDS, prices).answers[0] for one in (demand, more))
+
+    assert {one.estimate.hardware for one in many.fleets} <= {
+        one.estimate.hardware for one in few.fleets
+    }
+    for fleet in many.fleets:
+        (same,) = [one for one in few.fleets if one.estimate.hardware == fleet.estimate.hardware]
+        least, most = (one.gpus if prices is None else one.cost_per_hour for one in (same, fleet))
+        assert least <= most
 
 
 @pytest.mark.parametrize("rate", [0.1, 1.0, 5.0])
@@ -97,7 +128,7 @@ def test_one_replica_fewer_is_late_and_percentiles_rise(rate, spare):
     one = best(rate_per_s=rate, spare=spare, slo_s=8.0)
     smaller, seen = one.smaller, one.percentiles_s
 
-    assert smaller.replicas == one.needed - 1
+    assert smaller.gpus == one.needed * one.estimate.gpus - 1
     assert smaller.response_s > 8.0 or smaller.most_rate_per_s < rate
     assert one.estimate.latency_s <= seen["p50"] <= seen["p95"] == one.response_s <= seen["p99"]
 
@@ -110,26 +141,22 @@ def test_where_one_replica_will_do_it_is_said_why_not_of_fewer_gpus():
 
 
 def test_a_cheap_kind_gives_way_to_one_that_takes_fewer_gpus():
-    """One h100 at 2 an hour is cheaper than a node; of 4.4 times its work a node is."""
+    """One h100 at 2 an hour is cheaper than a node of 11; where six are needed a node is."""
     prices = replace(PRICES, node_hour={"b200": 11.0})
-    (answer,) = capacity([replace(DEMAND, rate_per_s=0.7)], KINDS, prices).answers
-    ((low, high, kind),) = answer.break_even
-    costs = {
-        rate: {
-            one.estimate.hardware: one.cost_per_hour
-            for one in capacity([replace(DEMAND, rate_per_s=rate)], KINDS, prices).answers[0].fleets
-        }
-        for rate in (low, high)
-    }
 
-    assert kind == "b200"
-    assert costs[low]["h100-sxm"] < costs[low]["b200"]
-    assert costs[high]["b200"] < costs[high]["h100-sxm"]
+    def answer(rate):
+        return capacity([replace(DEMAND, rate_per_s=rate)], KINDS, prices).answers[0]
+
+    ((rate, kind),) = answer(0.7).break_even
+    below, above = answer(0.97 * rate).fleets, answer(1.03 * rate).fleets
+
+    assert kind == above[0].estimate.hardware == "b200"
+    assert below[0].estimate.hardware == "h100-sxm"
+    assert below[0].gpus < 6 <= above[1].gpus
 
 
 def test_a_language_model_has_a_price_of_its_tokens():
-    request = Request(model="llama-3.1-8b", engine="vllm", input_tokens=256, output_tokens=64)
-    demand = Demand(name="a", request=request, rate_per_s=100.0, slo_s=5.0, spare="replica")
+    demand = Demand(name="a", request=CHAT, rate_per_s=100.0, slo_s=5.0, spare="replica")
     (one,) = capacity([demand], ["h100-sxm"], PRICES).answers[0].fleets
 
     per_token = one.cost_per_hour / 3600 / (100.0 * 64)
@@ -187,6 +214,7 @@ growth_per_month = 0.1
         "x4: 4/s",
         "month",
         "would do",
+        "Load by the hour; a full bar is ",
     ):
         assert said in table
 
@@ -225,3 +253,40 @@ def test_files_of_hours_and_prices_say_what_they_lack(tmp_path):
         read_prices(both, "p.toml")
     with pytest.raises(InputError, match="node_hour: got 3, wanted prices by kind"):
         read_prices("node_hour = 3", "p.toml")
+
+
+def test_of_a_fleet_of_larger_replicas_the_smaller_one_may_have_others():
+    """Two GPUs that share requests serve what one does not."""
+    request = Request(model="llama-3.1-70b", precision="fp8", engine="vllm", output_tokens=128)
+    demand = Demand(name="a", request=replace(request, slo_tpot=0.05), rate_per_s=5.0)
+    (one,) = capacity([demand], ["b200"]).answers[0].fleets
+    smaller = one.smaller
+
+    assert (str(one.estimate.plan), one.needed) == ("tp2", 1)
+    assert (smaller.plan, smaller.gpus) == ("single", 1)
+    assert 0 < smaller.most_rate_per_s < 5.0
+
+
+def test_what_a_replica_is_asked_is_in_the_data_with_the_usual_sizes():
+    """Asked again in full, an estimate takes as long."""
+    found = best().to_dict()
+    asked = {**found["request"], "plan": found["plan"]}
+
+    assert found["request"]["height"] == 1024
+    assert planner.estimate(**asked).latency_s == found["service_s"]
+
+
+@pytest.mark.parametrize("load", [0.5, 0.9])
+def test_percentiles_are_those_of_other_draws_of_many_requests(load, monkeypatch):
+    """Of a replica at half of what it takes in time, and at nine tenths."""
+    demand = replace(DEMAND, request=CHAT, slo_s=1.0, rate_per_s=1.0)
+    most = capacity([demand], ["h100-sxm"]).answers[0].fleets[0].most_rate_per_s
+    demand = replace(demand, rate_per_s=load * most)
+    (one,) = capacity([demand], ["h100-sxm"]).answers[0].fleets
+    replica = ready(_scenario(demand, one.estimate), one.estimate.plan)
+    monkeypatch.setattr("planner.request.lengths.SEED", 99)
+    other, _ = replica.within(demand.rate_per_s, 1.0, inf, 24_000)
+
+    assert one.needed == 1
+    for name, seconds in one.percentiles_s.items():
+        assert seconds == pytest.approx(other.request.at(float(name[1:]) / 100), rel=0.05)

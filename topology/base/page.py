@@ -33,6 +33,7 @@ _LOOK: Final = (
     "min-width:9em}"
     "pre{background:var(--soft);border:1px solid var(--line);padding:.6em;"
     "white-space:pre-wrap;font-size:13px}li{margin:.25em 0}.w{color:var(--warn)}"
+    "figure{margin:1em 0;break-inside:avoid}figcaption{font-weight:600;margin-bottom:.4em}"
     "footer{margin-top:2em;border-top:1px solid var(--line);font-size:13px}"
     "dl{display:grid;grid-template-columns:max-content 1fr;gap:.2em 1em}dd{margin:0}"
     "@media print{body{max-width:none;padding:0;font-size:11pt}"
@@ -70,7 +71,7 @@ def fragment(part: Part) -> str:
         case Typed():
             return f"<pre>{escape(part.line)}</pre>"
         case Drawing():
-            return part.svg if part.svg.startswith("<figure") else _wide(part.svg)
+            return part.svg if part.svg.startswith("<figure") else _pictured(part)
     text = part.text if isinstance(part, Line) else part
     return f"<p>{escape(text)}</p>" if text else ""
 
@@ -81,6 +82,12 @@ def _wide(drawn: str, more: str = "") -> str:
         return ""
     label = "table" if drawn.startswith("<table") else "picture"
     return f'<div class="wide{more}" role="region" aria-label="{label}" tabindex="0">{drawn}</div>'
+
+
+def _pictured(drawing: Drawing) -> str:
+    """Put the title of a picture above it."""
+    title = f"<figcaption>{escape(drawing.title)}</figcaption>" if drawing.title else ""
+    return f"<figure>{title}{_wide(drawing.svg)}</figure>" if drawing.svg else ""
 
 
 _PROSE: Final = 60
