@@ -5,15 +5,17 @@ import subprocess
 import sys
 import time
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from topology.base import InputError
 from validate.launch import LaunchResult, TimeLimits, causes, find_place, launch, supervise, system
+from validate.launch.blame import Seen
 from validate.launch.causes import P2P, died, guess, last_words, sign
 from validate.launch.progress import Beat, read
-from validate.launch.supervise import Seen, judge
+from validate.launch.supervise import judge
 
 ROOT = Path(__file__).parents[2]
 RANK = """
@@ -24,7 +26,8 @@ place = find_place(os.environ)
 {before}
 progress = begin(place)
 progress.phase("warm-up", {limit})
-progress.op("all_reduce tp x")
+progress.message(b"all_reduce tp x", (0, 1))
+progress.waits(now=False)
 {after}
 progress.end()
 """
@@ -102,7 +105,7 @@ def test_a_slow_rank_is_the_one_that_has_started_least(tmp_path, patience_ends):
     marks = [tmp_path / "rank.0", tmp_path / "rank.1"]
     patience_ends(4000.0, *marks)
     after = (
-        "if place.rank == 0: progress.op('all_reduce tp y')\n"
+        "if place.rank == 0: progress.message(b'all_reduce tp y', (0, 1))\n"
         f"Path({str(tmp_path)!r}, f'rank.{{place.rank}}').touch()\n{STUCK}"
     )
 
@@ -110,7 +113,7 @@ def test_a_slow_rank_is_the_one_that_has_started_least(tmp_path, patience_ends):
 
     assert result.rank == 1
     assert result.message.startswith("rank 1: late in warm-up at all_reduce tp x, after 3000 s")
-    assert "wait for it" in result.cause
+    assert "rank 0 waits in all_reduce tp y" in result.cause
 
 
 def test_what_children_start_is_ended_with_them(tmp_path):
@@ -128,9 +131,16 @@ def test_what_children_start_is_ended_with_them(tmp_path):
         reader.communicate(timeout=300)  # ends when nobody holds the pipe any more
 
 
-def seen(rank, code=None, count=1, phase="timing", op="", deadline=100.0, log=""):
-    beat = Beat(count=count, since=90.0, deadline=deadline, phase=phase, op=op)
-    return Seen(rank=rank, code=code, beat=beat, log=log)
+def seen(rank, code=None, deadline=100.0, log="", **more):
+    beat = Beat(since=90.0, deadline=deadline, phase="timing", **more)
+    return Seen(rank=rank, code=code, beat=beat, log=log, quiet_s=20.0)
+
+
+def at(rank, turns, *, waits=True, op="", **more):
+    """Return a rank whose last message is of the last group; () is for words."""
+    group = list(turns)[-1]
+    op = op or (f"all_reduce {group}" if group else "words")
+    return seen(rank, op=op, turns=turns, group=group, waits=waits, **more)
 
 
 def verdict(*ranks, now=50.0, limits=None) -> LaunchResult | None:
@@ -142,9 +152,65 @@ def test_ranks_within_their_time_go_on():
 
 
 def test_all_stuck_at_one_message_points_at_peer_access():
-    found = verdict(*[seen(rank, op="all_gather ring x") for rank in range(2)], now=101.0)
+    ranks = [at(rank, {(0, 1): 3}, gpus=True) for rank in range(2)]
+    found, host = (
+        verdict(*[replace(rank, beat=replace(rank.beat, gpus=gpus)) for rank in ranks], now=101.0)
+        for gpus in (True, False)
+    )
 
-    assert found.cause == P2P
+    assert found.cause.endswith(P2P)
+    assert host.cause == "another rank is stuck or gone"
+
+
+PAIR, LEFT, RIGHT = (0, 1), (0, 2), (1, 3)
+STILL = {
+    "late": (1, "late", [at(0, {PAIR: 4}), at(1, {PAIR: 3}, waits=False)]),
+    "late for words": (1, "late", [at(0, {PAIR: 3, (): 1}), at(1, {PAIR: 3}, waits=False)]),
+    "one too few": (1, "stands still", [at(0, {PAIR: 4}), at(1, {PAIR: 3, (): 1})]),
+    "one left out": (1, "stands still", [at(0, {PAIR: 4}), at(1, {PAIR: 4, (): 1})]),
+    "one too many": (2, "stands still", [
+        at(0, {(0, 1, 2): 3, (): 1}), at(1, {(0, 1, 2): 3, (): 1}), at(2, {(0, 1, 2): 4})
+    ]),
+    "another kind": (1, "stands still", [
+        at(0, {(0, 1, 2): 3}), at(1, {(0, 1, 2): 3}, op="all_gather x"), at(2, {(0, 1, 2): 3})
+    ]),
+    "one left out of two groups": (2, "stands still", [
+        at(0, {PAIR: 5, LEFT: 5, (): 1}), at(1, {PAIR: 5, RIGHT: 5}),
+        at(2, {LEFT: 5, (2, 3): 4, (): 1}), at(3, {RIGHT: 4, (2, 3): 4}),
+    ]),
+    "in turns about each other": (3, "stands still", [
+        at(0, {(0, 1, 2, 3): 2}), at(1, {(0, 1, 2, 3): 2}), at(2, {(2, 3): 1, (0, 1, 2, 3): 2}),
+        at(3, {(0, 1, 2, 3): 1, (2, 3): 2}),
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", STILL)
+def test_who_is_at_fault_follows_from_the_messages_of_each_group(kind):
+    rank, said, ranks = STILL[kind]
+    found = verdict(*ranks)
+
+    assert (found.rank, found.message.startswith(f"rank {rank}: {said} in timing")) == (rank, True)
+    assert "in which nothing moved" in found.message
+
+
+def test_a_rank_that_sends_may_go_ahead_and_one_that_works_is_not_blamed_early():
+    sent = [at(0, {PAIR: 4, (): 1}), at(1, {PAIR: 4}, op="send_recv pp x", waits=False)]
+    busy = [at(0, {PAIR: 4}), replace(at(1, {PAIR: 3}, waits=False), used_s=15.0)]
+    compiles = [at(0, {PAIR: 4}), at(1, {PAIR: 3}, waits=False, op="compile")]
+    moving = [at(0, {PAIR: 4}), replace(at(1, {PAIR: 3}, waits=False), quiet_s=1.0)]
+
+    assert verdict(*sent).rank == 1  # late for words
+    assert [verdict(*ranks) for ranks in (busy, compiles, moving)] == [None] * 3
+    assert verdict(*busy, now=101.0).rank == 1
+
+
+def test_a_rank_in_code_of_its_own_has_not_come_to_the_message_that_it_began():
+    codes = ("distributed_c10d.py all_reduce", "mine.py nap")
+    ranks = [at(rank, {PAIR: 4}) for rank in range(2)]
+    found = verdict(*[replace(one, beat=replace(one.beat, code=codes[one.rank])) for one in ranks])
+
+    assert (found.rank, found.message[:12]) == (1, "rank 1: late")
 
 
 def test_the_first_to_die_is_named_not_the_one_that_lost_its_connection():

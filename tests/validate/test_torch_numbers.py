@@ -75,7 +75,7 @@ def main(names):
     progress = begin(place)
     device = torch.device("cpu")
     rendezvous = meet(place, progress, device)
-    comm = Comm(rank=place.rank, world=place.world, handles={}, tell=progress.op)
+    comm = Comm(rank=place.rank, world=place.world, handles={}, progress=progress)
     wholes, found = {}, {}
     for label, work, dtype, compiled in works(names):
         progress.phase(label, 60)
@@ -83,8 +83,12 @@ def main(names):
         wholes[key] = wholes[key] if key in wholes else unsplit(work)
         setting = setting_for(work, place.rank, device, getattr(torch, dtype))
         fuser = Fuser(backend="eager") if compiled else None
-        checked = check(work, comm, setting, fuser=fuser, whole=wholes[key])
-        failures = fuser.failures or [] if fuser else []
+
+        def say(topic, words, label=label):
+            return rendezvous.say(f"{label}: {topic}", words)
+
+        checked = check(work, comm, setting, fuser=fuser, whole=wholes[key], say=say)
+        failures = [*(fuser.failures if fuser else []), *filter(None, [checked.untrue])]
         assert fuser is None or fuser.spent, "nothing was compiled"
         found[label] = [checked.error, checked.bound, [*checked.miscounted, *failures]]
     system.say(json.dumps(found))

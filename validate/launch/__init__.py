@@ -18,17 +18,19 @@ torchrun sets them) on top of `env`, and writes to ``log_dir/rank<r>.log``. The 
     place = find_place(os.environ)      # also under torchrun, mpirun, srun and TRT_MY_RANK
     progress = begin(place)             # a heartbeat that the parent reads
     progress.phase("rendezvous", 60)    # what is done now, and the seconds it may take
-    progress.op("all_reduce tp 12.6 MB")  # the operation that starts now; costs about a microsecond
+    progress.op("gemm 12")              # the operation that starts now; costs about a microsecond
+    progress.message(b"all_reduce tp", (0, 1))  # the same of a message, and its ranks
     progress.end()
 
-A phase that outlives its limit, a rank that dies or one that never begins ends the run: the parent
-kills all children and names the rank, the operation it started last, and a likely cause. Without a
-parent of ours (torchrun, mpirun) each rank watches its own limit and ends itself with that line.
+A phase that outlives its limit, a rank that dies, one that never begins, and one for which others
+wait while nothing moves end the run: the parent kills all children and names the rank, the
+operation it started last, and a likely cause. Without a parent of ours (torchrun, mpirun) each rank
+watches its own limit and ends itself with that line.
 """
 
 from validate.launch.causes import ended, is_aftermath, last_words
 from validate.launch.place import Place, find_place, is_rank
-from validate.launch.progress import Progress
+from validate.launch.progress import Progress, unheard
 from validate.launch.supervise import LaunchResult, TimeLimits, begin, launch
 
 __all__ = [
@@ -43,4 +45,5 @@ __all__ = [
     "is_rank",
     "last_words",
     "launch",
+    "unheard",
 ]

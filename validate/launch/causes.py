@@ -25,17 +25,17 @@ _SIGNS: Final = (
     (r"p2p|peer access|ncclUnhandledCudaError|unhandled cuda error", P2P),
     (r"ncclSystemError|unhandled system error|socket|onnection (refused|reset)", _NETWORK),
 )  # fmt: skip
-_AFTERMATH: Final = r"onnection (closed|reset)|ncclRemoteError|Broken pipe|recvValue failed"
+OTHER_CASES: Final = "asked for other cases than rank 0"
+_AFTERMATH: Final = (
+    r"onnection (closed|reset)|ncclRemoteError|Broken pipe|recvValue failed|"
+    rf"rank \d+ was {OTHER_CASES}"
+)
 _EXCEPTION: Final = r"^\s*(\S*(Error|Exception|Interrupt)\b.*|rank \d+: .*|planner: .*)"
 _SIGNALS: Final = {
     "SIGKILL": "the system killed it, which usually means that host memory ran out",
     "SIGBUS": _MEMORY,
     "SIGSEGV": _VERSIONS,
 }
-_COMMUNICATION: Final = (
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "reduce",
-    "gather", "scatter", "barrier",
-)  # fmt: skip
 
 
 def sign(log: str) -> str:
@@ -103,16 +103,11 @@ def guess(beat: Beat, *, alone: bool = False) -> str:
     """
     if beat.phase.startswith("rendezvous"):
         return "another rank never showed up, or cannot reach this one"
-    if communicates(beat) and not alone:
-        return f"another rank is stuck or gone, or {P2P}"
-    if "compile" in beat.phase:
+    if beat.waits and beat.group is not None and not alone:
+        return "another rank is stuck or gone" + (f", or {P2P}" if beat.gpus else "")
+    if beat.op.startswith("compile"):
         return "compilation takes longer than its limit"
     return "this rank is slow or stuck: another process may use its GPU or CPU"
-
-
-def communicates(beat: Beat) -> bool:
-    """Whether the operation that a rank started last is a message."""
-    return beat.op.startswith(_COMMUNICATION)
 
 
 def where(beat: Beat) -> str:

@@ -16,14 +16,26 @@ from typing import Final
 
 from topology.base import InputError
 from topology.base.values import dataclass
-from validate.launch.causes import P2P, communicates, died, guess, is_aftermath, late, where
+from validate.launch.blame import Blame, Seen, faulty, stands_still
+from validate.launch.causes import died, guess, is_aftermath, late, where
 from validate.launch.place import PHASE_LIMIT, Place, variables
-from validate.launch.progress import SIZE, Beat, Progress, read
-from validate.launch.system import content, end, free_port, prepare, shared, spawn, tail
+from validate.launch.progress import SIZE, Progress, read
+from validate.launch.system import (
+    content,
+    end,
+    free_port,
+    prepare,
+    shared,
+    spawn,
+    stopped,
+    tail,
+)
 
 _EVERY: Final = 0.05  # s, between looks of the parent
 _OWN_EVERY: Final = 0.5  # s, between looks of a rank at itself
 _SETTLE: Final = 0.3  # s, for other ranks to fall too before one is named
+_FIRST: Final = 3.0  # s, for the rank to die for which another has died
+_STOPPED: Final = 5.0  # s, for a stopped rank to be told to go on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +70,6 @@ class LaunchResult:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What the parent sees of a rank: its exit code, if any, its heartbeat and its log's end."""
-
-    rank: int
-    code: int | None
-    beat: Beat
-    log: str = ""
-
-
 def begin(place: Place) -> Progress:
     """Open this rank's heartbeat, and watch over it."""
     if place.progress:
@@ -84,6 +86,7 @@ def _watch_itself(progress: Progress, parent: int) -> None:
     """End this rank when its parent is gone, or, without one of ours, when its time is over."""
     while True:
         time.sleep(_OWN_EVERY)
+        progress.lives(sum(os.times()[:2]), _code())
         if progress.place.progress:
             if os.getppid() != parent:
                 os._exit(1)
@@ -94,6 +97,12 @@ def _watch_itself(progress: Progress, parent: int) -> None:
             sys.stderr.write(f"rank {progress.place.rank}: {reason}\n")
             sys.stderr.flush()
             os._exit(1)
+
+
+def _code() -> str:
+    """Name the file and function in which the main thread is."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
+    return f"{Path(frame.f_code.co_filename).name} {frame.f_code.co_name}" if frame else ""
 
 
 def launch(
@@ -128,15 +137,20 @@ def launch(
         for rank in range(world_size)
     ]
 
+    before: list[Seen] = []
+
     def look() -> list[Seen]:
-        return [
+        before[:] = [
             Seen(
                 rank=rank,
                 code=child.poll(),
                 beat=read(content(log_dir / f"progress.{rank}")),
-            )
+                at=time.monotonic(),
+                stopped=stopped(child),
+            ).after(before[rank] if before else None)
             for rank, child in enumerate(children)
         ]
+        return before[:]
 
     try:
         return _watch(look, begun, limits, log_dir, tell)
@@ -175,9 +189,11 @@ def judge(
 
     now, begun : of `time.monotonic`.
     """
-    dead = [rank for rank in ranks if rank.code]
+    dead, codes = [rank for rank in ranks if rank.code], [rank.code for rank in ranks]
     if dead:
         first = min(dead, key=lambda rank: (is_aftermath(rank.log), rank.rank))
+        if is_aftermath(first.log) and None in codes and first.quiet_s < _FIRST:
+            return None
         return _failed(ranks, first, *died(first.code or 0, first.beat, first.log))
     running = [rank for rank in ranks if rank.code is None]
     missing = [rank for rank in running if not rank.beat.phase]
@@ -185,38 +201,40 @@ def judge(
         event = f"never showed up within {limits.start_s:.0f} s"
         cause = "its process cannot start: wrong command, or the host is overloaded"
         return _failed(ranks, missing[0], event, cause)
+    return _held_up(ranks, running, now) or _out_of_time(ranks, running, now - begun, limits)
+
+
+def _held_up(ranks: Sequence[Seen], running: Sequence[Seen], now: float) -> LaunchResult | None:
+    """Blame a rank that is stopped, late, or at other messages than the others."""
+    halted = [rank for rank in running if rank.stopped and rank.quiet_s > _STOPPED]
+    if halted:
+        event = f"stopped by a signal{where(halted[0].beat)}"
+        return _failed(ranks, halted[0], event, "a debugger or a shell holds its process")
     overdue = [rank for rank in running if rank.beat.phase and now > rank.beat.deadline]
     if overdue:
-        return _late(ranks, running, overdue[0])
-    if now - begun > limits.total_s:
-        slowest = min(running, key=_started)
-        event = f"still in {slowest.beat.phase} when {limits.total_s:.0f} s were over"
-        return _failed(ranks, slowest, event, guess(slowest.beat))
-    return None
+        cause = guess(overdue[0].beat, alone=len(ranks) == 1)
+        limit = overdue[0].beat.deadline - overdue[0].beat.since
+        blame = faulty(running) or Blame(rank=overdue[0], cause=cause)
+        return _stuck(ranks, blame, f"after {limit:.0f} s")
+    early = stands_still(running)
+    if early is None:
+        return None
+    return _stuck(ranks, early, f"after {early.rank.quiet_s:.0f} s in which nothing moved")
 
 
-def _started(rank: Seen) -> tuple[int, int]:
-    """Order ranks by the operations that they have started."""
-    return rank.beat.count, rank.rank
+def _out_of_time(
+    ranks: Sequence[Seen], running: Sequence[Seen], taken: float, limits: TimeLimits
+) -> LaunchResult | None:
+    if taken <= limits.total_s:
+        return None
+    blame = faulty(running) or Blame(rank=running[0], cause=guess(running[0].beat))
+    event = f"still in {blame.rank.beat.phase} when {limits.total_s:.0f} s were over"
+    return _failed(ranks, blame.rank, event, blame.cause)
 
 
-def _late(ranks: Sequence[Seen], running: Sequence[Seen], overdue: Seen) -> LaunchResult:
-    """Name the rank that holds up the others: the one that has started the fewest operations.
-
-    Of several it is the one whose time is over.
-    """
-    slowest = min(running, key=lambda rank: (rank.beat.count, rank is not overdue))
-    beat = slowest.beat
-    limit = overdue.beat.deadline - overdue.beat.since
-    if beat.phase.startswith("rendezvous"):
-        cause = guess(beat)
-    elif any(rank.beat.count > beat.count for rank in ranks):
-        cause = "this rank is slow or stuck while the others wait for it"
-    elif communicates(beat) and len(ranks) > 1:
-        cause = P2P
-    else:
-        cause = guess(beat, alone=True)
-    return _failed(ranks, slowest, f"late{where(beat)}, after {limit:.0f} s", cause)
+def _stuck(ranks: Sequence[Seen], blame: Blame, when: str) -> LaunchResult:
+    said = "stands still" if blame.parted else "late"
+    return _failed(ranks, blame.rank, f"{said}{where(blame.rank.beat)}, {when}", blame.cause)
 
 
 def _failed(ranks: Sequence[Seen], faulty: Seen, event: str, cause: str) -> LaunchResult:

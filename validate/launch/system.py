@@ -59,6 +59,17 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> "subprocess
         )
 
 
+def stopped(child: "subprocess.Popen[bytes]") -> bool:
+    """Whether a signal has stopped a child, where the system says so."""
+    if not hasattr(os, "waitid"):
+        return False
+    try:
+        kinds = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, child.pid, kinds) is not None
+    except ChildProcessError:
+        return False
+
+
 def end(children: "Sequence[subprocess.Popen[bytes]]", grace_s: float) -> None:
     """End children and what they started: ask, wait, then kill their process groups."""
     running = [child for child in children if child.poll() is None]

@@ -73,7 +73,8 @@ def run_case(subject: Subject, bench: Bench, name: str, *, first: bool = False) 
     name : of the case among all, for what the ranks say to each other.
     first : take steps with kernels called one by one before, to compare with.
     """
-    clock, progress, stage = clock_of(bench.device), bench.progress, subject.case.stage
+    progress, stage = bench.progress, subject.case.stage
+    clock = clock_of(bench.device, progress)
     progress.phase(f"weights of {name}", STEP_S)
     _collect(bench.device)
     state = state_of(subject, bench)

@@ -1,6 +1,6 @@
 """Collectives and sends as steps: on the compute stream, or beside it on a stream of their own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -11,6 +11,7 @@ from costmodels.program import Collective, Communication, SendReceive
 from validate.reference.run import Here, shape_of
 from validate.torch.liveness import Lived
 from validate.torch.rank_state import Group, Pending, RankState, Step, zeros
+from validate.torch.sent import Noted, sending
 from validate.torch.steps import fetcher, freeing
 
 _ALL_GATHER: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -37,14 +38,19 @@ def message(lived: Lived, state: RankState, number: int, *, following: bool) -> 
 
 def _told(step: Step, op: Communication, state: RankState) -> Step:
     """Tell of a message before it starts."""
-    text, tell = f"{op.kind} {op.axis} {op.out.name}".encode(), state.tell
-    inner = state.around(step, "communication", op.stream)
+    text, progress = f"{op.kind} {op.axis} {op.out.name}".encode(), state.progress
+    ranks, inner = state.groups[op.axis].ranks, state.around(step, "communication", op.stream)
 
     def told(here: Here) -> None:
-        tell(text)
+        progress.message(text, ranks)
         inner(here)
+        progress.waits(now=False)
 
     return told
+
+
+def _sending(op: Communication, x: torch.Tensor, group: Group, state: RankState) -> Noted:
+    return sending(op, x, group.ranks, state.sent if state.checked else None)
 
 
 def _count(op: Communication, state: RankState, *buffers: torch.Tensor) -> None:
@@ -62,18 +68,13 @@ def _collective(op: Collective, state: RankState, *, dies: bool) -> Step:
             state.values[op.x.name] = zeros(op.x, state)
         x = fetch(here)[0]
         alone = x._base is None and x.is_contiguous()  # noqa: SLF001  # no view of another
-        sound = state.checked and _finite(x)
+        noted = _sending(op, x, group, state)
         made = _exchange(op, x.contiguous(), shape, group, in_place=dies and alone)
         state.values[name] = made
         _count(op, state, x, made)
-        if sound and not _finite(made):
-            state.lost.append((state.counts.total(), f"{op.kind} {op.axis} of {name}"))
+        noted(made)
 
     return step
-
-
-def _finite(x: torch.Tensor) -> bool:
-    return bool(torch.isfinite(x).all())
 
 
 def _exchange(
@@ -107,9 +108,11 @@ def _handed_on(op: SendReceive, state: RankState) -> Step:
 
     def step(here: Here) -> None:
         x = fetch(here)[0].contiguous()
+        noted = _sending(op, x, group, state)
         out = x if op.ends and group.place == 0 else torch.empty_like(x)
         _pass_on(op, x, out, group)
         state.values[op.out.name] = out
+        noted(out)
         _count(op, state, x)
 
     return step
@@ -152,10 +155,10 @@ def _beside(op: SendReceive, state: RankState, number: int, *, following: bool) 
         if state.lane is None:
             if following:
                 state.pending.pop(op.x.name).wait()
-            out = torch.empty_like(x)
+            noted, out = _sending(op, x, group, state), torch.empty_like(x)
             work = _pass_on(op, x, out, group, later=True)
             assert work is not None
-            wait = work.wait
+            wait = partial(_arrive, work, partial(noted, out), state)
         else:
             key = (number, tuple(x.shape), x.dtype)
             out = state.buffers.get(key, x)
@@ -167,6 +170,13 @@ def _beside(op: SendReceive, state: RankState, number: int, *, following: bool) 
         _count(op, state, x)
 
     return step
+
+
+def _arrive(work: dist.Work, noted: Callable[[], None], state: RankState) -> None:
+    state.progress.waits()
+    work.wait()
+    state.progress.waits(now=False)
+    noted()
 
 
 def _on_lane(
@@ -181,7 +191,9 @@ def _on_lane(
     if not following:
         lane.wait_event(current.record_event())
     with torch.cuda.stream(lane):
+        noted = _sending(op, buffers[0], group, state)
         _pass_on(op, *buffers, group)
+        noted(buffers[1])
         done = lane.record_event()
     return partial(current.wait_event, done)
 

@@ -1,8 +1,9 @@
 """Is a plan right? One rank's result beside the reference's, on the reference's own numbers."""
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from typing import Final, cast
 
 import numpy as np
 import torch
@@ -13,11 +14,13 @@ from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from topology.base.values import dataclass
+from validate.launch import Progress, unheard
 from validate.reference.run import run_plan
 from validate.reference.weights import Array, Source, own_samples
 from validate.torch.fuse import Fuser
-from validate.torch.rank_state import CountKey, Handles, RankState, make_groups, silent
+from validate.torch.rank_state import CountKey, Handles, RankState, make_groups
 from validate.torch.routine import make_routines, play
+from validate.torch.sent import Sent, untrue
 from validate.torch.setting import Setting
 from validate.torch.weights import Given, Weights, from_source, inputs_from_source
 
@@ -34,6 +37,9 @@ EXPERTS: Final = 4
 """Times as much in 16 bits where rows choose experts: near a tie they choose another one."""
 
 
+Say = Callable[[str, object], list[object]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvedWork:
     """A model, a request and a plan."""
@@ -47,7 +53,7 @@ class ProvedWork:
 class Comm:
     """One process among all ranks.
 
-    lane : stream for messages beside compute, on GPUs. tell : told of every message, and in a
+    lane : stream for messages beside compute, on GPUs. progress : told of every message, and in a
     proof of every operation, before it starts.
     """
 
@@ -55,7 +61,7 @@ class Comm:
     world: int
     handles: Handles
     lane: object = None
-    tell: Callable[[bytes], None] = silent
+    progress: Progress = field(default_factory=unheard)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,18 +69,18 @@ class Checked:
     """How far a rank's result is from the unsplit one, and whether it said all it should.
 
     error : relative, of the root mean square over the whole result.
-    miscounted : collectives whose number or size is not what the program has. lost : those that
-        turned numbers into none, and how many were issued by then.
+    miscounted : collectives whose number or size is not what the program has. untrue : the first
+        message that gave something else than was sent.
     """
 
     error: float
     bound: float
     miscounted: tuple[str, ...] = ()
-    lost: tuple[tuple[int, str], ...] = ()
+    untrue: str = ""
 
     @property
     def ok(self) -> bool:
-        return self.error <= self.bound and not self.miscounted
+        return self.error <= self.bound and not self.miscounted and not self.untrue
 
 
 def program_of(work: ProvedWork, rank: int) -> Program:
@@ -101,10 +107,12 @@ def check(
     *,
     fuser: Fuser | None = None,
     whole: Array | None = None,
+    say: Say | None = None,
 ) -> Checked:
     """Run one rank of a plan on the reference's numbers and compare with the unsplit reference.
 
-    whole : the unsplit result where it is known already.
+    whole : the unsplit result where it is known already. say : tells all ranks something, and
+    returns what each says, in their order; without it messages are not judged.
     """
     if whole is None:
         whole = unsplit(work)
@@ -118,8 +126,15 @@ def check(
         error=0.0 if output is None else _error(output, state, mine),
         bound=bound_of(work.model, setting),
         miscounted=tuple(differences(state.counts, expected)),
-        lost=tuple(state.lost),
+        untrue=_first_untrue(state.sent, comm.rank, say) if say else "",
     )
+
+
+def _first_untrue(sent: Sequence[Sent], rank: int, say: Say) -> str:
+    """Judge each message of a rank by what all ranks say of theirs; the first wrong one of all."""
+    said = say("messages", [one.words() for one in sent])
+    found = [one for one in say("judged", untrue(sent, said, rank)) if one]
+    return min(cast("list[tuple[int, str]]", found))[1] if found else ""
 
 
 def bound_of(model: Model, setting: Setting) -> float:
@@ -157,7 +172,7 @@ def state_for(  # noqa: PLR0913  # all that a rank is made of
         passes=work.workload.passes // work.plan.degree("cfg"),
         fuser=fuser,
         lane=comm.lane,
-        tell=comm.tell,
+        progress=comm.progress,
         checked=checked,
         room=int(np.asarray(work.workload.output_tokens)),
     )

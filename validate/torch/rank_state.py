@@ -12,8 +12,10 @@ from costmodels.price import Class
 from costmodels.program import Program, Tensor
 from planner.request.plan import Plan
 from topology.base.values import dataclass
+from validate.launch import Progress, unheard
 from validate.reference.run import Here, shape_of
 from validate.torch.fuse import Fuser
+from validate.torch.sent import Sent
 from validate.torch.setting import Setting
 from validate.torch.weights import Given, Weights
 
@@ -75,11 +77,6 @@ class Pending(NamedTuple):
     held: torch.Tensor
 
 
-def silent(text: bytes) -> None:
-    """Hear of an operation, and say nothing."""
-    del text
-
-
 def _bare(step: Step, kind: Class, stream: str) -> Step:
     del kind, stream
     return step
@@ -94,11 +91,11 @@ class RankState:
     lane : stream of messages that run beside compute; None where there are no streams.
     values, kept, lengths : tensors by name; keys and values of a layer and forward, and how many
         rows of them are filled. states : what recurrences of a layer and forward have come to.
-    counts : collectives that were issued. tell : told of every message before it starts.
+    counts : collectives that were issued. progress : told of every message before it starts.
     around, ahead : put around every step, and before every layer, of an instrumented run.
     serial : messages beside compute are exchanged on its stream instead. checked : what steps make
-        is compared with what the program says, and with numbers. room : rows that a cache may grow
-        by. lost : collectives that turned numbers into none, and how many were issued by then.
+        is compared with what the program says, and messages with what was sent. room : rows that a
+        cache may grow by. sent : messages of a checked run, in their order.
     """
 
     setting: Setting
@@ -112,7 +109,7 @@ class RankState:
     around: Around = _bare
     ahead: Step | None = None
     serial: bool = False
-    tell: Callable[[bytes], None] = silent
+    progress: Progress = field(default_factory=unheard)
     checked: bool = False
     room: int = 0
     values: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -124,7 +121,7 @@ class RankState:
         default_factory=dict
     )
     counts: Counter[CountKey] = field(default_factory=Counter)
-    lost: list[tuple[int, str]] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
 
     @property
     def inputs(self) -> frozenset[str]:

@@ -6,6 +6,7 @@ failed can still say so.
 
 import json
 from contextlib import suppress
+from dataclasses import field
 from datetime import timedelta
 from typing import Final, cast
 
@@ -15,7 +16,7 @@ from torch.distributed import PrefixStore, Store, TCPStore
 
 from topology.base import ModelError
 from topology.base.values import dataclass
-from validate.launch import Place, Progress
+from validate.launch import Place, Progress, unheard
 
 RENDEZVOUS_S: Final = 60
 PATIENCE_S: Final = 900
@@ -29,10 +30,11 @@ class ApartError(ModelError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """Where ranks exchange a few words. One after another: `number` counts."""
+    """Where ranks exchange a few words."""
 
     place: Place
     store: Store
+    progress: Progress = field(default_factory=unheard)
 
     def say(self, topic: str, words: object, patience_s: float = PATIENCE_S) -> list[object]:
         """Tell every rank something, and hear what each says of the same topic, in rank order.
@@ -41,6 +43,7 @@ class Rendezvous:
         """
         self.store.set(f"{topic}/{self.place.rank}", json.dumps(words))
         keys = [f"{topic}/{rank}" for rank in range(self.place.world)]
+        self.progress.message(f"words on {topic}".encode(), ())
         try:
             self.store.wait(keys, timedelta(seconds=patience_s))
         except RuntimeError:
@@ -48,6 +51,7 @@ class Rendezvous:
             raise ApartError(
                 f"rank {missing[0] if missing else '?'} says nothing of {topic}"
             ) from None
+        self.progress.waits(now=False)
         return [json.loads(self.store.get(key)) for key in keys]
 
     def leave(self) -> None:
@@ -65,6 +69,8 @@ def meet(place: Place, progress: Progress, device: torch.device) -> Rendezvous:
     Raises ApartError if a rank does not arrive; it is named.
     """
     progress.phase("rendezvous", RENDEZVOUS_S + SETTLE_S)
+    if device.type == "cuda":
+        progress.on_gpus()
     store = open_store(place)
     gather(place, store)
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -76,7 +82,7 @@ def meet(place: Place, progress: Progress, device: torch.device) -> Rendezvous:
         timeout=timedelta(seconds=PATIENCE_S),
         device_id=device if device.type == "cuda" else None,
     )
-    return Rendezvous(place=place, store=PrefixStore("words", store))
+    return Rendezvous(place=place, store=PrefixStore("words", store), progress=progress)
 
 
 def gather(place: Place, store: Store) -> None:

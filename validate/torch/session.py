@@ -133,8 +133,7 @@ def _measured(session: Session, subject: Subject, number: int) -> Measured:
     ran = run_case(subject, bench, name, first=not any(known_somewhere))
     full = compared(session.wholes, subject, bench, ran)
     same = apart(bench.rendezvous.say(f"{number}: sample", sample(subject, bench, ran.output)))
-    lost = bench.rendezvous.say(f"{number}: lost", [one for each in proof for one in each.lost[:1]])
-    row = _row(ran, proof, replace(full, replicas=same), first_lost(lost))
+    row = _row(ran, proof, replace(full, replicas=same))
     row = replace(row, note="; ".join(part for part in (row.note, _remark(session, case)) if part))
     words = bench.rendezvous.say(f"{number}: results", _numbers(row))
     merged = _merged(row, [cast("dict[str, float]", word) for word in words])
@@ -166,7 +165,11 @@ def _proof(session: Session, subject: Subject, name: str) -> Checks:
         def checked(dtype: torch.dtype) -> Checked:
             setting = setting_for(work, bench.comm.rank, bench.device, dtype)
             used = None if dtype == torch.float32 else fuser
-            return check(work, bench.comm, setting, fuser=used, whole=whole)
+
+            def say(topic: str, words: object) -> list[object]:
+                return bench.rendezvous.say(f"{name}: {topic} in {dtype}", words)
+
+            return check(work, bench.comm, setting, fuser=used, whole=whole, say=say)
 
         own = dtype_of(case.precision)
         session.proofs[key] = (checked(torch.float32), checked(own))
@@ -184,21 +187,10 @@ def _remark(session: Session, case: Case) -> str:
     return "; ".join(remarks)
 
 
-def first_lost(words: Sequence[object]) -> list[str]:
-    """Say which collective turned numbers into none, and on which rank: the first of all ranks.
-
-    >>> first_lost([[[9, "all_gather tp of y"]], [[4, "all_reduce tp of x"]]])
-    ['all_reduce tp of x gave no numbers on rank 1']
-    """
-    ranks = [cast("list[tuple[int, str]]", word) for word in words]
-    found = [(count, rank, op) for rank, lost in enumerate(ranks) for count, op in lost]
-    return [f"{op} gave no numbers on rank {rank}" for _, rank, op in sorted(found)[:1]]
-
-
-def _row(ran: Ran, proof: Checks, full: Full, lost: Sequence[str]) -> Measured:
+def _row(ran: Ran, proof: Checks, full: Full) -> Measured:
     """Judge what a rank found: by the proofs at a small size, by its counts, and at full size."""
     exact, rough = proof
-    wrong = [*lost]
+    wrong = list(dict.fromkeys(each.untrue for each in proof if each.untrue))
     wrong += [] if exact.error <= exact.bound else [f"error {exact.error:.2g} in 32 bits"]
     wrong += [*exact.miscounted, *rough.miscounted, *ran.miscounted]
     if not rough.error <= rough.bound:

@@ -25,6 +25,7 @@ from costmodels.program import (
     Tensor,
     Weight,
 )
+from validate.launch.blame import COMPILES
 from validate.reference.run import Here, shape_of
 from validate.torch import attention, functions, layout, products, recurrent
 from validate.torch.layout import BEYOND
@@ -171,7 +172,7 @@ def _checking(step: Step, op: Op, state: RankState) -> Step:
     text = f"{CLASSES[type(op)]} {', '.join(writes_of(op))}".encode()
 
     def both(here: Here) -> None:
-        state.tell(text)
+        state.progress.op(text)
         step(here)
         for tensor in op.writes:
             made, said = state.values[tensor.name], shape_of(tensor)
@@ -241,6 +242,7 @@ def _compiled(
     def step(here: Here) -> None:
         given = fetch(here)
         if not ready:
+            state.progress.op(COMPILES)
             ready.append(fuser.compiled(key, whole, given))
         for name, made in zip(outs, ready[0](*given), strict=True):
             values[name] = made

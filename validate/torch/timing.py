@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 import torch
 
 from topology.base.values import dataclass
+from validate.launch import Progress, unheard
 from validate.plans.cases import Subject
 from validate.reference.run import Here
 from validate.torch.rank_state import RankState, Step
@@ -54,18 +55,25 @@ class RepeatTimes:
         return fmean(self.each)
 
 
-def clock_of(device: torch.device) -> Clock:
-    """Return the clock of a device."""
+def clock_of(device: torch.device, progress: Progress | None = None) -> Clock:
+    """Return the clock of a device; the host says when it waits for it."""
     if device.type != "cuda":
         return Clock(
             mark=lambda stream: time.perf_counter(),  # noqa: ARG005  # there is one stream
             between=lambda start, stop: stop - start,
             wait=lambda: None,
         )
+    said = progress or unheard()
+
+    def wait() -> None:
+        said.waits()
+        torch.cuda.synchronize()
+        said.waits(now=False)
+
     return Clock(
         mark=_event,
         between=lambda start, stop: float(start.elapsed_time(stop)) / 1e3,
-        wait=torch.cuda.synchronize,
+        wait=wait,
     )
 
 

@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from topology.base import InputError
 from validate.launch import Place, begin
+from validate.launch.causes import OTHER_CASES
 from validate.plans import system
 from validate.plans.cases import Case, read_case
 from validate.plans.rank import run_rank
@@ -32,7 +33,7 @@ from validate.torch.case_run import BUDGET_S, Bench
 from validate.torch.fuse import Fuser
 from validate.torch.probe import seen
 from validate.torch.proof import Comm
-from validate.torch.rendezvous import meet
+from validate.torch.rendezvous import ApartError, meet
 from validate.torch.session import Session, run_all
 
 
@@ -57,7 +58,7 @@ def work(place: Place, job: Mapping[str, object], output: Path) -> int:
             world=place.world,
             handles={},
             lane=lane,
-            tell=progress.op,
+            progress=progress,
         ),
         rendezvous=rendezvous,
         progress=progress,
@@ -114,11 +115,23 @@ def _describe(output: Path, hardware: str) -> None:
 
 
 def _todo(job: Mapping[str, object], bench: Bench) -> list[Case]:
-    """Cases to run, as rank 0 has them."""
+    """Cases to run, as rank 0 has them.
+
+    Raises InputError if this rank was asked for something else, ApartError if another was.
+    """
     cases = [read_case(fields) for fields in cast("list[dict[str, object]]", job["cases"])]
     keys = [case.key for case in cases]
-    first = cast("list[str]", bench.rendezvous.say("cases to run", keys)[0])
-    return [case for case in cases if case.key in set(first)]
+    said = cast("list[list[str]]", bench.rendezvous.say("cases to run", keys))
+    for rank, others in enumerate(said):
+        missing = [key for key in said[0] if key not in others]
+        if missing:
+            bench.rendezvous.leave()  # not before all have heard
+        if missing and rank != bench.comm.rank:
+            raise ApartError(f"rank {rank} was {OTHER_CASES}")
+        if missing:
+            got = next(iter(others), "none")
+            raise InputError(f"{OTHER_CASES}: got {got}, wanted {missing[0]}")
+    return [case for case in cases if case.key in set(said[0])]
 
 
 if __name__ == "__main__":

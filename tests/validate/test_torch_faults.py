@@ -1,0 +1,130 @@
+"""A rank that sleeps, leaves a message out or runs another plan is named, and all children go.
+
+Real processes that talk through gloo; only the fault is put into one of them.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from validate.launch import TimeLimits, launch  # noqa: E402
+from validate.launch.blame import PATIENCE_S  # noqa: E402
+from validate.plans.cases import Case  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+CONFIG = {
+    "_class_name": "FluxTransformer2DModel",
+    "attention_head_dim": 8,
+    "axes_dims_rope": [4, 2, 2],
+    "in_channels": 16,
+    "joint_attention_dim": 16,
+    "num_attention_heads": 4,
+    "num_layers": 2,
+    "num_single_layers": 2,
+    "pooled_projection_dim": 16,
+}
+WORKER = """
+import os, sys, time
+import torch
+from validate.plans import system
+from validate.torch import attention, messages, worker
+rank = int(os.environ["RANK"])
+calls = 0
+def nth(module, name, number, fault):
+    given = getattr(module, name)
+    def patched(*args, **named):
+        global calls
+        calls += 1
+        return fault(given, *args, **named) if calls == number else given(*args, **named)
+    setattr(module, name, patched)
+def sleeps(given, *args, **named):
+    time.sleep(600)
+def skips(given, op, x, shape, group, **named):
+    return x.new_zeros(shape)
+{fault}
+system.leave(worker.main())
+"""
+SLEEPS_IN = 'if rank == 1: nth(messages, "_exchange", 9, sleeps)'
+SLEEPS_BEFORE = 'if rank == 1: nth(attention, "_attend", 3, sleeps)'
+SKIPS = 'if rank == 1: nth(messages, "_exchange", 9, skips)'
+ALL_SKIP = 'nth(messages, "_exchange", {number}, skips)'
+STOPS = """
+import signal
+def stops(given, *args, **named):
+    os.kill(os.getpid(), signal.SIGSTOP)
+if rank == 1: nth(messages, "_exchange", 9, stops)
+"""
+OTHER_PLAN = """
+import validate.plans.cases as cases
+from dataclasses import replace
+read, plan = worker.read_case, {1: "single"}.get(rank, "tp2")
+worker.read_case = lambda fields: replace(read(fields), plan=plan)
+"""
+
+
+def run(folder, fault, world=2, **case):
+    (folder / "tiny.json").write_text(json.dumps(CONFIG))
+    asked = {"plan": f"tp{world}", "mode": "eager", "height": 32, "width": 32, "text_tokens": 8}
+    cases = [Case(model=str(folder / "tiny.json"), **{**asked, **case}).to_dict()]
+    job = {"device": "cpu", "budget_s": 0.01, "cases": cases}
+    (folder / "job.json").write_text(json.dumps(job))
+    words = ["--job", str(folder / "job.json"), "--output", str(folder)]
+    result = launch(
+        world,
+        [sys.executable, "-c", WORKER.replace("{fault}", fault), *words],
+        limits=TimeLimits(grace_s=0.3),
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        log_dir=folder / "logs",
+    )
+    rows = (folder / "results.jsonl").read_text() if (folder / "results.jsonl").exists() else ""
+    return result, [json.loads(row) for row in rows.splitlines()]
+
+
+def children():
+    pids = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True
+    )
+    return len(pids.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("fault", "world", "words"),
+    ids=["sleeps in", "sleeps before", "skips", "skips of 4", "stops", "other plan"],
+    argvalues=[
+        (SLEEPS_IN, 2, r"late in proof of case 1 .* at all_reduce tp"),
+        (SLEEPS_BEFORE, 4, r"late in proof of case 1 .* at attention .*ranks 0, 2, 3 wait in"),
+        (SKIPS, 2, r"stands still in proof of case 1 .* at words on .*rank 0 waits in all_reduce"),
+        (SKIPS, 4, r"stands still in .* at words on .*ranks 0, 2, 3 wait in all_reduce tp"),
+        (STOPS, 2, r"stopped by a signal in proof of case 1 .* at all_reduce tp"),
+        (OTHER_PLAN, 2, r"ended with code 2 .*: asked for other cases than rank 0: got .*single"),
+    ],
+)
+def test_the_rank_at_fault_is_named_within_seconds(tmp_path, fault, world, words):
+    before, begun = children(), time.monotonic()
+    result, _ = run(tmp_path, fault, world)
+
+    assert not result.ok
+    assert result.rank == 1, result.message
+    assert re.match(f"rank 1: .*{words}", result.message), result.message
+    assert "PCIe" not in result.message
+    assert time.monotonic() - begun < PATIENCE_S + 300  # the phase alone has 180 s
+    assert children() == before
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_one_message_of_many_that_all_leave_out_fails_the_proof(tmp_path, precision):
+    """No rank waits, and the result is as near as rounding brings it: the message is judged."""
+    fault = ALL_SKIP.format(number=3)
+    result, (row,) = run(tmp_path, fault, precision=precision)
+
+    assert result.ok, result.message
+    assert row["status"] == "wrong"
+    assert "gave other numbers on rank" in row["note"]
