@@ -11,7 +11,7 @@ from costmodels.collectives.measured import Calibration, library_of
 from costmodels.collectives.nccl_tuning import Candidate, NcclView, Numbers
 from costmodels.collectives.operations import PAIRWISE_OPS, PROTOCOLS, Op, WireProtocol
 from costmodels.collectives.pricing import Choice, Pricing, always, by_size, fastest
-from costmodels.collectives.tables import transports
+from costmodels.collectives.tables import losses, transports
 from costmodels.collectives.transports import hop
 from topology.base import BytesPerSecond, UncalibratedError
 from topology.catalogue import Fabric, pcie_bandwidth
@@ -37,7 +37,7 @@ def build(
         op=op,
         fabric=fabric,
         curve=fitted.curve,
-        hop=hop(fabric, transports(), protocol, channels),
+        hop=hop(fabric, transports(), protocol, channels, losses().pace),
         protocol=protocol,
     )
     return Choice(model=model, fitted=fitted)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.collectives.operations import PROTOCOLS, WireProtocol
-from costmodels.collectives.transports import usable_bandwidth
+from costmodels.collectives.transports import FEW_RINGS, usable_bandwidth
 from topology.base import parse
 from topology.base.values import dataclass
 from topology.catalogue import Fabric
@@ -23,7 +23,6 @@ Numbers = Mapping[str, tuple[float, ...]]
 
 _UNITS: Final = {"latency": "s", "bandwidth": "B/s", "size": "B", "ratio": "1"}
 _GENERATION: Final = {"turing": "volta", "ada": "ampere"}
-_FEW: Final = 4  # rings that are doubled whatever their rate
 _MOST_CHANNELS: Final = 64
 _SMALLEST_CORRECTED: Final = 64  # B; the table of corrections has one value an octave from here
 
@@ -166,7 +165,7 @@ class NcclView:
         """Channels of rings between nodes: one a NIC, more where few are fast, twice as many."""
         rings = max(1, round(usable / nic))
         young = self.generation in ("hopper", "blackwell")
-        doubled = nic >= self.first("pair_doubled") and not (young and rings > _FEW)
+        doubled = nic >= self.first("pair_doubled") and not (young and rings > FEW_RINGS)
         return min(_MOST_CHANNELS, _power_of_two(2 * rings * (2 if doubled else 1)))
 
     def protocols(self) -> Iterator[tuple[int, WireProtocol]]:

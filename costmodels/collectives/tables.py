@@ -7,8 +7,13 @@ from typing import Any
 from costmodels.collectives.engines import EngineKernels, Mixing, Unrecorded, load_engines
 from costmodels.collectives.nccl_tuning import Tuning, load_tuning
 from costmodels.collectives.parameters import Library, load_library
-from costmodels.collectives.transports import Transports, load_transports
-from topology.base import parse, shipped_table
+from costmodels.collectives.transports import (
+    Losses,
+    Transports,
+    load_losses,
+    load_transports,
+)
+from topology.base import shipped_table
 
 _CURVES = ("collectives_nvlink.toml", "collectives_pcie.toml", "collectives_kernels.toml")
 
@@ -29,17 +34,14 @@ def tuning() -> Tuning:
 def transports() -> Transports:
     """Read the kinds of network, once."""
     networks = dict(_read("collectives_network.toml"))
-    del networks["nvls_tree"]
+    del networks["losses"]
     return load_transports(networks)
 
 
 @cache
-def branching() -> float:
-    """Give the share of a network's pace that trees on NVLink switches keep where they branch.
-
-    Data of two children then comes in on the NICs that send it on.
-    """
-    return parse(_read("collectives_network.toml")["nvls_tree"]["branching"], "1")
+def losses() -> Losses:
+    """Read what nodes lose of their network together, once."""
+    return load_losses(_read("collectives_network.toml")["losses"])
 
 
 def engines() -> dict[str, EngineKernels]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 import numpy as np
@@ -14,6 +15,8 @@ from topology.catalogue import Fabric, Network, pcie_bandwidth
 
 # Flags travel with the data: 4 of 8 bytes (LL) and 120 of 128 (LL128) are payload.
 PAYLOAD: Final[Mapping[WireProtocol, float]] = {"LL": 0.5, "LL128": 0.9375, "Simple": 1.0}
+FEW_RINGS: Final = 4  # that NCCL doubles whatever their rate
+_UNPACED: Final[Mapping[str, float]] = MappingProxyType({})
 _FAST: Final = 48 * 10**9  # B/s; what is sold as 400 Gbit/s, less what shares may round off
 _UNITS: Final = {
     "step_ll": "s", "step_ll128": "s", "step_simple": "s", "pair": "s", "message": "s",
@@ -94,7 +97,7 @@ class Hop:
     sharpness: float = 0.0
 
     def join(
-        self, curve: Curve, start: Amount, travel: float, streams: tuple[Amount, Amount]
+        self, curve: Curve, start: Amount, travel: Amount | float, streams: tuple[Amount, Amount]
     ) -> Amount:
         r"""Seconds of work inside nodes and between them, in one pipeline.
 
@@ -116,6 +119,23 @@ class Hop:
 Transports = Mapping[str, Transport]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """What nodes lose of their network together, for any kind of network.
+
+    pace : share of the NICs that more than two nodes keep where each NIC has one ring's channel, by
+    generation; 1 where it is not named.
+    branching : share of that which trees on NVLink switches keep where they branch, as data of two
+    children comes in on the NICs that send it on. wave : B a NIC that such a tree passes from node
+    to node at once. sharpness : of such trees, at most (see `Curve`).
+    """
+
+    pace: Mapping[str, float]
+    branching: float
+    wave: float
+    sharpness: float
+
+
 def transport_of(network: Network, transports: Transports) -> Transport:
     """Find what is known of a kind of network, and of the generation of its ports.
 
@@ -132,10 +152,16 @@ def transport_of(network: Network, transports: Transports) -> Transport:
     return transports.get(name) or transports[network.kind]
 
 
-def hop(fabric: Fabric, transports: Transports, protocol: WireProtocol, channels: int = 1) -> Hop:
+def hop(
+    fabric: Fabric,
+    transports: Transports,
+    protocol: WireProtocol,
+    channels: int = 1,
+    pace: Mapping[str, float] = _UNPACED,
+) -> Hop:
     """Cost of leaving a node of `fabric`; nothing where there is one node.
 
-    channels : that NCCL gives a pair of ranks on two nodes.
+    channels : that NCCL gives a pair of ranks on two nodes. pace : see `Losses`.
     """
     network = fabric.network
     if fabric.nodes == 1:
@@ -148,6 +174,8 @@ def hop(fabric: Fabric, transports: Transports, protocol: WireProtocol, channels
     stream = bandwidth * payload
     if protocol == "LL" and transport.ll:
         stream = min(stream, transport.ll)
+    alone = fabric.nodes > 2 and network.nics > FEW_RINGS
+    efficiency = transport.efficiency * (pace.get(fabric.architecture, 1.0) if alone else 1.0)
     step, looks = transport.step(protocol), 1 if protocol == "LL" else 2
     flow = driven / network.nics * transport.flow
     if transport.channel:
@@ -157,7 +185,7 @@ def hop(fabric: Fabric, transports: Transports, protocol: WireProtocol, channels
         tree_step=Seconds(step * transport.tree),
         pair=Seconds(transport.pair / (3 if protocol == "LL" else 1)),
         message=Seconds(transport.message * looks),
-        per_byte=1 / (stream * transport.efficiency),
+        per_byte=1 / (stream * efficiency),
         exchange=1 / (bandwidth * payload * transport.exchange),
         flow=1 / (flow * payload),
         copy=transport.copy,
@@ -179,6 +207,16 @@ def usable_bandwidth(fabric: Fabric, network: Network) -> BytesPerSecond:
         return network.bandwidth
     slots = fabric.ranks // fabric.nodes * pcie_bandwidth(fabric.pcie_generation)
     return BytesPerSecond(min(network.bandwidth, slots))
+
+
+def load_losses(row: Mapping[str, Any]) -> Losses:
+    """Read what nodes lose of their network together."""
+    return Losses(
+        pace={generation: parse(share, "1") for generation, share in row["pace"].items()},
+        branching=parse(row["branching"], "1"),
+        wave=parse(row["wave"], "B"),
+        sharpness=parse(row["sharpness"], "1"),
+    )
 
 
 def load_transports(tables: Mapping[str, Any]) -> dict[str, Transport]:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from costmodels.basis import Basis
@@ -250,6 +251,33 @@ def test_small_exchanges_between_nodes_wait_for_one_round_not_for_each_peer(rank
     seconds = collective_time("all_to_all", 256 * 7392.0, fabric, launch="stream")
 
     assert seconds * 1e6 == pytest.approx(us, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "us"),
+    [
+        (2, {8: 151, 16: 202, 32: 270, 64: 470, 128: 751, 256: 1290, 1024: 4497, 8192: 34508}),
+        (4, {8: 239, 16: 286, 32: 414, 64: 616, 128: 1044, 1024: 6460, 8192: 51285}),
+        (8, {16: 374, 32: 508, 64: 709, 128: 1150, 256: 1955, 512: 3509, 8192: 52733}),
+    ],
+)
+def test_trees_of_nodes_pass_on_a_wave_of_chunks_at_a_time(nodes, us):
+    """NVIDIA/nccl-tests#309: all-reduce on one cluster of 8 x 8 H100; no fit has seen all of it."""
+    fabric, then = find_hardware("h100-sxm").fabric(8 * nodes, nodes), NcclSettings(nccl=(2, 26))
+    taken = collective_time("all_reduce", np.array([*us]) * MIB, fabric, settings=then)
+    off = taken * 1e6 / np.array([*us.values()]) - 1
+
+    assert np.max(np.abs(off)) < 0.11
+    assert abs(np.mean(off)) < 0.05
+
+
+@pytest.mark.parametrize(("size", "us"), [(16, 433), (32, 768), (64, 1475), (128, 2816)])
+def test_the_wave_of_nodes_with_one_nic_is_that_of_one_gpu(size, us):
+    """Table 84: 2 x 8 H200, which share 400 Gbit/s; a wave of eight would take 170 us a hop."""
+    fabric, then = hosts("h200-sxm", 16, 2, 1, 50e9, "roce"), NcclSettings(nccl=(2, 27))
+
+    seconds = collective_time("all_reduce", size * MIB, fabric, settings=then)
+    assert seconds * 1e6 == pytest.approx(us, rel=0.12)
 
 
 def test_flags_travel_with_small_parts_alone_between_nodes():

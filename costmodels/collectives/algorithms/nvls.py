@@ -2,13 +2,16 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
 
 from costmodels.collectives.algorithms.base import Algorithm, multicast, one_node, several_nodes
 from costmodels.collectives.algorithms.direct import Direct
 from costmodels.collectives.algorithms.tree import tree_depth, tree_passes
 from costmodels.collectives.nccl_tuning import Candidate, NcclView
 from costmodels.collectives.operations import Amount, Op, WireProtocol, ring_steps
-from costmodels.collectives.tables import branching, transports
+from costmodels.collectives.tables import losses, transports
 from costmodels.collectives.transports import transport_of, usable_bandwidth
 from topology.catalogue import Fabric
 
@@ -54,12 +57,17 @@ class NvlsTree(Algorithm):
     r"""NVLink SHARP inside each node, two binary trees between nodes, in one pipeline.
 
     .. math::
-        start = launch + 2 \lceil \log_2 N \rceil\,hop, \quad
+        start = launch + 2 \lceil \log_2 N \rceil\,(hop + \min(m, wave)\,\beta_{network}), \quad
         stream = m \max((1 + relay)\,\beta_{link}, w\,\beta_{network} / branching)
 
     with m the message, N the nodes, w = 1 for two nodes and 2 for more, `branching` what more
     than two nodes leave of the network, and `relay` what a GPU loses of its links to passing its
     share of the node's sum on to the network and taking it back (`copy_reduce` of the curve).
+    A node hands on a chunk of every channel at once: `wave` is their sum.
+
+    References
+    ----------
+    NCCL src/transport/nvls.cc (channels, largest chunk) and src/enqueue.cc (chunk by size).
     """
 
     name = "nvls_tree"
@@ -67,13 +75,16 @@ class NvlsTree(Algorithm):
     curves_of = "nvls"
 
     def time(self, message_bytes: Amount) -> Amount:
-        nodes = self.fabric.nodes
-        travel = 2 * tree_depth(nodes) * self.hop.tree_step
+        nodes, network, lost = self.fabric.nodes, self.fabric.network, losses()
+        heads = min(self.fabric.local, network.nics if network else 0)
+        wave: Amount = np.minimum(message_bytes, heads * lost.wave)
+        hop = replace(self.hop, sharpness=min(self.hop.sharpness, lost.sharpness))
+        travel = 2 * tree_depth(nodes) * (hop.step + wave * hop.per_byte)
         start = self.curve.start(1, message_bytes / self.fabric.ranks)
         inside = (1 + self.curve.copy_reduce) * self.curve.per_byte_on(self.fabric)
-        outside = tree_passes(nodes) * self.hop.per_byte / (branching() if nodes > 2 else 1.0)
+        outside = tree_passes(nodes) * hop.per_byte / (lost.branching if nodes > 2 else 1.0)
         streams = message_bytes * inside, message_bytes * outside
-        return self.hop.join(self.curve, start, travel, streams)
+        return hop.join(self.curve, start, travel, streams)
 
     @classmethod
     def candidates(cls, op: Op, view: NcclView) -> Iterator[Candidate]:
