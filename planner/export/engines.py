@@ -15,6 +15,7 @@ from planner.search.estimate import PlanEstimate
 from planner.tensorrt import SCHEMA
 from planner.tensorrt.runner.library import Document
 from topology.base import IllegalPlanError, InputError, format_bytes, format_seconds
+from topology.base.values import dataclass
 
 TITLES: Final[Mapping[str, str]] = {
     "xdit": "xDiT",
@@ -47,11 +48,11 @@ import sys
 
 import torch
 import torch.distributed as dist
-from diffusers import {names}
+{imports}from diffusers import {names}
 from diffusers.utils import export_to_video
 
 if len(sys.argv) != 2:
-    sys.exit("usage: ./launch.sh TEXT")
+    sys.exit("usage: {usage} TEXT")
 dist.init_process_group("nccl")
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 name = {name}
@@ -62,9 +63,24 @@ if dist.get_rank() == 0:
         print(export_to_video(result.frames[0], "result.mp4"))
     else:
         result.images[0].save("result.png")
-dist.destroy_process_group()
-"""
+{close}"""
 """The script of a rank for diffusers."""
+CLOSE: Final = "dist.destroy_process_group()\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What stands around the calls of a script for diffusers.
+
+    about : what it is. usage : how it is started. last : calls behind the launch's. close : what
+    follows the result.
+    """
+
+    about: str
+    usage: str
+    imports: str = ""
+    last: tuple[str, ...] = ()
+    close: str = CLOSE
 
 
 def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> dict[str, bytes]:
@@ -74,7 +90,7 @@ def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> d
     `InputError` if it runs no models of this kind.
     """
     title = TITLES[backend]
-    settings = whole_prompts(find_engine(backend), _settings(scenario, estimate))
+    settings = whole_prompts(find_engine(backend), script_settings(scenario, estimate))
     every = launches(engines(), scenario.model, estimate.plan, settings)
     launch = next((launch for launch in every if launch.engine == title), None)
     if launch is None:
@@ -90,7 +106,7 @@ def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> d
         "schema": SCHEMA,
         "backend": backend,
         "model": scenario.model.name,
-        "weights": settings.folder or scenario.model.repository or scenario.model.name,
+        "weights": weights_name(scenario, settings),
         "plan": str(estimate.plan),
         "gpus": estimate.plan.gpus,
         "hardware": estimate.hardware,
@@ -107,6 +123,11 @@ def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> d
     return files
 
 
+def weights_name(scenario: Scenario, settings: Settings) -> str:
+    """Name the folder or repository of a model's weights."""
+    return settings.folder or scenario.model.repository or scenario.model.name
+
+
 def _refused(scenario: Scenario, plan: Plan, backend: str, settings: Settings) -> str:
     """Say why an engine cannot run a plan, and which plans like it it can."""
     engine, model = find_engine(backend), scenario.model
@@ -115,7 +136,7 @@ def _refused(scenario: Scenario, plan: Plan, backend: str, settings: Settings) -
     return f"plan {plan}: {engine.title} {reason}{near}"
 
 
-def _settings(scenario: Scenario, estimate: PlanEstimate) -> Settings:
+def script_settings(scenario: Scenario, estimate: PlanEstimate) -> Settings:
     """Collect all that was priced: usual sizes too, so that the folder runs those."""
     request, usual = scenario.request, scenario.model.defaults
     settings = settings_of(scenario, estimate.plan, estimate.told)
@@ -154,14 +175,23 @@ def _needs(launch: Launch) -> list[str]:
 
 def _diffusers(launch: Launch, settings: Settings, document: Document) -> str:
     """Write the script that the launch line starts."""
-    setup = (*launch.calls, *(() if settings.offload else ('pipe.to("cuda")',)))
+    about = f"{document['model']}, {document['plan']}: one rank, started by launch.sh."
+    name = str(document["weights"])
+    return diffusers_script(launch, settings, name, Frame(about=about, usage="./launch.sh"))
+
+
+def diffusers_script(launch: Launch, settings: Settings, name: str, frame: Frame) -> str:
+    """Write a rank's script for diffusers; name : of the weights."""
+    setup = (*launch.calls, *(() if settings.offload else ('pipe.to("cuda")',)), *frame.last)
     arguments = ["sys.argv[1]", *(f"{name}={size}" for name, size in launch.request.items())]
     configurations = [name for name in CONFIGURATIONS if any(f"{name}(" in call for call in setup)]
-    about = f"{document['model']}, {document['plan']}: one rank, started by launch.sh."
     return _SCRIPT.format(
         names=", ".join([*configurations, "DiffusionPipeline"]),
-        docstring=_docstring(about),
-        name=repr(document["weights"]),
+        docstring=_docstring(frame.about),
+        usage=frame.usage,
+        imports=frame.imports,
+        close=frame.close,
+        name=repr(name),
         setup="".join(f"{line}\n" for line in setup),
         arguments=", ".join(arguments),
     )

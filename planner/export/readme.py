@@ -1,13 +1,14 @@
 """The README of an exported folder."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from planner.engines.tables import allowed
+from planner.export.tools import Tool
 from planner.tensorrt.runner.library import Document
 from topology.base import format_bytes, format_seconds
 
 
-def readme(document: Document) -> str:
+def readme(document: Document, tools: Sequence[Tool]) -> str:
     """Say what is in a TensorRT folder, how it is built and run, and what to expect."""
     expected, engines = document["expected"], document["engines"]
     build = sum(engine["expected_build_s"] for engine in engines)
@@ -41,6 +42,7 @@ def readme(document: Document) -> str:
             f"    {_mpirun(document)} build/runner .",
             "",
             *_triton(document),
+            *_others(tools),
             *_WHAT,
             *_unused(document["checkpoint"]),
             "",
@@ -64,6 +66,14 @@ def _triton(document: Document) -> list[str]:
         "    tritonserver --model-repository triton",
         "",
     ]
+
+
+def _others(tools: Sequence[Tool]) -> list[str]:
+    """Say what to type for other tools, and which of them have no part in the plan."""
+    lines = [line for tool in tools for line in tool.lines]
+    without = [f"- {tool.title}: {tool.reason}" for tool in tools if tool.reason]
+    told = ["Other tools. Nobody has run these lines yet.", "", *[f"    {line}" for line in lines]]
+    return [*(told if lines else ["Other tools."]), "", *without, *([""] if without else [])]
 
 
 def _row(engine: Document) -> str:

@@ -16,6 +16,7 @@ from planner.export.cpp_schedule import cpp_schedule
 from planner.export.readme import readme
 from planner.export.scales import check_scales, read_scales, unmeasured
 from planner.export.tables import cpp, runner
+from planner.export.tools import Tool, tools_of
 from planner.export.triton import served, triton_files
 from planner.lowering import lower
 from planner.models import Model
@@ -103,7 +104,8 @@ def tensorrt_folder(
         estimate = _in_pieces(scenario, estimate)
     order = schedule_of(networks, program, workload, plan)
     document = plan_document(scenario, estimate, networks, order)
-    return {**network_files(networks), **_around(document, networks)}
+    tools = tools_of(scenario, estimate, networks, document)
+    return {**network_files(networks), **_around(document, networks, tools)}
 
 
 def compute_of(precision: str) -> Dtype:
@@ -309,10 +311,13 @@ def network_files(networks: Sequence[EngineNetwork]) -> dict[str, bytes]:
     return files
 
 
-def _around(document: Document, networks: Sequence[EngineNetwork]) -> dict[str, bytes]:
+def _around(
+    document: Document, networks: Sequence[EngineNetwork], tools: Sequence[Tool]
+) -> dict[str, bytes]:
     return {
         "plan.json": _json(document),
-        "README.md": readme(document).encode(),
+        "README.md": readme(document, tools).encode(),
+        **{path: text.encode() for tool in tools for path, text in tool.files.items()},
         **{f"runner/{name}": source for name, source in runner().items()},
         **{f"cpp/{name}": source for name, source in cpp().items()},
         "cpp/schedule.txt": cpp_schedule(document, networks).encode(),

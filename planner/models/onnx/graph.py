@@ -51,6 +51,7 @@ class Core:
     """An attention without its projections; sides : queries, keys and values.
 
     size : features of a head. heads, key_value : of its operator, 0 where the graph does not say.
+    query : the tensor that is multiplied by keys; empty where one operator is all of it.
     """
 
     place: int
@@ -58,6 +59,7 @@ class Core:
     heads: int
     key_value: int
     sides: tuple["Made", "Made", "Made"]
+    query: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class _Walk:
     cores: dict[int, Core] = field(default_factory=dict)
     patches: list[Patch] = field(default_factory=list)
     embeddings: dict[str, tuple[int, int]] = field(default_factory=dict)
-    scores: dict[str, tuple[Made, Made, int]] = field(default_factory=dict)
+    scores: dict[str, tuple[str, Made, int]] = field(default_factory=dict)
     """Of tensors behind a product of two computed ones: queries, keys, features of a head."""
     soft: set[str] = field(default_factory=set)
 
@@ -216,15 +218,17 @@ def _multiplied(walk: _Walk, place: int, node: Foreign, inputs: Sequence[str]) -
         _linear(walk, place, node, given, held[0])
         return
     if left in walk.soft:
-        queries, keys, size = walk.scores[left]
-        sides = (queries, keys, walk.made.get(right, Made()))
-        walk.cores[place] = Core(place=place, size=size, heads=0, key_value=0, sides=sides)
+        query, keys, size = walk.scores[left]
+        sides = (walk.made[query], keys, walk.made.get(right, Made()))
+        walk.cores[place] = Core(
+            place=place, size=size, heads=0, key_value=0, sides=sides, query=query
+        )
         walk.made[out] = Made(frozenset({place}))
         return
     _through(walk, node.op_type, inputs, out)
     if left in walk.made and right in walk.made:
         sizes = walk.sizes.get(left, ())
-        walk.scores[out] = (walk.made[left], walk.made[right], sizes[-1] if sizes else 0)
+        walk.scores[out] = (left, walk.made[right], sizes[-1] if sizes else 0)
 
 
 def _linear(walk: _Walk, place: int, node: Foreign, given: str, weight: str) -> None:

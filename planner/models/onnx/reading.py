@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from planner.models.onnx.blocks import layers_of, unplaced
 from planner.models.onnx.configuration import Found, configuration_of
-from planner.models.onnx.graph import graph_of
+from planner.models.onnx.graph import Graph, graph_of
 from topology.base import InputError
 
 Foreign = Any
@@ -22,6 +22,22 @@ def read_onnx(path: Path, where: str) -> Found:
     Raises `InputError` if the package is missing, the file is none or lacks its external data, or
     its graph is that of no model that is read.
     """
+    graph = graph_at(path, where)
+    layers = layers_of(graph, where)
+    found = configuration_of(graph, layers, where)
+    assumed, left = [*found.assumed], unplaced(graph, layers, found.places)
+    if left:
+        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+        assumed.append(f"products without a place in its layers: {', '.join(left[:SHOWN])}{more}")
+    kind = found.config.get("_class_name") or found.config["model_type"]
+    return replace(found, assumed=(*assumed, f"read from a graph as {kind}"))
+
+
+def graph_at(path: Path, where: str) -> Graph:
+    """Read the graph of an ONNX file, its shapes inferred.
+
+    Raises `InputError` as above.
+    """
     library = _library(where)
     model = _loaded(library, path, where)
     _check_external(library, model, path, where)
@@ -32,15 +48,7 @@ def read_onnx(path: Path, where: str) -> Found:
         model = library.shape_inference.infer_shapes(model, data_prop=True)
     except Exception as error:  # noqa: BLE001  # of kinds that the library does not name
         raise InputError(f"{where}: no graph of ONNX: {_line(error)}") from None
-    graph = graph_of(model, where)
-    layers = layers_of(graph, where)
-    found = configuration_of(graph, layers, where)
-    assumed, left = [*found.assumed], unplaced(graph, layers, found.places)
-    if left:
-        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
-        assumed.append(f"products without a place in its layers: {', '.join(left[:SHOWN])}{more}")
-    kind = found.config.get("_class_name") or found.config["model_type"]
-    return replace(found, assumed=(*assumed, f"read from a graph as {kind}"))
+    return graph_of(model, where)
 
 
 def _library(where: str) -> ModuleType:
