@@ -2,6 +2,8 @@
 
 import json
 import os
+import platform
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -23,6 +25,12 @@ from validate.reference import shrink
 
 STUBS = Path(__file__).parent.parent / "cppstubs"
 COMPILER = shutil.which("g++")
+STRICT = [
+    "-std=c++17", "-pthread", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wsign-conversion",
+    "-Wnon-virtual-dtor", "-Werror",
+]  # fmt: skip
+SANITIZERS = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+"""Reads and writes beyond a buffer, what is undefined, and what is never freed end the run."""
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 
 
@@ -30,9 +38,26 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def binary(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cpp")
     (folder / "runner.cpp").write_bytes(cpp()["runner.cpp"])
-    words = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{STUBS}", "runner.cpp"]
-    subprocess.run([COMPILER, *words, "-o", "runner"], cwd=folder, check=True)
+    words = [*STRICT, *SANITIZERS, f"-I{STUBS}", "runner.cpp", "-o", "runner"]
+    subprocess.run([COMPILER, *words], cwd=folder, check=True)
     return folder / "runner"
+
+
+def headers():
+    """Folder of TensorRT's own headers, which no wheel has: an archive's, or its repository's."""
+    named = [os.environ.get("TENSORRT_ROOT", ""), "/usr", "/usr/local", "/usr/local/tensorrt"]
+    inner = ["include", f"include/{platform.machine()}-linux-gnu"]
+    places = [Path(one) / inside for one in named if one for inside in inner]
+    return next((one for one in places if (one / "NvInfer.h").is_file()), None)
+
+
+@pytest.mark.skipif(headers() is None, reason="no headers of TensorRT; TENSORRT_ROOT says where")
+def test_it_compiles_against_the_headers_of_tensorrt(tmp_path):
+    for name in ("cuda_runtime_api.h", "mpi.h", "nccl.h"):
+        shutil.copy(STUBS / name, tmp_path)
+    (tmp_path / "runner.cpp").write_bytes(cpp()["runner.cpp"])
+    words = [*STRICT, "-fsyntax-only", f"-I{tmp_path}", "-isystem", str(headers()), "runner.cpp"]
+    subprocess.run([COMPILER, *words], cwd=tmp_path, check=True)
 
 
 @pytest.fixture
@@ -238,6 +263,73 @@ def test_what_is_missing_or_damaged_is_named(binary, exported, spoil, said):
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def say(pattern, text):
+    """Say something else in one line of a schedule."""
+
+    def spoil(folder):
+        path = folder / "cpp" / "schedule.txt"
+        said, count = re.subn(pattern, text, path.read_text(), count=1, flags=re.MULTILINE)
+        assert count == 1
+        path.write_text(said)
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        say(r"^(copy \S+ \S+ \S+) \d+$", r"\1 99999999"),
+        say(r"^(copy \S+ \S+ \S+) \d+$", r"\1 -1"),
+        say(r"^copy (\S+) \S+ ", r"copy \1 nothing "),
+        say(r"=(\S+)\+0 ", r"=\1+99999999 "),
+        say(r"=(\S+)\+0 ", r"=\1+99999999999999999999999 "),
+        say(r"=(\S+)\+0 ", r"=\1+-1 "),
+        say(r"=(\S+)\+0 ", "=nothing+0 "),
+        say(r"^call (\S+) \S+ ", r"call \1 nothing "),
+        say(r"^given \S+$", "given nothing"),
+        say(r"^steps \d+$", "steps 0"),
+        say(r"^steps \d+$", "steps many"),
+        say(r"^device ", "gpu "),
+    ],
+)  # fmt: skip
+def test_a_schedule_that_leaves_its_buffers_is_refused(binary, exported, spoil):
+    spoil(exported)
+
+    done = start(binary, exported, 0)
+
+    assert done.returncode == 2, done.stderr
+    assert "cpp/schedule.txt is damaged" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("bytes_", [0, 1, 10**5])
+def test_an_input_of_another_size_is_refused(binary, exported, bytes_):
+    schedule = (exported / "cpp" / "schedule.txt").read_text()
+    name = re.search(r"^given (\S+)$", schedule, re.MULTILINE)[1]
+    (exported / "inputs").mkdir()
+    (exported / "inputs" / f"{name}.rank0.bin").write_bytes(bytes(bytes_))
+
+    done = start(binary, exported, 0)
+
+    assert done.returncode == 2
+    assert f"{name}.rank0.bin: {bytes_} bytes, wanted " in done.stderr
+
+
+@pytest.mark.parametrize(("place", "said"), [(1, "is cut short"), (2, "is cut short")])
+def test_weights_that_begin_beyond_their_file_are_refused(binary, exported, place, said):
+    put_outside(exported, ["weight.a"])
+    path = exported / "engines" / "forward.rank0.weights"
+    head, line, rest = path.read_bytes().partition(b"\n\n")
+    words = head.split(b" ")
+    words[place] = str(2**64 - 8).encode()
+    path.write_bytes(b" ".join(words) + line + rest)
+
+    done = start(binary, exported, 0)
+
+    assert done.returncode == 2
+    assert said in done.stderr
 
 
 def test_another_number_of_ranks_is_refused(binary, exported):

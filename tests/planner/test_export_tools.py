@@ -37,6 +37,12 @@ class Anything:
     def __getitem__(self, key):
         return Anything()
 
+    def __iter__(self):
+        return iter(())
+
+    def keys(self):
+        return ()
+
     def __enter__(self):
         return self
 

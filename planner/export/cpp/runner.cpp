@@ -251,15 +251,38 @@ Call readCall(std::istringstream& words, bool copy) {
         if (plus == std::string::npos || equal == std::string::npos || !std::isdigit(static_cast<unsigned char>(word.back()))) {
             refuse("cpp/schedule.txt is damaged, or cut short: " + word);
         }
-        call.binds.push_back(
-            {word.substr(0, equal), word.substr(equal + 1, plus - equal - 1), std::stoull(word.substr(plus + 1))});
+        size_t offset{SIZE_MAX};  // what no number begins stays beyond every buffer
+        std::istringstream{word.substr(plus + 1)} >> offset;
+        call.binds.push_back({word.substr(0, equal), word.substr(equal + 1, plus - equal - 1), offset});
     }
     return call;
 }
 
+// Whether a piece of a buffer is in it; a number below zero is read as a very large one.
+bool within(Schedule const& schedule, std::string const& name, size_t start, size_t bytes) {
+    auto const found = schedule.buffers.find(name);
+    return found != schedule.buffers.end() && bytes <= found->second.bytes && start <= found->second.bytes - bytes;
+}
+
+bool within(Schedule const& schedule, Call const& call) {
+    if (call.engine.empty()) {
+        return within(schedule, call.source, 0, call.bytes) && within(schedule, call.target, 0, call.bytes);
+    }
+    auto const& engines = schedule.engines;
+    return std::any_of(engines.begin(), engines.end(), [&](auto const& one) { return one.name == call.engine; }) &&
+        std::all_of(call.binds.begin(), call.binds.end(),
+            [&](auto const& bind) { return within(schedule, bind.buffer, bind.offset, 1); });
+}
+
 // A schedule that was cut short lacks its last line, or what that names.
 void check(Schedule const& schedule) {
-    bool whole = schedule.world > 0 && schedule.buffers.count(schedule.output) != 0;
+    bool whole = schedule.world > 0 && schedule.steps > 0 && schedule.buffers.count(schedule.output) != 0;
+    for (auto const& [name, buffer] : schedule.buffers) {
+        whole = whole && !buffer.type.empty();
+    }
+    for (auto const* calls : {&schedule.once, &schedule.each}) {
+        whole = whole && std::all_of(calls->begin(), calls->end(), [&](auto const& call) { return within(schedule, call); });
+    }
     for (int rank = 0; rank < schedule.world; ++rank) {
         whole = whole && schedule.devices.count(rank) != 0;
     }
@@ -329,6 +352,8 @@ Schedule readSchedule(std::filesystem::path const& path) {
             (name == "once" ? schedule.once : schedule.each).push_back(readCall(words, kind == "copy"));
         } else if (kind == "output") {
             words >> schedule.output;
+        } else {
+            refuse("cpp/schedule.txt is damaged: " + line);
         }
     }
     check(schedule);
@@ -341,7 +366,7 @@ std::vector<char> readFile(std::filesystem::path const& path, size_t start = 0, 
         refuse("cannot read " + path.string() + " (engines are made by: python -m runner build)");
     }
     auto const size = static_cast<size_t>(file.tellg());
-    if (start + bytes > size) {
+    if (bytes > size || start > size - bytes) {
         refuse(path.string() + " is too short");
     }
     std::vector<char> data(bytes != 0 ? bytes : size);
@@ -400,12 +425,12 @@ Outside readOutside(std::filesystem::path const& path) {
             refuse(path.string() + ": its table cannot be read; build it again");
         }
         found.starts[name] = start;
-        needed = std::max(needed, start + bytes);
+        needed = std::max(needed, start > SIZE_MAX - bytes ? SIZE_MAX : start + bytes);
     }
     auto const behind = file.tellg();
-    auto const size = std::filesystem::file_size(path);
+    auto const size = static_cast<size_t>(std::filesystem::file_size(path));
     found.first = behind < 0 ? size : (static_cast<size_t>(behind) + page - 1) / page * page;
-    if (behind < 0 || found.first + needed > size) {
+    if (behind < 0 || found.first > size || needed > size - found.first) {
         refuse(path.string() + " is cut short; build it again");
     }
     found.bytes = size - found.first;
@@ -442,7 +467,7 @@ std::vector<char> draw(Buffer const& buffer, std::string const& name) {
         } else if (buffer.type == "fp16") {
             int const exponent = static_cast<int>(bits >> 23 & 255) - 112;
             auto const half = static_cast<uint16_t>(
-                (bits >> 16 & 0x8000) | (exponent > 0 ? exponent << 10 | (bits >> 13 & 0x3ff) : 0));
+                (bits >> 16 & 0x8000) | (exponent > 0 ? static_cast<uint32_t>(exponent) << 10 | (bits >> 13 & 0x3ff) : 0));
             std::memcpy(&data[place], &half, 2);
         } else {
             std::memcpy(&data[place], &value, 4);
@@ -587,7 +612,10 @@ private:
             check(cudaMemset(buffer.address, 0, buffer.bytes), "clearing a buffer");
             if (buffer.given) {
                 auto const path = mFolder / "inputs" / (name + ".rank" + std::to_string(mRank) + ".bin");
-                auto const data = std::filesystem::exists(path) ? readFile(path, 0, buffer.bytes) : draw(buffer, name);
+                auto const data = std::filesystem::exists(path) ? readFile(path) : draw(buffer, name);
+                if (data.size() != buffer.bytes) {
+                    refuse(path.string() + ": " + std::to_string(data.size()) + " bytes, wanted " + std::to_string(buffer.bytes));
+                }
                 check(cudaMemcpy(buffer.address, data.data(), buffer.bytes, cudaMemcpyHostToDevice), "filling a buffer");
             }
         }
