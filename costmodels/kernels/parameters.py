@@ -77,7 +77,14 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MatmulParameters:
+class Record:
+    """What was fitted of a kernel: the numbers of a formula, and where they come from."""
+
+    provenance: Provenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatmulParameters(Record):
     """One generation's matrix products; see `costmodels.kernels.matmul` for the formula.
 
     flop_per_cycle : of one multiprocessor, dense, 16-bit inputs, 32-bit sums.
@@ -95,7 +102,6 @@ class MatmulParameters:
     fp8, int8, nvfp4 : efficiency relative to that of 16-bit inputs.
     """
 
-    provenance: Provenance
     flop_per_cycle: float
     efficiency: float
     ceiling: float
@@ -118,7 +124,7 @@ class MatmulParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuantisedParameters:
+class QuantisedParameters(Record):
     """Products of quantised numbers, with what an engine does to their inputs before.
 
     gain : share that its kernels reach of the tensor cores' rate as `MatmulParameters` has it.
@@ -127,7 +133,6 @@ class QuantisedParameters:
     fixed : s, and passes : over the inputs in 16 bits, that scaling and rounding them takes.
     """
 
-    provenance: Provenance
     gain: float
     memory: float
     tile_overhead: Seconds
@@ -143,7 +148,7 @@ class HeadProductParameters(QuantisedParameters):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatentContextParameters:
+class LatentContextParameters(Record):
     """Latent attention over prompts, expanded; see `costmodels.kernels.latent`.
 
     gain : share of the rate of large products. item : s of a multiprocessor for a tile of queries.
@@ -151,7 +156,6 @@ class LatentContextParameters:
     tile : queries.
     """
 
-    provenance: Provenance
     gain: float
     item: Seconds
     fixed: Seconds
@@ -160,7 +164,7 @@ class LatentContextParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatentDecodeParameters:
+class LatentDecodeParameters(Record):
     """Latent attention of new tokens, absorbed; see `costmodels.kernels.latent`.
 
     gain : share of the rate of large products. load_bandwidth : B/s at which one multiprocessor
@@ -170,7 +174,6 @@ class LatentDecodeParameters:
     multiprocessor of their own; more than any where a kernel does not cut.
     """
 
-    provenance: Provenance
     gain: float
     load_bandwidth: BytesPerSecond
     item: Seconds
@@ -183,28 +186,26 @@ class LatentDecodeParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateConvolutionParameters:
+class StateConvolutionParameters(Record):
     """Convolutions over time before a state; see `costmodels.kernels.state`.
 
     floor : s. sequence : s that each one of 4096 features takes to begin. memory_efficiency : share
     of the nominal bandwidth.
     """
 
-    provenance: Provenance
     floor: Seconds
     sequence: Seconds
     memory_efficiency: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateScanParameters:
+class StateScanParameters(Record):
     """Passes over prompts that leave a state; see `costmodels.kernels.state`.
 
     floor : s. item, step : s of a multiprocessor for a head of a sequence, and for each 64 tokens
     of it, with a state of 128 x 128. passes : over what is read and written of the rows.
     """
 
-    provenance: Provenance
     floor: Seconds
     item: Seconds
     step: Seconds
@@ -212,16 +213,15 @@ class StateScanParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateUpdateParameters:
+class StateUpdateParameters(Record):
     """Updates of a state by a new token. floor : s. memory_efficiency : share of nominal."""
 
-    provenance: Provenance
     floor: Seconds
     memory_efficiency: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertsParameters:
+class ExpertsParameters(Record):
     """A layer of experts in a serving engine; see `costmodels.kernels.experts`.
 
     gain, memory, tile_overhead : of its products, as of `QuantisedParameters`.
@@ -230,7 +230,6 @@ class ExpertsParameters:
     those of all experts, by their hidden and their intermediate size.
     """
 
-    provenance: Provenance
     gain: float
     memory: float
     tile_overhead: Seconds
@@ -242,7 +241,7 @@ class ExpertsParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContextParameters:
+class ContextParameters(Record):
     """What an engine's attention over a prompt has in place of that of ``trtllm`` and around it.
 
     cycles : for its head sizes, of the precision in the record's name. tile_overhead : s.
@@ -250,7 +249,6 @@ class ContextParameters:
     v and the output, in kernels of its own.
     """
 
-    provenance: Provenance
     cycles: tuple[float, ...]
     tile_overhead: Seconds
     softness: float
@@ -261,7 +259,7 @@ class ContextParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeParameters:
+class DecodeParameters(Record):
     """Attention of one new token a request in a serving engine; see `costmodels.kernels.decode`.
 
     floor : s, of all its kernels. item : s of a multiprocessor for a request and head of keys.
@@ -271,7 +269,6 @@ class DecodeParameters:
     shared : most heads that share keys and go along with them; of more each goes on its own.
     """
 
-    provenance: Provenance
     floor: Seconds
     item: Seconds
     load_bandwidth: BytesPerSecond
@@ -282,7 +279,7 @@ class DecodeParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionParameters:
+class AttentionParameters(Record):
     """One implementation on one generation; see `costmodels.kernels.attention`.
 
     head_dims, cycles : one multiprocessor's cycles per score (query times key) at some head
@@ -308,7 +305,6 @@ class AttentionParameters:
     or for every pair of a query and a key.
     """
 
-    provenance: Provenance
     head_dims: tuple[float, ...]
     cycles: tuple[float, ...]
     grain: float = 16.0
@@ -333,13 +329,12 @@ class AttentionParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineParameters:
+class EngineParameters(Record):
     """What a serving engine does around its attention kernel, in kernels of its own.
 
     fixed, causal_fixed : s. passes, causal_passes : over q, k, v and the output in memory.
     """
 
-    provenance: Provenance
     fixed: Seconds
     passes: float
     causal_fixed: Seconds
@@ -347,14 +342,13 @@ class EngineParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PointwiseParameters:
+class PointwiseParameters(Record):
     """Kernels bound by memory. floor : s. ramp : s until all of memory is at work.
 
     cache : how many times faster than memory the second-level cache hands on what a kernel leaves
     for the next one; 1 where nothing is known.
     """
 
-    provenance: Provenance
     floor: Seconds
     ramp: Seconds
     memory_efficiency: float
@@ -362,7 +356,7 @@ class PointwiseParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchParameters:
+class DispatchParameters(Record):
     """A kernel that takes tokens to the ranks of their experts, or brings results back.
 
     See `costmodels.collectives.dispatch` for the formula.
@@ -377,7 +371,6 @@ class DispatchParameters:
     `costmodels.collectives.curve.Curve`.
     """
 
-    provenance: Provenance
     launch: Seconds
     expert: Seconds = Seconds(0.0)
     rank: Seconds = Seconds(0.0)
@@ -392,24 +385,7 @@ class DispatchParameters:
     sharpness: float = 1.0
 
 
-Parameters = TypeVar(
-    "Parameters",
-    MatmulParameters,
-    QuantisedParameters,
-    ExpertsParameters,
-    HeadProductParameters,
-    LatentContextParameters,
-    LatentDecodeParameters,
-    StateConvolutionParameters,
-    StateScanParameters,
-    StateUpdateParameters,
-    AttentionParameters,
-    ContextParameters,
-    DecodeParameters,
-    EngineParameters,
-    PointwiseParameters,
-    DispatchParameters,
-)
+Parameters = TypeVar("Parameters", bound=Record)
 
 _TIMES: Final = (
     "floor", "vector_floor", "tile_overhead", "split_overhead", "item", "merge", "fixed",
@@ -448,7 +424,7 @@ def read_record(where: str, row: Mapping[str, object], form: type[Parameters]) -
     provenance = _provenance(where, row)
     values = {name: _value(where, name, row) for name in row if name in wanted}
     try:
-        return form(provenance=provenance, **values)  # type: ignore[arg-type]
+        return form(provenance=provenance, **values)
     except TypeError as error:
         raise CatalogueError(f"{where}: {error}") from None
 

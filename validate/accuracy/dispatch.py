@@ -9,7 +9,7 @@ from costmodels.formats import token_bytes
 from topology.base import Seconds
 from topology.base.values import dataclass
 from topology.catalogue import find_hardware
-from validate.accuracy.figures import fields_of, read_table
+from validate.accuracy.figures import fields_of, gathered, read_table
 
 COLUMNS: Final = (
     "way", "phase", "hardware", "gpus", "nodes", "tokens", "hidden", "top_k", "experts", "groups",
@@ -86,10 +86,10 @@ def read_figures(text: str) -> list[DispatchFigure]:
 
 def groups(figures: Iterable[DispatchFigure]) -> dict[str, list[float]]:
     """Give the errors by way and kind of GPU, those over several nodes apart."""
-    errors: dict[str, list[float]] = {}
-    for figure in figures:
-        across = ", several nodes" if figure.nodes > 1 else ""
-        engine = f" of {figure.engine}" if figure.engine else ""
-        name = f"tokens to experts by {figure.way}{engine}, {figure.hardware}{across}"
-        errors.setdefault(name, []).append(figure.error)
-    return errors
+    return gathered((_group(figure), figure.error) for figure in figures)
+
+
+def _group(figure: DispatchFigure) -> str:
+    across = ", several nodes" if figure.nodes > 1 else ""
+    engine = f" of {figure.engine}" if figure.engine else ""
+    return f"tokens to experts by {figure.way}{engine}, {figure.hardware}{across}"

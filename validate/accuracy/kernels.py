@@ -9,7 +9,7 @@ from costmodels.kernels.tables import KernelCalibration
 from topology.base import Seconds
 from topology.base.values import dataclass
 from topology.catalogue import Device
-from validate.accuracy.figures import fields_of, read_table
+from validate.accuracy.figures import fields_of, gathered, read_table
 
 Operation = Literal["matmul", "attention", "pointwise"]
 COLUMNS: Final = (
@@ -108,12 +108,13 @@ def groups(figures: Iterable[KernelFigure]) -> dict[str, list[float]]:
 
 def engine_groups(figures: Iterable[KernelFigure]) -> dict[str, list[float]]:
     """Give the errors of serving engines' kernels, by number format and kind of GPU."""
-    errors: dict[str, list[float]] = {}
-    for figure in figures:
-        words = f"engines' products in {figure.precision}"
-        if figure.operation == "attention":
-            words = f"engines' decode attention, {figure.kv_precision} cache"
-        if figure.causal:
-            words = f"engines' attention over prompts in {figure.precision}"
-        errors.setdefault(f"{words}, {figure.device.name}", []).append(figure.error)
-    return errors
+    return gathered((_group(figure), figure.error) for figure in figures)
+
+
+def _group(figure: KernelFigure) -> str:
+    words = f"engines' products in {figure.precision}"
+    if figure.operation == "attention":
+        words = f"engines' decode attention, {figure.kv_precision} cache"
+    if figure.causal:
+        words = f"engines' attention over prompts in {figure.precision}"
+    return f"{words}, {figure.device.name}"

@@ -1,7 +1,7 @@
 """Measured layers of serving engines: mixtures of experts, latent attention, kept states."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, cast
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, cast
 
 from costmodels.expert_routing import routing_of
 from costmodels.kernels import (
@@ -14,7 +14,7 @@ from costmodels.kernels.state import Rule, convolution_time, scan_time, update_t
 from topology.base import InputError, Seconds
 from topology.base.values import dataclass
 from topology.catalogue import Device
-from validate.accuracy.figures import fields_of, read_table
+from validate.accuracy.figures import fields_of, gathered, read_table
 
 COLUMNS: Final = (
     "hardware", "operation", "engine", "precision", "sizes", "trait", "seconds", "source",
@@ -50,77 +50,52 @@ class LayerFigure:
     def predicted(self) -> Seconds:
         """Price the layer, in seconds."""
         size = {name: float(value) for name, value in map(_halves, self.sizes.split())}
-        return Seconds(_PRICES[self.operation](self, size))
+        return Seconds(float(self._priced(size)))
+
+    def _priced(self, size: Mapping[str, float]) -> Any:  # noqa: ANN401, PLR0911  # one a kind
+        device, engine, precision = self.device, self.engine, self.precision
+        batch = size.get("batch", 1.0)
+        match self.operation:
+            case "experts":
+                routing = routing_of(self.trait, int(size["experts"]), int(size["top_k"]))
+                return experts_time(
+                    size["tokens"], size["hidden"], size["intermediate"], routing, device,
+                    ep=int(size["ep"]), precision=precision, gated=bool(size["gated"]),
+                    engine=engine,
+                )  # fmt: skip
+            case "latent_context":
+                return latent_context_time(
+                    size["heads"], size["queries"], size["keys"], device, batch=batch,
+                    kv_precision=precision, engine=engine,
+                )  # fmt: skip
+            case "latent_decode":
+                return latent_decode_time(
+                    size["heads"], size["keys"], device, batch=batch, kv_precision=precision,
+                    engine=engine,
+                )  # fmt: skip
+            case "head_product":
+                shape = (size["rows"], size["columns"], size["inner"], size["heads"])
+                return head_product_time(*shape, device, precision=precision, engine=engine)
+        match precision:
+            case "conv" | "conv_step":
+                return convolution_time(
+                    size["tokens"], size["convolved"], device, batch=batch,
+                    new=precision == "conv_step", engine=engine,
+                )  # fmt: skip
+            case "update":
+                return update_time(
+                    size["heads"], device, batch=batch, state=size["state"],
+                    state_bytes=size["state_bytes"], engine=engine,
+                )  # fmt: skip
+        return scan_time(
+            size["tokens"], size["heads"], size["features"], device, rule=cast(Rule, precision),
+            batch=batch, state=size["state"], chunk=size["chunk"], engine=engine,
+        )  # fmt: skip
 
     @property
     def error(self) -> float:
         """Relative error of the model, positive where it is slow."""
         return self.predicted() / self.seconds - 1.0
-
-
-Sizes = Mapping[str, float]
-
-
-def _experts(one: LayerFigure, size: Sizes) -> float:
-    routing = routing_of(one.trait, int(size["experts"]), int(size["top_k"]))
-    time: float = experts_time(
-        size["tokens"], size["hidden"], size["intermediate"], routing, one.device,
-        ep=int(size["ep"]), precision=one.precision, gated=bool(size["gated"]), engine=one.engine,
-    )  # fmt: skip
-    return time
-
-
-def _latent_context(one: LayerFigure, size: Sizes) -> float:
-    shape = (size["heads"], size["queries"], size["keys"])
-    time: float = latent_context_time(
-        *shape, one.device, batch=size["batch"], kv_precision=one.precision, engine=one.engine
-    )
-    return time
-
-
-def _latent_decode(one: LayerFigure, size: Sizes) -> float:
-    shape = (size["heads"], size["keys"])
-    time: float = latent_decode_time(
-        *shape, one.device, batch=size["batch"], kv_precision=one.precision, engine=one.engine
-    )
-    return time
-
-
-def _head_product(one: LayerFigure, size: Sizes) -> float:
-    shape = (size["rows"], size["columns"], size["inner"], size["heads"])
-    time: float = head_product_time(*shape, one.device, precision=one.precision, engine=one.engine)
-    return time
-
-
-def _state(one: LayerFigure, size: Sizes) -> float:
-    time: float
-    match one.precision:
-        case "conv" | "conv_step":
-            time = convolution_time(
-                size["tokens"], size["convolved"], one.device, batch=size["batch"],
-                new=one.precision == "conv_step", engine=one.engine,
-            )  # fmt: skip
-        case "update":
-            time = update_time(
-                size["heads"], one.device, batch=size["batch"], state=size["state"],
-                state_bytes=size["state_bytes"], engine=one.engine,
-            )  # fmt: skip
-        case _:
-            shape = (size["tokens"], size["heads"], size["features"])
-            time = scan_time(
-                *shape, one.device, rule=cast(Rule, one.precision), batch=size["batch"],
-                state=size["state"], chunk=size["chunk"], engine=one.engine,
-            )  # fmt: skip
-    return time
-
-
-_PRICES: Final[Mapping[str, Callable[[LayerFigure, Sizes], float]]] = {
-    "experts": _experts,
-    "latent_context": _latent_context,
-    "latent_decode": _latent_decode,
-    "head_product": _head_product,
-    "state": _state,
-}
 
 
 def _halves(word: str) -> tuple[str, str]:
@@ -141,8 +116,10 @@ def read_figures(text: str, devices: Mapping[str, Device]) -> list[LayerFigure]:
 
 def groups(figures: Iterable[LayerFigure]) -> dict[str, list[float]]:
     """Give the errors by kind of layer, number format and kind of GPU."""
-    errors: dict[str, list[float]] = {}
-    for figure in figures:
-        words = WORDS[figure.operation].format(precision=figure.precision)
-        errors.setdefault(f"{words}, {figure.device.name}", []).append(figure.error)
-    return errors
+    return gathered(
+        (
+            f"{WORDS[figure.operation].format(precision=figure.precision)}, {figure.device.name}",
+            figure.error,
+        )
+        for figure in figures
+    )

@@ -11,7 +11,7 @@ from planner.search.estimate import PlanEstimate
 from planner.search.evaluate import price
 from planner.strategies import parse_plan
 from topology.base.values import dataclass
-from validate.accuracy.figures import fields_of, read_table
+from validate.accuracy.figures import fields_of, gathered, read_table
 
 COLUMNS: Final = (
     "model", "hardware", "gpus", "plan", "runtime", "attention", "height", "width", "frames",
@@ -115,24 +115,23 @@ def groups(figures: Iterable[PlanFigure]) -> dict[str, list[float]]:
     """Give the relative errors of the planner, by `family`."""
     figures = list(figures)
     single = {_series(f): f for f in figures if f.part == "speedup" and f.gpus == 1}
-    errors: dict[str, list[float]] = {}
-    for figure in figures:
-        if figure.part != "speedup" or figure.gpus > 1:
-            errors.setdefault(family(figure), []).append(_error(figure, single))
-    return errors
+    return gathered(
+        (family(figure), _error(figure, single))
+        for figure in figures
+        if figure.part != "speedup" or figure.gpus > 1
+    )
 
 
 def held(figures: Iterable[PlanFigure]) -> dict[str, list[bool]]:
     """Say of each whole time whether its interval holds it, by kind of model."""
-    found: dict[str, list[bool]] = {}
-    for figure in figures:
-        if figure.part != "speedup":
-            estimate = _estimate(figure)
-            width = estimate.half_width_s / estimate.latency_s
-            off = abs(figure.seconds / figure.predicted - 1)
-            kind = "language models" if "prefill" in estimate.stages_s else "images and videos"
-            found.setdefault(kind, []).append(off <= width)
-    return found
+    return gathered(_held(figure) for figure in figures if figure.part != "speedup")
+
+
+def _held(figure: PlanFigure) -> tuple[str, bool]:
+    estimate = _estimate(figure)
+    width = estimate.half_width_s / estimate.latency_s
+    kind = "language models" if "prefill" in estimate.stages_s else "images and videos"
+    return kind, abs(figure.seconds / figure.predicted - 1) <= width
 
 
 def _error(figure: PlanFigure, single: Mapping[tuple[str, str], PlanFigure]) -> float:

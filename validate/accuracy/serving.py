@@ -9,7 +9,7 @@ from planner.scenario.scenario import resolve
 from planner.search.clients import Serving
 from planner.strategies import parse_plan
 from topology.base.values import dataclass
-from validate.accuracy.figures import read_table
+from validate.accuracy.figures import fields_of, gathered, read_table
 
 COLUMNS: Final = (
     "engine", "model", "hardware", "precision", "plan", "input_tokens", "output_tokens",
@@ -81,31 +81,9 @@ class ServingFigure:
 
 
 def read_figures(text: str) -> list[ServingFigure]:
-    """Read a CSV `text` with `COLUMNS`.
-
-    Raises
-    ------
-    InputError
-        If a column is missing, or a row has no source.
-    """
-    return [_figure(row) for row in read_table(text, COLUMNS, "serving")]
-
-
-def _figure(row: Mapping[str, str]) -> ServingFigure:
-    return ServingFigure(
-        engine=row["engine"],
-        model=row["model"],
-        hardware=row["hardware"],
-        precision=row["precision"],
-        plan=row["plan"],
-        input_tokens=int(row["input_tokens"]),
-        output_tokens=int(row["output_tokens"]),
-        concurrency=int(row["concurrency"]),
-        ttft_s=float(row["ttft_s"]),
-        tpot_s=float(row["tpot_s"]),
-        fitted=row["fitted"],
-        source=row["source"],
-    )
+    """Read a CSV `text` with `COLUMNS`."""
+    rows = read_table(text, COLUMNS, "serving")
+    return [ServingFigure(**fields_of(ServingFigure, row)) for row in rows]
 
 
 Run = tuple[ServingFigure, Serving]
@@ -122,24 +100,28 @@ def groups(served: Sequence[Run]) -> dict[str, list[float]]:
 
     The last group is of choices: see `regrets`.
     """
-    errors: dict[str, list[float]] = {}
-    for figure, serving in sorted(served, key=lambda run: (run[0].engine, run[0].fitted == "no")):
-        for name, measured in figure.measured.items():
-            engine = figure.engine.partition("@")[0]
-            words = f"serving {name}, {engine}, {WORDS[figure.fitted]}"
-            errors.setdefault(words, []).append(PREDICTED[name](serving) / measured - 1)
+    ordered = sorted(served, key=lambda run: (run[0].engine, run[0].fitted == "no"))
+    errors = gathered(
+        (
+            f"serving {name}, {figure.engine.partition('@')[0]}, {WORDS[figure.fitted]}",
+            PREDICTED[name](serving) / measured - 1,
+        )
+        for figure, serving in ordered
+        for name, measured in figure.measured.items()
+    )
     return {**errors, "tokens/s a GPU lost by the choice of plan and load": regrets(served)}
 
 
 def held(served: Iterable[Run]) -> dict[str, list[bool]]:
     """Say of each measured number whether its interval holds it, by what it is."""
-    found: dict[str, list[bool]] = {}
-    for figure, serving in served:
-        for name, measured in figure.measured.items():
-            off = abs(measured / PREDICTED[name](serving) - 1)
-            width = serving.half_width(FIELDS[name])
-            found.setdefault(f"language models under load: {name}", []).append(off <= width)
-    return found
+    return gathered(
+        (
+            f"language models under load: {name}",
+            abs(measured / PREDICTED[name](serving) - 1) <= serving.half_width(FIELDS[name]),
+        )
+        for figure, serving in served
+        for name, measured in figure.measured.items()
+    )
 
 
 def regrets(served: Iterable[Run]) -> list[float]:
@@ -147,9 +129,7 @@ def regrets(served: Iterable[Run]) -> list[float]:
 
     It chooses a plan and its load among all runs of what is `asked`, where there are several plans.
     """
-    alike: dict[tuple[object, ...], list[Run]] = {}
-    for run in served:
-        alike.setdefault(run[0].asked, []).append(run)
+    alike = gathered((run[0].asked, run) for run in served)
     several = [each for each in alike.values() if len({figure.plan for figure, _ in each}) > 1]
     return [_lost(each) for each in several]
 

@@ -14,7 +14,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from costmodels.program import ceil_div
 from planner.models import known_as, read_model
@@ -25,6 +25,7 @@ from validate.engines import files
 
 Tensor = Any  # torch.Tensor
 Config = Mapping[str, Any]
+Arguments = dict[str, Any]
 
 _LEFT_OUT: Final[dict[str, dict[str, Any]]] = {
     "cogvideox-5b": {"use_rotary_positional_embeddings": True},
@@ -44,7 +45,7 @@ _TIMESTEP: Final = 500.0
 class Inputs(NamedTuple):
     """Arguments of one forward, and how many tokens of each stream are in them."""
 
-    arguments: dict[str, Any]
+    arguments: Arguments
     tokens: dict[str, int]
 
 
@@ -95,6 +96,16 @@ class Maker:
         axes = [self.count(0, side, kind="float32") for side in sides]
         places = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
         return places.reshape(-1, len(sides)).to(getattr(torch, kind))
+
+    @property
+    def places(self) -> int:
+        """Count the places of the latents."""
+        return self.size.frames * self.size.lines * self.size.columns
+
+    @property
+    def patches(self) -> int:
+        """Count patches of 2 x 2 places."""
+        return self.size.frames * (self.size.lines // 2) * (self.size.columns // 2)
 
     def latents(self, channels: int) -> Tensor:
         """Draw the latents of a video: batch, channels, frames, lines, columns."""
@@ -209,217 +220,162 @@ def inputs(
         columns=columns,
         text=wanted["text"],
     )
-    family = configured(model)[0]
-    made = _FAMILIES[family](Maker(config=config, size=size, device=device, tokens=wanted))
-    if made.tokens != wanted:
-        raise InputError(f"{model}: got {made.tokens} tokens, wanted {wanted}")
-    return made
+    family = _FAMILIES[configured(model)[0]]
+    made = Maker(config=config, size=size, device=device, tokens=wanted)
+    main = next(stream for stream in wanted if stream in ("image", "video"))
+    tokens = {**wanted, main: family.count(made)}
+    if tokens != wanted:
+        raise InputError(f"{model}: got {tokens} tokens, wanted {wanted}")
+    arguments = family.make(made)
+    if family.text:
+        arguments["encoder_hidden_states"] = made.noise(1, size.text, config[family.text])
+    return Inputs(arguments, tokens)
 
 
-def _tokens(main: str, count: int, text: Tensor) -> dict[str, int]:
-    """Count the streams' tokens; those of the text are the rows of its features."""
-    return {"text": int(text.shape[1]), main: count}
-
-
-def _flux(made: Maker) -> Inputs:
-    rows, columns = made.size.lines // 2, made.size.columns // 2
-    text = made.noise(1, made.size.text, made.config["joint_attention_dim"])
-    picture = made.noise(1, rows * columns, made.config["in_channels"])
-    arguments = {
-        "hidden_states": picture,
+def _flux(made: Maker) -> Arguments:
+    return {
+        "hidden_states": made.noise(1, made.patches, made.config["in_channels"]),
         "timestep": made.full(_TIMESTEP / 1000, 1),
         "guidance": made.full(3.5, 1, kind="float32") if made.config["guidance_embeds"] else None,
         "pooled_projections": made.noise(1, made.config["pooled_projection_dim"]),
-        "encoder_hidden_states": text,
         "txt_ids": made.full(0, made.size.text, 3),
-        "img_ids": made.grid(1, rows, columns),
+        "img_ids": made.grid(1, made.size.lines // 2, made.size.columns // 2),
     }
-    return Inputs(arguments, _tokens("image", picture.shape[1], text))
 
 
-def _flux2(made: Maker) -> Inputs:
+def _flux2(made: Maker) -> Arguments:
     rows, columns = made.size.lines // 2, made.size.columns // 2
-    text = made.noise(1, made.size.text, made.config["joint_attention_dim"])
-    picture = made.noise(1, rows * columns, made.config["in_channels"])
     guided = made.config.get("guidance_embeds", True)
-    arguments = {
-        "hidden_states": picture,
+    return {
+        "hidden_states": made.noise(1, made.patches, made.config["in_channels"]),
         "timestep": made.full(_TIMESTEP / 1000, 1),
         "guidance": made.full(4.0, 1, kind="float32") if guided else None,
-        "encoder_hidden_states": text,
         "txt_ids": made.grid(1, 1, 1, made.size.text, kind="int64")[None],
         "img_ids": made.grid(1, rows, columns, 1, kind="int64")[None],
     }
-    return Inputs(arguments, _tokens("image", picture.shape[1], text))
 
 
-def _wan(made: Maker) -> Inputs:
-    size = made.size
-    count = size.frames * (size.lines // 2) * (size.columns // 2)
-    text = made.noise(1, size.text, made.config["text_dim"])
+def _wan(made: Maker) -> Arguments:
     by_token = made.config["in_channels"] == 48  # Wan 2.2 5B: `expand_timesteps`
-    shape = (1, count) if by_token else (1,)
-    arguments = {
+    shape = (1, made.patches) if by_token else (1,)
+    return {
         "hidden_states": made.latents(made.config["in_channels"]),
         "timestep": made.full(_TIMESTEP, *shape, kind="float32" if by_token else "int64"),
-        "encoder_hidden_states": text,
     }
-    return Inputs(arguments, _tokens("video", count, text))
 
 
-def _qwen_image(made: Maker) -> Inputs:
-    rows, columns = made.size.lines // 2, made.size.columns // 2
-    text = made.noise(1, made.size.text, made.config["joint_attention_dim"])
-    picture = made.noise(1, rows * columns, made.config["in_channels"])
-    arguments = {
-        "hidden_states": picture,
+def _qwen_image(made: Maker) -> Arguments:
+    return {
+        "hidden_states": made.noise(1, made.patches, made.config["in_channels"]),
         "timestep": made.full(_TIMESTEP / 1000, 1),
         "encoder_hidden_states_mask": None,  # a lone prompt has no padding
-        "encoder_hidden_states": text,
-        "img_shapes": [[(1, rows, columns)]],
+        "img_shapes": [[(1, made.size.lines // 2, made.size.columns // 2)]],
     }
-    return Inputs(arguments, _tokens("image", picture.shape[1], text))
 
 
-def _sd3(made: Maker) -> Inputs:
-    text = made.noise(1, made.size.text, made.config["joint_attention_dim"])
-    arguments = {
+def _sd3(made: Maker) -> Arguments:
+    return {
         "hidden_states": made.picture(made.config["in_channels"]),
         "timestep": made.full(_TIMESTEP, 1, kind="float32"),
-        "encoder_hidden_states": text,
         "pooled_projections": made.noise(1, made.config["pooled_projection_dim"]),
     }
-    count = (made.size.lines // 2) * (made.size.columns // 2)
-    return Inputs(arguments, _tokens("image", count, text))
 
 
-def _cogvideox(made: Maker) -> Inputs:
-    size, config = made.size, made.config
-    count = size.frames * (size.lines // 2) * (size.columns // 2)
-    text = made.noise(1, size.text, config["text_embed_dim"])
-    turn = made.full(0.5, count, config["attention_head_dim"], kind="float32")
+def _cogvideox(made: Maker) -> Arguments:
+    config = made.config
+    turn = made.full(0.5, made.patches, config["attention_head_dim"], kind="float32")
     rotates = config.get("use_rotary_positional_embeddings", False)
-    arguments = {
+    return {
         "hidden_states": made.latents(config["in_channels"]).transpose(1, 2).contiguous(),
-        "encoder_hidden_states": text,
         "timestep": made.full(_TIMESTEP, 1, kind="int64"),
         "image_rotary_emb": (turn, turn.clone()) if rotates else None,
     }
-    return Inputs(arguments, _tokens("video", count, text))
 
 
-def _ltx(made: Maker) -> Inputs:
-    size = made.size
-    count = size.frames * size.lines * size.columns
-    text = made.noise(1, size.text, made.config["caption_channels"])
-    arguments = {
-        "hidden_states": made.noise(1, count, made.config["in_channels"]),
-        "encoder_hidden_states": text,
+def _ltx(made: Maker) -> Arguments:
+    return {
+        "hidden_states": made.noise(1, made.places, made.config["in_channels"]),
         "timestep": made.full(_TIMESTEP, 1, kind="float32"),
-        "encoder_attention_mask": made.mask(size.text, size.text // 2),
-        "num_frames": size.frames,
-        "height": size.lines,
-        "width": size.columns,
+        "encoder_attention_mask": made.mask(made.size.text, made.size.text // 2),
+        "num_frames": made.size.frames,
+        "height": made.size.lines,
+        "width": made.size.columns,
         "rope_interpolation_scale": (8 / 25, 32, 32),
     }
-    return Inputs(arguments, _tokens("video", count, text))
 
 
-def _ltx2(made: Maker) -> Inputs:
-    size, sound = made.size, made.tokens["audio"]
-    count = size.frames * size.lines * size.columns
-    text = made.noise(1, size.text, made.config["caption_channels"])
-    mask = made.mask(size.text, size.text)  # learned registers stand for the padding
-    audio = made.noise(1, sound, made.config["audio_in_channels"])
+def _ltx2(made: Maker) -> Arguments:
+    text, sound = made.size.text, made.tokens["audio"]
+    mask = made.mask(text, text)  # learned registers stand for the padding
     step = made.full(_TIMESTEP, 1, kind="float32")
-    arguments = {
-        "hidden_states": made.noise(1, count, made.config["in_channels"]),
-        "audio_hidden_states": audio,
-        "encoder_hidden_states": text,
-        "audio_encoder_hidden_states": made.noise(1, size.text, made.config["caption_channels"]),
+    return {
+        "hidden_states": made.noise(1, made.places, made.config["in_channels"]),
+        "audio_hidden_states": made.noise(1, sound, made.config["audio_in_channels"]),
+        "audio_encoder_hidden_states": made.noise(1, text, made.config["caption_channels"]),
         "timestep": step,
         "sigma": step,
         "encoder_attention_mask": mask,
         "audio_encoder_attention_mask": mask,
-        "num_frames": size.frames,
-        "height": size.lines,
-        "width": size.columns,
+        "num_frames": made.size.frames,
+        "height": made.size.lines,
+        "width": made.size.columns,
         "fps": 24.0,
         "audio_num_frames": sound,
     }
-    return Inputs(arguments, {**_tokens("video", count, text), "audio": int(audio.shape[1])})
 
 
-def _mochi(made: Maker) -> Inputs:
-    size = made.size
-    text = made.noise(1, size.text, made.config["text_embed_dim"])
-    arguments = {
+def _mochi(made: Maker) -> Arguments:
+    text = made.size.text
+    return {
         "hidden_states": made.latents(made.config["in_channels"]),
-        "encoder_hidden_states": text,
         "timestep": made.full(_TIMESTEP, 1, kind="float32"),
-        "encoder_attention_mask": made.mask(size.text, size.text, kind="bool"),  # cuts the rest
+        "encoder_attention_mask": made.mask(text, text, kind="bool"),  # cuts the rest
     }
-    count = size.frames * (size.lines // 2) * (size.columns // 2)
-    return Inputs(arguments, _tokens("video", count, text))
 
 
-def _z_image(made: Maker) -> Inputs:
-    text = made.noise(made.size.text, made.config["cap_feat_dim"])
-    arguments = {
+def _z_image(made: Maker) -> Arguments:
+    return {
         "x": list(made.picture(made.config["in_channels"]).unsqueeze(2).unbind(0)),
         "t": made.full(_TIMESTEP / 1000, 1, kind="float32"),
-        "cap_feats": [text],
+        "cap_feats": [made.noise(made.size.text, made.config["cap_feat_dim"])],
     }
-    count = (made.size.lines // 2) * (made.size.columns // 2)
-    return Inputs(arguments, _tokens("image", int(ceil_div(count, 32)) * 32, text[None]))
 
 
-def _hunyuan(made: Maker) -> Inputs:
-    size = made.size
-    text = made.noise(1, size.text, made.config["text_embed_dim"])
-    guided = made.config["guidance_embeds"]
-    arguments = {
+def _hunyuan(made: Maker) -> Arguments:
+    text, guided = made.size.text, made.config["guidance_embeds"]
+    return {
         "hidden_states": made.latents(made.config["in_channels"]),
         "timestep": made.full(_TIMESTEP, 1),
-        "encoder_hidden_states": text,
-        "encoder_attention_mask": made.mask(size.text, size.text // 2),
+        "encoder_attention_mask": made.mask(text, text // 2),
         "pooled_projections": made.noise(1, made.config["pooled_projection_dim"]),
         "guidance": made.full(6.0 * 1000, 1) if guided else None,
     }
-    count = size.frames * (size.lines // 2) * (size.columns // 2)
-    return Inputs(arguments, _tokens("video", count, text))
 
 
-def _hunyuan15(made: Maker) -> Inputs:
-    size, config = made.size, made.config
-    glyphs = made.noise(1, 256, config["text_embed_2_dim"])
-    image = made.full(0, 1, 729, config["image_embed_dim"])  # text to video: no picture
-    words = size.text - 256 - 729
-    arguments = {
+def _hunyuan15(made: Maker) -> Arguments:
+    config, words = made.config, made.size.text - 256 - 729
+    return {
         "hidden_states": made.latents(config["in_channels"]),
-        "image_embeds": image,
+        "image_embeds": made.full(0, 1, 729, config["image_embed_dim"]),  # there is no picture
         "timestep": made.full(_TIMESTEP, 1),
         "encoder_hidden_states": made.noise(1, words, config["text_embed_dim"]),
         "encoder_attention_mask": made.mask(words, words // 2),
-        "encoder_hidden_states_2": glyphs,
+        "encoder_hidden_states_2": made.noise(1, 256, config["text_embed_2_dim"]),
         "encoder_attention_mask_2": made.mask(256, 0),  # nothing to write in the picture
     }
-    count = size.frames * size.lines * size.columns
-    return Inputs(arguments, {"text": words + glyphs.shape[1] + image.shape[1], "video": count})
 
 
-def _cosmos3(made: Maker) -> Inputs:
+def _cosmos3(made: Maker) -> Arguments:
     """Pack text and video into one sequence, without sound and actions."""
     import torch  # noqa: PLC0415  # an optional package
 
-    size, text = made.size, made.size.text
+    size, text, count = made.size, made.size.text, _whole_patches(made)
     rows, columns = int(ceil_div(size.lines, 2)), int(ceil_div(size.columns, 2))
-    count = size.frames * rows * columns
     words = made.count(0, text, kind="float32")[None].expand(3, -1)
     places = made.grid(size.frames, rows, columns, kind="float32").T.contiguous()
     places[0] += text + _MODALITY_MARGIN
     there = made.count(text, text + count)
-    arguments = {
+    return {
         "input_ids": made.count(0, text) % made.config["vocab_size"],
         "text_indexes": made.count(0, text),
         "position_ids": torch.cat([words, places], dim=1),
@@ -432,103 +388,106 @@ def _cosmos3(made: Maker) -> Inputs:
         "vision_timesteps": made.full(_TIMESTEP, count, kind="float32"),
         "vision_noisy_frame_indexes": [made.count(0, size.frames)],
     }
-    return Inputs(arguments, {"text": text, "video": count})
 
 
-def _cosmos(made: Maker) -> Inputs:
+def _whole_patches(made: Maker) -> int:
+    """Count patches of 2 x 2 places, those that are cut off at an edge too."""
+    return made.size.frames * int(ceil_div(made.size.lines, 2) * ceil_div(made.size.columns, 2))
+
+
+def _cosmos(made: Maker) -> Arguments:
     """Predict2 from a video's first frames (17 channels) or a prompt alone, and Predict2.5."""
     size, config = made.size, made.config
     conditioned = config["in_channels"] == 17
     projected = config.get("use_crossattn_projection", False)
     width = config["crossattn_proj_in_channels"] if projected else config["text_embed_dim"]
-    text = made.noise(1, size.text, width)
     by_frame = conditioned and not projected
     shape = (1, 1, size.frames, 1, 1) if by_frame else (1,)
     condition = made.full(0, 1, 1, size.frames, size.lines, size.columns)
-    arguments = {
+    return {
         "hidden_states": made.latents(16),
         "timestep": made.full(0.5, *shape),
-        "encoder_hidden_states": text,
+        "encoder_hidden_states": made.noise(1, size.text, width),
         "fps": 16 if by_frame else None,
         "condition_mask": condition if conditioned else None,
         "padding_mask": made.full(0, 1, 1, size.height, size.width),
     }
-    count = size.frames * (size.lines // 2) * (size.columns // 2)
-    return Inputs(arguments, _tokens("video", count, text))
 
 
-def _pixart(made: Maker) -> Inputs:
-    text = made.noise(1, made.size.text, made.config["caption_channels"])
-    arguments = {
+def _pixart(made: Maker) -> Arguments:
+    return {
         "hidden_states": made.picture(made.config["in_channels"]),
-        "encoder_hidden_states": text,
         "encoder_attention_mask": made.mask(made.size.text, made.size.text // 2),
         "timestep": made.full(_TIMESTEP, 1, kind="int64"),
         "added_cond_kwargs": {"resolution": None, "aspect_ratio": None},
     }
-    count = (made.size.lines // 2) * (made.size.columns // 2)
-    return Inputs(arguments, _tokens("image", count, text))
 
 
-def _lumina2(made: Maker) -> Inputs:
-    text = made.noise(1, made.size.text, made.config["cap_feat_dim"])
-    arguments = {
+def _lumina2(made: Maker) -> Arguments:
+    return {
         "hidden_states": made.picture(made.config["in_channels"]),
         "timestep": made.full(_TIMESTEP / 1000, 1, kind="float32"),
-        "encoder_hidden_states": text,
         "encoder_attention_mask": made.mask(made.size.text, made.size.text),  # cuts the rest
     }
-    count = (made.size.lines // 2) * (made.size.columns // 2)
-    return Inputs(arguments, _tokens("image", count, text))
 
 
-def _hidream(made: Maker) -> Inputs:
-    config = made.config
-    words = made.size.text // 3  # T5's, Llama's last, and Llama's of the layer
-    features = config["caption_channels"]
-    layers = max(config["llama_layers"]) + 1
-    arguments = {
+def _hidream(made: Maker) -> Arguments:
+    config, words = made.config, made.size.text // 3  # T5's, Llama's last, Llama's of the layer
+    features, layers = config["caption_channels"], max(config["llama_layers"]) + 1
+    return {
         "hidden_states": made.picture(config["in_channels"]),
         "timesteps": made.full(_TIMESTEP, 1, kind="float32"),
         "encoder_hidden_states_t5": made.noise(1, words, features[0]),
         "encoder_hidden_states_llama3": made.noise(layers, 1, words, features[1]),
         "pooled_embeds": made.noise(1, config["text_emb_dim"]),
     }
-    count = (made.size.lines // 2) * (made.size.columns // 2)
-    return Inputs(arguments, {"text": words * 3, "image": count})
 
 
-def _sana(made: Maker) -> Inputs:
-    text = made.noise(1, made.size.text, made.config["caption_channels"])
-    arguments = {
+def _sana(made: Maker) -> Arguments:
+    return {
         "hidden_states": made.picture(made.config["in_channels"]),
-        "encoder_hidden_states": text,
         "encoder_attention_mask": made.mask(made.size.text, made.size.text // 2),
         "timestep": made.full(_TIMESTEP, 1, kind="float32"),
     }
-    return Inputs(arguments, _tokens("image", made.size.lines * made.size.columns, text))
 
 
-_FAMILIES: Final = cast(
-    "dict[str, Callable[[Maker], Inputs]]",
-    {
-        "CogVideoXTransformer3DModel": _cogvideox,
-        "Cosmos3OmniTransformer": _cosmos3,
-        "CosmosTransformer3DModel": _cosmos,
-        "Flux2Transformer2DModel": _flux2,
-        "FluxTransformer2DModel": _flux,
-        "HiDreamImageTransformer2DModel": _hidream,
-        "HunyuanVideo15Transformer3DModel": _hunyuan15,
-        "HunyuanVideoTransformer3DModel": _hunyuan,
-        "LTX2VideoTransformer3DModel": _ltx2,
-        "LTXVideoTransformer3DModel": _ltx,
-        "Lumina2Transformer2DModel": _lumina2,
-        "MochiTransformer3DModel": _mochi,
-        "PixArtTransformer2DModel": _pixart,
-        "QwenImageTransformer2DModel": _qwen_image,
-        "SD3Transformer2DModel": _sd3,
-        "SanaTransformer2DModel": _sana,
-        "WanTransformer3DModel": _wan,
-        "ZImageTransformer2DModel": _z_image,
-    },
-)
+class Family(NamedTuple):
+    """A class of transformers: what makes its arguments but the prompt, and its latents' tokens.
+
+    text : field of its configuration that says how wide a prompt's features are; empty where
+    `make` gives the prompt too.
+    """
+
+    make: Callable[[Maker], Arguments]
+    text: str = ""
+    count: Callable[[Maker], int] = lambda made: made.patches
+
+
+def _places(made: Maker) -> int:
+    return made.places
+
+
+def _padded(made: Maker) -> int:
+    return int(ceil_div(made.patches, 32)) * 32
+
+
+_FAMILIES: Final = {
+    "CogVideoXTransformer3DModel": Family(_cogvideox, "text_embed_dim"),
+    "Cosmos3OmniTransformer": Family(_cosmos3, count=_whole_patches),
+    "CosmosTransformer3DModel": Family(_cosmos),
+    "Flux2Transformer2DModel": Family(_flux2, "joint_attention_dim"),
+    "FluxTransformer2DModel": Family(_flux, "joint_attention_dim"),
+    "HiDreamImageTransformer2DModel": Family(_hidream),
+    "HunyuanVideo15Transformer3DModel": Family(_hunyuan15, count=_places),
+    "HunyuanVideoTransformer3DModel": Family(_hunyuan, "text_embed_dim"),
+    "LTX2VideoTransformer3DModel": Family(_ltx2, "caption_channels", _places),
+    "LTXVideoTransformer3DModel": Family(_ltx, "caption_channels", _places),
+    "Lumina2Transformer2DModel": Family(_lumina2, "cap_feat_dim"),
+    "MochiTransformer3DModel": Family(_mochi, "text_embed_dim"),
+    "PixArtTransformer2DModel": Family(_pixart, "caption_channels"),
+    "QwenImageTransformer2DModel": Family(_qwen_image, "joint_attention_dim"),
+    "SD3Transformer2DModel": Family(_sd3, "joint_attention_dim"),
+    "SanaTransformer2DModel": Family(_sana, "caption_channels", _places),
+    "WanTransformer3DModel": Family(_wan, "text_dim"),
+    "ZImageTransformer2DModel": Family(_z_image, count=_padded),
+}

@@ -7,19 +7,19 @@ is judged by those that a first fit did not see.
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from costmodels.collectives.dispatch import WAYS, Exchange, exchanged
-from costmodels.kernels.parameters import DispatchParameters, Provenance
+from costmodels.kernels.parameters import DispatchParameters
 from costmodels.kernels.tables import shipped
 from topology.base import Seconds, parse
 from validate.accuracy.dispatch import DispatchFigure, read_figures
 from validate.fit.engine_kernels import quality
-from validate.fit.engine_tables import ENGINES, MICRO, SYSTEMS
-from validate.fit.least_squares import Judged, Problem, Values, Vector, judge
+from validate.fit.engine_tables import ENGINES, HOLD, MICRO, NOWHERE, SYSTEMS
+from validate.fit.least_squares import Judged, Values, Vector
+from validate.fit.records import Free, Ratio, fit_record, with_provenance
 from validate.fit.text import record_to_toml
 
 NAMES: Final = {
@@ -39,7 +39,6 @@ GENERATIONS: Final = {
     "gb200": ("blackwell", ("10.0", "10.3")),
 }
 """Generation and compute capabilities, by hardware."""
-HOLD: Final = 0.03
 SOURCE: Final = "{}, fitted by validate/fit/dispatch.py"
 TABLES: Final = "aiconfigurator-core {} tables (Apache-2.0)"
 BANDWIDTH: Final = parse("1 GB/s", "B/s")
@@ -59,7 +58,6 @@ FIRST: Final[Mapping[str, Values]] = {
     },
 }  # fmt: skip
 """Where parameters start, by way."""
-_NOWHERE: Final = Provenance(kind="derived", source="not yet", hardware=(), compute_capabilities=())
 
 Key = tuple[str, str, str, str]
 """Way, phase, engine and hardware."""
@@ -97,37 +95,35 @@ def fit(figures: Sequence[DispatchFigure]) -> tuple[DispatchParameters, Judged]:
     bare = shipped(DispatchParameters).get(_name((way, phase, "", hardware)))
     if figures[0].engine and bare is not None:
         first = {name: getattr(bare, name) or value for name, value in first.items()}
-    usual = _usual(figures)
+    start = DispatchParameters(provenance=NOWHERE, multiprocessors=_usual(figures), **first)  # type: ignore[arg-type]  # names
 
-    def build(values: Values) -> DispatchParameters:
-        return DispatchParameters(provenance=_NOWHERE, multiprocessors=usual, **values)  # type: ignore[arg-type]  # names
+    def ratio_of(subset: Sequence[DispatchFigure]) -> Ratio:
+        parts = list(_parts(subset))
 
-    def problem(rows: Sequence[DispatchFigure]) -> Problem:
-        parts = list(_parts(rows))
-
-        def ratio(values: Values) -> Vector:
-            kernel, result = build(values), np.empty(len(rows))
+        def ratio(kernel: DispatchParameters) -> Vector:
+            result = np.empty(len(subset))
             for exchange, places, tokens, sizes, measured in parts:
                 result[places] = exchanged(exchange, kernel, tokens, sizes) / measured
             return result
 
-        limits = {"sharpness": (0.3, 4.0)}
-        shares = frozenset({"efficiency"})
-        return Problem(first=first, ratio=ratio, shares=shares, limits=limits, hold=HOLD)
+        return ratio
 
-    judged = judge(figures, problem, _apart(figures))
-    generation = GENERATIONS[hardware]
-    provenance = replace(
-        _NOWHERE,
+    free = Free(
+        names=tuple(first),
+        shares=frozenset({"efficiency"}),
+        limits={"sharpness": (0.3, 4.0)},
+        hold=HOLD,
+    )
+    record, judged = fit_record(figures, start, free, ratio_of, _apart(figures))
+    known = with_provenance(
+        record,
+        judged,
+        _sizes(figures),
         source=SOURCE.format(figures[0].source),
         hardware=(hardware,),
-        compute_capabilities=generation[1],
-        rows=judged.fit.rows,
-        median_error=judged.median_error,
-        p90_error=judged.p90_error,
-        ranges=tuple(_ranges(figures)),
+        compute_capabilities=GENERATIONS[hardware][1],
     )
-    return replace(build(judged.values), provenance=provenance), judged
+    return known, judged
 
 
 def _usual(figures: Sequence[DispatchFigure]) -> float:
@@ -167,15 +163,12 @@ def _parts(
         yield (exchange, found, *np.array(columns).T)
 
 
-def _ranges(figures: Sequence[DispatchFigure]) -> Iterator[tuple[str, float, float]]:
-    columns: dict[str, list[float]] = {
-        "tokens": [figure.tokens for figure in figures],
-        "bytes": [figure.token_bytes for figure in figures],
-        "experts": [figure.experts for figure in figures],
-        "ranks": [figure.gpus for figure in figures],
+def _sizes(figures: Sequence[DispatchFigure]) -> dict[str, Vector]:
+    names = {"tokens": "tokens", "bytes": "token_bytes", "experts": "experts", "ranks": "gpus"}
+    return {
+        name: np.array([getattr(figure, field) for figure in figures], float)
+        for name, field in names.items()
     }
-    for name, column in columns.items():
-        yield name, float(min(column)), float(max(column))
 
 
 def reads(text: str) -> bool:

@@ -5,8 +5,7 @@ format and engine, and once more to all engines together, which stands where non
 is judged by the third of the rows that a first fit did not see.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,10 +16,8 @@ from costmodels.kernels.parameters import (
     ContextParameters,
     DecodeParameters,
     EngineParameters,
-    ExpertsParameters,
-    LatentContextParameters,
-    LatentDecodeParameters,
     QuantisedParameters,
+    Record,
 )
 from costmodels.kernels.tables import attention_record, matmul_record, record
 from costmodels.profile import Fit
@@ -36,29 +33,31 @@ from validate.fit.engine_latent import (
     latents,
 )
 from validate.fit.engine_layers import experts, fit_experts
-from validate.fit.engine_state import StateParameters, fit_state, states
+from validate.fit.engine_state import fit_state, states
 from validate.fit.engine_tables import (
+    CACHES,
     ENGINES,
+    HOLD,
     MICRO,
     NOWHERE,
     SYSTEMS,
     EngineFigure,
-    Groups,
+    Grouped,
     Rows,
-    column,
+    columns,
     figure_of,
-    ranges_of,
     read_rows,
     seconds_of,
+    sizes_of,
 )
 from validate.fit.kernels import fit_attention
-from validate.fit.least_squares import Judged, Problem, Values, Vector, judge
+from validate.fit.least_squares import Judged, Vector
+from validate.fit.records import Free, Ratio, fields_but, fit_record, with_provenance
 from validate.fit.text import record_to_toml
 
 FORMATS: Final = {
     "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4_wo": "int4", "sq": "int8",
 }  # fmt: skip
-CACHES: Final = {"bfloat16": "bf16", "fp8": "fp8"}
 HOST_BOUND: Final = {("vllm", "fp8_block")}
 """Rows that took 60 us and more at any size, as no graph of kernels does: they time the host."""
 UNTUNED: Final = {("trtllm", "nvfp4")}
@@ -69,70 +68,45 @@ SHARED: Final = {"trtllm": 32.0}
 USUAL: Final = 64.0
 LARGEST: Final = 256
 """Head size beyond which an engine's kernels for prompts are others."""
-HOLD: Final = 0.03
 SOURCE: Final = (
     "aiconfigurator-core {} tables (Apache-2.0), fitted by validate/fit/engine_kernels.py"
 )
 
-EngineRecord = (
-    QuantisedParameters
-    | DecodeParameters
-    | ContextParameters
-    | ExpertsParameters
-    | LatentContextParameters
-    | LatentDecodeParameters
-    | StateParameters
-)
 
-
-def products(rows: Iterable[Mapping[str, str]]) -> Groups:
-    """Group products of quantised numbers by system and format."""
-    groups: dict[tuple[str, str], list[EngineFigure]] = {}
+def products(rows: Rows) -> Grouped:
+    """Read products of quantised numbers, each with its system and format."""
     for row in rows:
         form = FORMATS.get(row["gemm_dtype"])
         if form and (row["engine"], row["gemm_dtype"]) not in HOST_BOUND | UNTUNED:
-            figure = figure_of(row, {name: float(row[name]) for name in ("m", "n", "k")})
-            groups.setdefault((row["system"], form), []).append(figure)
-    return groups
+            yield (row["system"], form), figure_of(row, sizes_of(row, m="m", n="n", k="k"))
 
 
-def decodes(rows: Iterable[Mapping[str, str]]) -> Groups:
-    """Group decode attention by system and format of the cache; what the cache explains, not."""
-    groups: dict[tuple[str, str], list[EngineFigure]] = {}
+def decodes(rows: Rows) -> Grouped:
+    """Read decode attention with its system and cache's format; what the cache explains, not."""
     for row in rows:
         keys, window = int(row["isl"]) + int(row["step"]), int(row["window_size"] or 0)
         sizes = {
-            "heads": float(row["num_heads"]),
-            "kv_heads": float(row["num_key_value_heads"]),
+            **sizes_of(row, heads="num_heads", kv_heads="num_key_value_heads"),
             "queries": 1.0,
             "keys": float(min(keys, window) if window else keys),
-            "head_dim": float(row["head_dim"]),
-            "batch": float(row["batch_size"]),
+            **sizes_of(row, head_dim="head_dim", batch="batch_size"),
         }
         form, figure = CACHES[row["kv_cache_dtype"]], figure_of(row, sizes)
         if _from_memory(figure, all_devices()[SYSTEMS[row["system"]][0]], form):
-            groups.setdefault((row["system"], form), []).append(figure)
-    return groups
+            yield (row["system"], form), figure
 
 
-def contexts(rows: Iterable[Mapping[str, str]]) -> Groups:
-    """Group attention over whole prompts by system and format; a cache of the same format."""
-    groups: dict[tuple[str, str], list[EngineFigure]] = {}
+def contexts(rows: Rows) -> Grouped:
+    """Read attention over whole prompts with its system and format; a cache of the same format."""
     for row in rows:
-        form = CACHES[row["attn_dtype"]]
         if row["attn_dtype"] != row["kv_cache_dtype"] or int(row["head_dim"]) > LARGEST:
             continue
         sizes = {
-            "heads": float(row["num_heads"]),
-            "kv_heads": float(row["num_key_value_heads"]),
-            "queries": float(row["isl"]),
-            "keys": float(row["isl"]),
-            "head_dim": float(row["head_dim"]),
-            "batch": float(row["batch_size"]),
+            **sizes_of(row, heads="num_heads", kv_heads="num_key_value_heads", queries="isl"),
+            **sizes_of(row, keys="isl", head_dim="head_dim", batch="batch_size"),
             "window": float(row["window_size"] or 0),
         }
-        groups.setdefault((row["system"], form), []).append(figure_of(row, sizes))
-    return groups
+        yield (row["system"], CACHES[row["attn_dtype"]]), figure_of(row, sizes)
 
 
 def _from_memory(figure: EngineFigure, device: Device, form: str) -> bool:
@@ -147,32 +121,30 @@ def fit_quantised(
 ) -> tuple[QuantisedParameters, Judged]:
     """Fit one engine's products of one format, or those of several, on one device."""
     base = matmul_record(device, None)
-    first = {
-        "gain": 1.0,
-        "memory": 1.0,
-        "tile_overhead": base.tile_overhead,
-        "split_overhead": base.split_overhead,
-        "fixed": 4 * MICRO,
-        "passes": 2.0,
-        "wait": MICRO / 100,
-    }
+    start = QuantisedParameters(
+        provenance=NOWHERE,
+        gain=1.0,
+        memory=1.0,
+        tile_overhead=base.tile_overhead,
+        split_overhead=base.split_overhead,
+        fixed=Seconds(4 * MICRO),
+        passes=2.0,
+        wait=Seconds(MICRO / 100),
+    )
 
-    def build(values: Values) -> QuantisedParameters:
-        return QuantisedParameters(provenance=NOWHERE, **values)  # type: ignore[arg-type]  # names
+    def ratio_of(subset: Sequence[EngineFigure]) -> Ratio:
+        sizes, measured = columns(subset, "m", "n", "k"), seconds_of(subset)
 
-    def problem(subset: Sequence[EngineFigure]) -> Problem:
-        sizes = [column(subset, name) for name in ("m", "n", "k")]
-        measured = seconds_of(subset)
-
-        def ratio(values: Values) -> Vector:
-            machine = matmul.prepare_with(base, device, form, build(values))
+        def ratio(record: QuantisedParameters) -> Vector:
+            machine = matmul.prepare_with(base, device, form, record)
             return np.asarray(matmul.product_time(machine, *sizes) / measured)
 
-        limits = {"gain": (0.3, 1.2), "memory": (0.3, 1.0 / base.memory_efficiency)}
-        return Problem(first=first, ratio=ratio, hold=HOLD, limits=limits)
+        return ratio
 
-    judged = judge(figures, problem)
-    return build(judged.values), judged
+    limits = {"gain": (0.3, 1.2), "memory": (0.3, 1.0 / base.memory_efficiency)}
+    return fit_record(
+        figures, start, Free(names=fields_but(start), limits=limits, hold=HOLD), ratio_of
+    )
 
 
 def fit_decode(
@@ -181,42 +153,25 @@ def fit_decode(
     """Fit one engine's decode attention over one format of cache, or that of several."""
     engines = {figure.engine for figure in figures}
     shared = SHARED.get(engines.pop(), USUAL) if len(engines) == 1 else USUAL
-    if len(engines) > 1 or shared == USUAL:
+    if shared == USUAL:
         figures = [figure for figure in figures if _group(figure) <= min(SHARED.values())]
-    first = {
-        "floor": 8 * MICRO,
-        "item": MICRO,
-        "load_bandwidth": parse("60 GB/s", "B/s"),
-        "merge": 2 * MICRO,
-        "memory_efficiency": 0.85,
-        "passes": 3.0,
-    }
+    start = DecodeParameters(
+        provenance=NOWHERE,
+        floor=Seconds(8 * MICRO),
+        item=Seconds(MICRO),
+        load_bandwidth=BytesPerSecond(parse("60 GB/s", "B/s")),
+        merge=Seconds(2 * MICRO),
+        memory_efficiency=0.85,
+        passes=3.0,
+        shared=shared,
+    )
 
-    def build(values: Values) -> DecodeParameters:
-        known = {name: values[name] for name in ("passes", "memory_efficiency")}
-        return DecodeParameters(
-            provenance=NOWHERE,
-            floor=Seconds(values["floor"]),
-            item=Seconds(values["item"]),
-            merge=Seconds(values["merge"]),
-            load_bandwidth=BytesPerSecond(values["load_bandwidth"]),
-            shared=shared,
-            **known,
-        )
-
-    def problem(subset: Sequence[EngineFigure]) -> Problem:
+    def ratio_of(subset: Sequence[EngineFigure]) -> Ratio:
         names = ("heads", "kv_heads", "queries", "keys", "head_dim", "batch")
-        sizes = Shape(*(column(subset, name) for name in names))
-        measured = seconds_of(subset)
+        sizes, measured = Shape(*columns(subset, *names)), seconds_of(subset)
+        return lambda record: decode.decode_time(record, device, sizes, form) / measured
 
-        def ratio(values: Values) -> Vector:
-            time = decode.decode_time(build(values), device, sizes, form)
-            return np.asarray(time / measured)
-
-        return Problem(first=first, ratio=ratio, hold=HOLD, shares=frozenset({"memory_efficiency"}))
-
-    judged = judge(figures, problem)
-    return build(judged.values), judged
+    return fit_record(figures, start, Free(names=fields_but(start, "shared"), hold=HOLD), ratio_of)
 
 
 def _call(figure: EngineFigure, device: Device, form: str) -> KernelFigure:
@@ -264,29 +219,29 @@ def _group(figure: EngineFigure) -> float:
 class TableFit:
     """How one kind of table is fitted.
 
-    kind : its name. group : puts its rows into groups. usual : engine whose rows stand for those
+    kind : its name. read : makes figures of its rows. usual : engine whose rows stand for those
     that have none of their own, ``all`` for those of all together, or none.
     """
 
     kind: str
-    group: Callable[[Rows], Groups]
-    fit: Callable[[Sequence[EngineFigure], Device, str], tuple[EngineRecord, Judged]]
+    read: Callable[[Rows], Grouped]
+    fit: Callable[[Sequence[EngineFigure], Device, str], tuple[Record, Judged]]
     usual: str = "all"
 
 
-GEMM: Final = TableFit(kind="gemm", group=products, fit=fit_quantised)
-CONTEXT: Final = TableFit(kind="context_attention", group=contexts, fit=fit_context, usual="")
-DECODE: Final = TableFit(kind="generation_attention", group=decodes, fit=fit_decode)
-MOE: Final = TableFit(kind="moe", group=experts, fit=fit_experts)
-HEADS: Final = TableFit(kind="mla_bmm", group=head_products, fit=fit_head_products)
+GEMM: Final = TableFit(kind="gemm", read=products, fit=fit_quantised)
+CONTEXT: Final = TableFit(kind="context_attention", read=contexts, fit=fit_context, usual="")
+DECODE: Final = TableFit(kind="generation_attention", read=decodes, fit=fit_decode)
+MOE: Final = TableFit(kind="moe", read=experts, fit=fit_experts)
+HEADS: Final = TableFit(kind="mla_bmm", read=head_products, fit=fit_head_products)
 LATENT_CONTEXT: Final = TableFit(
-    kind="mla_context", group=latents, fit=fit_latent_context, usual="trtllm"
+    kind="mla_context", read=latents, fit=fit_latent_context, usual="trtllm"
 )
 LATENT_DECODE: Final = TableFit(
-    kind="mla_generation", group=latents, fit=fit_latent_decode, usual="trtllm"
+    kind="mla_generation", read=latents, fit=fit_latent_decode, usual="trtllm"
 )
-GDN: Final = TableFit(kind="gdn", group=states, fit=fit_state)
-MAMBA: Final = TableFit(kind="mamba2", group=states, fit=fit_state)
+GDN: Final = TableFit(kind="gdn", read=states, fit=fit_state)
+MAMBA: Final = TableFit(kind="mamba2", read=states, fit=fit_state)
 TABLES: Final = {
     "gemm_dtype": (GEMM, GEMM),
     "moe_dtype": (MOE, MOE),
@@ -322,24 +277,25 @@ def fitted(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _records(rows: Rows, table: TableFit) -> Iterator[tuple[str, str]]:
-    groups = table.group(rows)
+    groups: dict[tuple[str, str], list[EngineFigure]] = {}
+    for key, figure in table.read(rows):
+        groups.setdefault(key, []).append(figure)
     for (system, form), figures in sorted(groups.items(), key=lambda item: (item[0][1], item[0])):
         for engine, chosen in _by_engine(figures, table.usual):
             name, generation, capabilities = SYSTEMS[system]
-            record, judged = table.fit(chosen, all_devices()[name], form)
-            provenance = replace(
-                NOWHERE,
+            fitted, judged = table.fit(chosen, all_devices()[name], form)
+            sizes = chosen[0].sizes
+            known = with_provenance(
+                fitted,
+                judged,
+                dict(zip(sizes, columns(chosen, *sizes), strict=True)),
+                kind=NOWHERE.kind,
                 source=SOURCE.format(table.kind),
                 hardware=(name,),
                 compute_capabilities=capabilities,
-                rows=judged.fit.rows,
-                median_error=judged.median_error,
-                p90_error=judged.p90_error,
-                ranges=tuple(ranges_of(chosen)),
             )
             title = f"{form}.{ENGINES[engine]}-{generation}" if engine else f"{form}-{generation}"
-            text = record_to_toml(f'"{title}"', replace(record, provenance=provenance))
-            yield text, f"{title}: {quality(judged.fit)}"
+            yield record_to_toml(f'"{title}"', known), f"{title}: {quality(judged.fit)}"
 
 
 def _by_engine(

@@ -3,7 +3,7 @@
 Where rows are kept back, all of what one rank holds of one model are.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -14,18 +14,22 @@ from costmodels.kernels.expert_loads import ExpertLoad, load
 from costmodels.kernels.parameters import ExpertsParameters
 from costmodels.kernels.tables import matmul_record
 from topology.base import Seconds
-from topology.base.values import dataclass
 from topology.catalogue import Device
 from validate.fit.engine_tables import (
+    HOLD,
     MICRO,
     NOWHERE,
     EngineFigure,
-    Groups,
-    column,
+    Grouped,
+    Row,
+    Rows,
+    columns,
     figure_of,
     seconds_of,
+    sizes_of,
 )
-from validate.fit.least_squares import Judged, Problem, Values, Vector, judge
+from validate.fit.least_squares import Judged, Vector
+from validate.fit.records import Free, Ratio, fields_but, fit_record
 
 EXPERTS: Final = {
     "bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
@@ -43,106 +47,78 @@ MULTIPLIED_ALL: Final = {("sglang", "0.5.10")}
 does: with those experts elsewhere they say nothing."""
 OTHERS: Final = {("vllm", "w4a16_mxfp4", "896")}
 """Engine, format and experts of a model that goes to another kernel than the others there do."""
-HOLD: Final = 0.03
 PASSES: Final = (0.01, 30.0)
 
 
-def experts(rows: Iterable[Mapping[str, str]]) -> Groups:
-    """Group layers of experts by system and format."""
-    groups: dict[tuple[str, str], list[EngineFigure]] = {}
+def experts(rows: Rows) -> Grouped:
+    """Read layers of experts, each with its system and format."""
     for row in rows:
         elsewhere = row["moe_ep_size"] != "1"
         if elsewhere and (row["engine"], row["version"]) in MULTIPLIED_ALL:
             continue
         if (row["engine"], row["moe_dtype"], row["num_experts"]) in OTHERS:
             continue
-        names = ("hidden_size", "inter_size", "num_experts", "topk")
-        hidden, inter, experts, top_k = (int(row[name]) for name in names)
+        shape = [row[name] for name in ("hidden_size", "inter_size", "num_experts", "topk")]
         sizes = {
-            "tokens": float(row["num_tokens"]),
-            "hidden": float(hidden),
-            "intermediate": inter / float(row["moe_tp_size"]),
-            "experts": float(experts),
-            "top_k": float(top_k),
-            "ep": float(row["moe_ep_size"]),
-            "gated": float(_gated(row, (hidden, inter, experts, top_k))),
+            **sizes_of(row, tokens="num_tokens", hidden="hidden_size"),
+            "intermediate": float(row["inter_size"]) / float(row["moe_tp_size"]),
+            **sizes_of(row, experts="num_experts", top_k="topk", ep="moe_ep_size"),
+            "gated": float(_gated(row, tuple(map(int, shape)))),
         }
-        shares = (row["moe_tp_size"], row["moe_ep_size"])
-        shape = f"experts {hidden} {inter} {experts} {top_k} {' '.join(shares)}"
-        one = figure_of(row, sizes, trait=row["distribution"], source=shape)
-        groups.setdefault((row["system"], EXPERTS[row["moe_dtype"]]), []).append(one)
-    return groups
+        source = " ".join(["experts", *shape, row["moe_tp_size"], row["moe_ep_size"]])
+        figure = figure_of(row, sizes, trait=row["distribution"], source=source)
+        yield (row["system"], EXPERTS[row["moe_dtype"]]), figure
 
 
-def _gated(row: Mapping[str, str], shape: tuple[int, int, int, int]) -> bool:
+def _gated(row: Row, shape: tuple[int, ...]) -> bool:
     return shape not in UNGATED or (row["engine"], row["version"]) in GATED_ALL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layers:
-    """Layers of a table, side by side."""
-
-    loads: ExpertLoad
-    sizes: Mapping[str, Vector]
-
-    def time(self, made: layer.ExpertKernels) -> Vector:
-        size, loads = self.sizes, self.loads
-        columns = (1.0 + size["gated"]) * size["intermediate"]
-        up = layer.product_time(made, loads, columns, size["hidden"])
-        down = layer.product_time(made, loads, size["hidden"], size["intermediate"])
-        rows, sides = size["tokens"] * size["top_k"], (size["hidden"], size["intermediate"])
-        around = layer.around_time(made, loads.rows, rows, sides, spread=size["ep"] > 1)
-        return np.asarray(up + down + around)
-
-
-def _layers(figures: Sequence[EngineFigure]) -> _Layers:
-    loads = [_load(figure) for figure in figures]
-    return _Layers(
-        loads=ExpertLoad(
-            touched=np.array([one.touched for one in loads]),
-            rows=np.array([one.rows for one in loads]),
-            tiles=np.array([one.tiles for one in loads]),
-        ),
-        sizes={name: column(figures, name) for name in figures[0].sizes},
-    )
-
-
-def _load(figure: EngineFigure) -> ExpertLoad:
-    size = figure.sizes
-    routing = routing_of(figure.trait, int(size["experts"]), int(size["top_k"]))
-    return load(np.array(size["tokens"]), routing, int(size["ep"]))
+def _loads(figures: Sequence[EngineFigure]) -> Iterator[ExpertLoad]:
+    for figure in figures:
+        size = figure.sizes
+        routing = routing_of(figure.trait, int(size["experts"]), int(size["top_k"]))
+        yield load(np.array(size["tokens"]), routing, int(size["ep"]))
 
 
 def fit_experts(
     figures: Sequence[EngineFigure], device: Device, form: str
 ) -> tuple[ExpertsParameters, Judged]:
     """Fit one engine's layers of experts of one format, or those of several, on one device."""
-    base = matmul_record(device, None)
-    first = {
-        "gain": 0.8,
-        "memory": 0.9,
-        "tile_overhead": 2 * MICRO,
-        "fixed": 15 * MICRO,
-        "spread": 5 * MICRO,
-        "local_passes": 1.0,
-        "passes": 1.0,
-        "inner_passes": 1.0,
-    }
-    limits = {"gain": (0.05, 1.5), "memory": (0.2, 1.0 / base.memory_efficiency)}
+    start = ExpertsParameters(
+        provenance=NOWHERE,
+        gain=0.8,
+        memory=0.9,
+        tile_overhead=Seconds(2 * MICRO),
+        fixed=Seconds(15 * MICRO),
+        spread=Seconds(5 * MICRO),
+        local_passes=1.0,
+        passes=1.0,
+        inner_passes=1.0,
+    )
+    most = 1.0 / matmul_record(device, None).memory_efficiency
+    limits = {"gain": (0.05, 1.5), "memory": (0.2, most)}
     limits |= dict.fromkeys(("local_passes", "passes", "inner_passes"), PASSES)
 
-    def build(values: Values) -> ExpertsParameters:
-        times = {name: Seconds(values[name]) for name in ("tile_overhead", "fixed", "spread")}
-        shares = {name: value for name, value in values.items() if name not in times}
-        return ExpertsParameters(provenance=NOWHERE, **times, **shares)  # type: ignore[arg-type]  # names of shares
+    def ratio_of(subset: Sequence[EngineFigure]) -> Ratio:
+        each, measured = list(_loads(subset)), seconds_of(subset)
+        loads = ExpertLoad(
+            touched=np.array([one.touched for one in each]),
+            rows=np.array([one.rows for one in each]),
+            tiles=np.array([one.tiles for one in each]),
+        )
+        names = ("tokens", "top_k", "hidden", "intermediate", "gated", "ep")
+        tokens, top_k, hidden, inner, gated, ep = columns(subset, *names)
 
-    def problem(subset: Sequence[EngineFigure]) -> Problem:
-        layers, measured = _layers(subset), seconds_of(subset)
+        def ratio(record: ExpertsParameters) -> Vector:
+            made = layer.prepare_with(record, device, form)
+            up = layer.product_time(made, loads, (1.0 + gated) * inner, hidden)
+            down = layer.product_time(made, loads, hidden, inner)
+            sides = (hidden, inner)
+            around = layer.around_time(made, loads.rows, tokens * top_k, sides, spread=ep > 1)
+            return np.asarray((up + down + around) / measured)
 
-        def ratio(values: Values) -> Vector:
-            return layers.time(layer.prepare_with(build(values), device, form)) / measured
+        return ratio
 
-        return Problem(first=first, ratio=ratio, hold=HOLD, limits=limits)
-
-    judged = judge(figures, problem)
-    return build(judged.values), judged
+    free = Free(names=fields_but(start), limits=limits, hold=HOLD)
+    return fit_record(figures, start, free, ratio_of)

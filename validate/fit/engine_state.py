@@ -6,7 +6,8 @@ could not have delivered found their state in the second-level cache, as a model
 not leave it, and shape nothing.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -20,19 +21,22 @@ from costmodels.kernels.parameters import (
 from topology.base import Seconds
 from topology.catalogue import Device, all_devices
 from validate.fit.engine_tables import (
+    HOLD,
     MICRO,
     NOWHERE,
     SYSTEMS,
     EngineFigure,
-    Groups,
-    column,
+    Grouped,
+    Row,
+    Rows,
+    columns,
     figure_of,
     seconds_of,
 )
-from validate.fit.least_squares import Judged, Problem, Values, Vector, judge, minimise
+from validate.fit.least_squares import Judged, Vector, minimise
+from validate.fit.records import Free, Ratio, fields_but, fit_record
 
 StateParameters = StateConvolutionParameters | StateScanParameters | StateUpdateParameters
-HOLD: Final = 0.03
 ROUNDS: Final = 5
 KEYS_ALONE: Final = {("sglang", "0.5.10"), *(("trtllm", "1.3.0rc20"),)}
 """Tables whose gated delta rule convolves the features of keys alone."""
@@ -46,26 +50,24 @@ SLOW: Final = {"trtllm": 3.0, "sglang 0.5.10": 12.0}
 """Us of a sequence of 4096 features that a convolution begins anew, to start from."""
 
 
-def states(rows: Iterable[Mapping[str, str]]) -> Groups:
-    """Group rows by system and kernel: ``conv``, ``conv_step``, ``delta``, ``update``."""
+def states(rows: Rows) -> Grouped:
+    """Read rows, each with its system and kernel: `conv`, `conv_step`, `delta`, `update`."""
     tables: dict[tuple[str, str, str], list[EngineFigure]] = {}
     for row in rows:
         phase = row["phase"] if "num_v_heads" in row else f"{row['phase']}{MAMBA}"
-        one = figure_of(row, _sizes(row), trait=f"{row['engine']} {row['version']}")
-        tables.setdefault((row["system"], row["engine"], phase), []).append(one)
-    groups: dict[tuple[str, str], list[EngineFigure]] = {}
+        figure = figure_of(row, _sizes(row), trait=f"{row['engine']} {row['version']}")
+        tables.setdefault((row["system"], row["engine"], phase), []).append(figure)
     for (system, _, phase), figures in tables.items():
         names = ("conv_step", "update") if phase.startswith("generation") else ("conv", "delta")
         device = all_devices()[SYSTEMS[system][0]]
         only = (system, phase) in CONVOLVED or phase.endswith(MAMBA)
         parts = (figures, []) if only else _told_apart(figures, device, names)
         for name, part in zip(names, parts, strict=True):
-            kept = [one for one in part if one.seconds >= _least(one, device, name)]
-            groups.setdefault((system, name), []).extend(kept)
-    return {key: figures for key, figures in groups.items() if figures}
+            for figure in _uncached(part, device, name):
+                yield (system, name), figure
 
 
-def _sizes(row: Mapping[str, str]) -> dict[str, float]:
+def _sizes(row: Row) -> dict[str, float]:
     batch, tokens = float(row["batch_size"]), float(row["seq_len"])
     if "num_v_heads" in row:
         keys = float(row["num_k_heads"]) * float(row["head_k_dim"])
@@ -90,101 +92,85 @@ def _told_apart(
     figures: Sequence[EngineFigure], device: Device, names: tuple[str, str]
 ) -> tuple[list[EngineFigure], list[EngineFigure]]:
     """Sort rows of an engine's table by the kernel, of two, that explains each better."""
-    values: list[Values] = [_first(name, figures) for name in names]
+    records = [_start(name, figures) for name in names]
     parts: tuple[list[EngineFigure], list[EngineFigure]] = ([], [])
     for _ in range(ROUNDS):
-        misses = [
-            np.abs(np.log(_ratio(figures, device, name)(one)))
-            for name, one in zip(names, values, strict=True)
-        ]
+        ratio = _ratio_of(figures, device)
+        misses = [np.abs(np.log(ratio(record))) for record in records]
         nearer = misses[0] < misses[1]
         parts = ([], [])
-        for one, is_first in zip(figures, nearer, strict=True):
-            parts[0 if is_first else 1].append(one)
+        for figure, is_first in zip(figures, nearer, strict=True):
+            parts[0 if is_first else 1].append(figure)
         for place, (name, part) in enumerate(zip(names, parts, strict=True)):
-            kept = [one for one in part if one.seconds >= _least(one, device, name)]
+            kept = _uncached(part, device, name)
             if kept:
-                values[place] = minimise(_problem(kept, device, name)).values
+                start = _start(name, kept)
+                problem = _free(start).problem(start, _ratio_of(kept, device))
+                records[place] = replace(start, **minimise(problem).values)  # type: ignore[arg-type]  # names are fields
     return parts
 
 
-def _least(one: EngineFigure, device: Device, name: str) -> float:
-    """Seconds below which memory could not deliver what a kernel reads and writes."""
-    size = one.sizes
-    kept = 2 * size["state_bytes"] * size["batch"] * size["heads"] * size["state"]
-    moved = 4.0 * size["batch"] * (size["tokens"] + state.TAPS) * size["convolved"]
-    return (moved if name.startswith("conv") else kept) / device.memory_bandwidth.value
+def _uncached(figures: Sequence[EngineFigure], device: Device, name: str) -> list[EngineFigure]:
+    """Keep rows in whose time memory could deliver what a kernel reads and writes."""
+    kept = []
+    for figure in figures:
+        size = figure.sizes
+        moved = 2 * size["state_bytes"] * size["batch"] * size["heads"] * size["state"]
+        if name.startswith("conv"):
+            moved = 4.0 * size["batch"] * (size["tokens"] + state.TAPS) * size["convolved"]
+        if figure.seconds >= moved / device.memory_bandwidth.value:
+            kept.append(figure)
+    return kept
 
 
-def _first(name: str, figures: Sequence[EngineFigure]) -> dict[str, float]:
+def _start(name: str, figures: Sequence[EngineFigure]) -> StateParameters:
+    """Give where the fit of a kernel starts."""
     if name.startswith("conv"):
         trait = figures[0].trait
         slow = SLOW.get(trait, SLOW.get(trait.partition(" ")[0], 0.01))
-        sequence = (0.001 if name == "conv_step" else slow) * MICRO
-        return {"floor": 3 * MICRO, "sequence": sequence, "memory_efficiency": 0.6}
-    if name == "update":
-        return {"floor": 4 * MICRO, "memory_efficiency": 0.7}
-    return {"floor": 16 * MICRO, "item": 5 * MICRO, "step": MICRO, "passes": 4.0}
-
-
-def _build(name: str, values: Values) -> StateParameters:
-    floor = Seconds(values["floor"])
-    if name.startswith("conv"):
         return StateConvolutionParameters(
             provenance=NOWHERE,
-            floor=floor,
-            sequence=Seconds(values["sequence"]),
-            memory_efficiency=values["memory_efficiency"],
+            floor=Seconds(3 * MICRO),
+            sequence=Seconds((0.001 if name == "conv_step" else slow) * MICRO),
+            memory_efficiency=0.6,
         )
     if name == "update":
         return StateUpdateParameters(
-            provenance=NOWHERE, floor=floor, memory_efficiency=values["memory_efficiency"]
+            provenance=NOWHERE, floor=Seconds(4 * MICRO), memory_efficiency=0.7
         )
     return StateScanParameters(
         provenance=NOWHERE,
-        floor=floor,
-        item=Seconds(values["item"]),
-        step=Seconds(values["step"]),
-        passes=values["passes"],
+        floor=Seconds(16 * MICRO),
+        item=Seconds(5 * MICRO),
+        step=Seconds(MICRO),
+        passes=4.0,
     )
 
 
-def _time(figures: Sequence[EngineFigure], device: Device, made: StateParameters) -> Vector:
-    tokens, heads, features, batch, size, chunk = (
-        column(figures, name) for name in ("tokens", "heads", "features", "batch", "state", "chunk")
-    )
-    if isinstance(made, StateConvolutionParameters):
-        return state.convolved(made, device, (tokens, column(figures, "convolved"), batch))
-    if isinstance(made, StateUpdateParameters):
-        each = column(figures, "state_bytes")
-        return state.updated(made, device, (heads, batch), size, each)
-    return state.scanned(made, device, (tokens, heads, features, batch), size, chunk)
+def _free(start: StateParameters) -> Free:
+    return Free(names=fields_but(start), limits={"passes": (1.0, 40.0)}, hold=HOLD)
 
 
-def _ratio(
-    figures: Sequence[EngineFigure], device: Device, name: str
-) -> Callable[[Values], Vector]:
+def _ratio_of(figures: Sequence[EngineFigure], device: Device) -> Ratio:
+    names = ("tokens", "heads", "features", "batch", "state", "chunk", "convolved", "state_bytes")
+    tokens, heads, features, batch, size, chunk, convolved, each = columns(figures, *names)
     measured = seconds_of(figures)
 
-    def ratio(values: Values) -> Vector:
-        return _time(figures, device, _build(name, values)) / measured
+    def ratio(record: StateParameters) -> Vector:
+        if isinstance(record, StateConvolutionParameters):
+            time = state.convolved(record, device, (tokens, convolved, batch))
+        elif isinstance(record, StateUpdateParameters):
+            time = state.updated(record, device, (heads, batch), size, each)
+        else:
+            time = state.scanned(record, device, (tokens, heads, features, batch), size, chunk)
+        return time / measured
 
     return ratio
-
-
-def _problem(figures: Sequence[EngineFigure], device: Device, name: str) -> Problem:
-    return Problem(
-        first=_first(name, figures),
-        ratio=_ratio(figures, device, name),
-        hold=HOLD,
-        shares=frozenset({"memory_efficiency"}),
-        limits={"passes": (1.0, 40.0)},
-    )
 
 
 def fit_state(
     figures: Sequence[EngineFigure], device: Device, form: str
 ) -> tuple[StateParameters, Judged]:
     """Fit one engine's kernel, or that of several, on one device."""
-    judged = judge(figures, lambda subset: _problem(subset, device, form))
-    return _build(form, judged.values), judged
+    start = _start(form, figures)
+    return fit_record(figures, start, _free(start), lambda subset: _ratio_of(subset, device))

@@ -1,7 +1,7 @@
 """What tables of serving engines' kernels have in common: their systems, engines and rows."""
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -25,7 +25,10 @@ ENGINES: Final = {
     "planner": "planner",
 }
 """Names of engines in the tables; the last is our executor."""
+CACHES: Final = {"bfloat16": "bf16", "fp8": "fp8"}
+"""Formats of caches, and of what is multiplied with them, by their names in the tables."""
 MICRO: Final = parse("1 us", "s")
+HOLD: Final = 0.03
 NOWHERE: Final = Provenance(kind="derived", source="not yet", hardware=(), compute_capabilities=())
 
 
@@ -44,9 +47,10 @@ class EngineFigure:
     trait: str = ""
 
 
-Groups = Mapping[tuple[str, str], Sequence[EngineFigure]]
-"""Figures by system and format."""
-Rows = Sequence[Mapping[str, str]]
+Row = Mapping[str, str]
+Rows = Sequence[Row]
+Grouped = Iterable[tuple[tuple[str, str], EngineFigure]]
+"""Figures, each with its system and format."""
 
 
 def read_rows(text: str) -> list[dict[str, str]]:
@@ -54,8 +58,13 @@ def read_rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines()))
 
 
+def sizes_of(row: Row, **columns: str) -> dict[str, float]:
+    """Read sizes from the columns of their names."""
+    return {name: float(row[column]) for name, column in columns.items()}
+
+
 def figure_of(
-    row: Mapping[str, str], sizes: Mapping[str, float], trait: str = "", source: str = ""
+    row: Row, sizes: Mapping[str, float], trait: str = "", source: str = ""
 ) -> EngineFigure:
     """Make a figure of a row; it stands for itself unless `source` says with which others."""
     key = " ".join(f"{name}={value}" for name, value in row.items() if name != "us")
@@ -65,18 +74,11 @@ def figure_of(
     )
 
 
-def column(figures: Sequence[EngineFigure], name: str) -> Vector:
-    """Collect one size of all figures."""
-    return np.array([one.sizes[name] for one in figures], float)
+def columns(figures: Sequence[EngineFigure], *names: str) -> list[Vector]:
+    """Collect sizes of all figures."""
+    return [np.array([figure.sizes[name] for figure in figures], float) for name in names]
 
 
 def seconds_of(figures: Sequence[EngineFigure]) -> Vector:
     """Collect the times of all figures."""
-    return np.array([one.seconds for one in figures], float)
-
-
-def ranges_of(figures: Sequence[EngineFigure]) -> Iterator[tuple[str, float, float]]:
-    """Yield the smallest and the largest of each size."""
-    for name in figures[0].sizes:
-        sizes = column(figures, name)
-        yield name, float(sizes.min()), float(sizes.max())
+    return np.array([figure.seconds for figure in figures], float)

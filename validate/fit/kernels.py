@@ -5,7 +5,7 @@ how far the clock sinks, where the kernel is long enough for that. Tables that o
 from which the shipped records come, are of rested GPUs, and some of an engine around its kernel.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from topology.base.values import dataclass
 from topology.catalogue import Device
 from validate.accuracy.kernels import KernelFigure
 from validate.fit.least_squares import LEAST, Judged, Problem, Values, Vector, judge, minimise
+from validate.fit.records import SHARES, Free, Ratio, fit_record, with_provenance
 from validate.fit.rows import Row
 
 MATMUL_FREE: Final = (
@@ -42,7 +43,6 @@ MATMUL_FREE: Final = (
 ATTENTION_FREE: Final = ("tile_overhead", "softness", "tail", "sustained_drop")
 ENGINE_FREE: Final = ("fixed", "passes", "causal_fixed", "causal_passes")
 POINTWISE_FREE: Final = ("floor", "ramp", "memory_efficiency")
-SHARES: Final = frozenset({"softness", "memory_efficiency", "ragged"})
 RAGGED: Final = {"cudnn": 0.1}
 """Where the share starts that kernels lose on keys that do not fill their last block, of those that
 lose any: FlashAttention-2 loses 1 %, which is nothing, on the same GPUs."""
@@ -53,7 +53,6 @@ SIZES: Final = ("batch", "m", "n", "k", "heads", "kv_heads", "queries", "keys", 
 
 Fits = tuple[tuple[str, Fit], ...]
 """How far to trust each table, by its name in a profile."""
-Ratio = Callable[[Values], Vector]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,23 +136,18 @@ def fit_matmul(
     say nothing about a product in use, whose weights come from memory, and are left out.
     """
     figures = [figure for figure in figures if _cold(figure)]
-    first = {name: float(getattr(start, name)) for name in free}
-
-    def problem(subset: Sequence[KernelFigure]) -> Problem:
-        return Problem(first=first, ratio=_product_ratio(subset, start), shares=SHARES)
-
-    judged = judge(figures, problem)
-    record = _powered(start, judged.values, figures[0].device)
-    return _with_provenance(record, judged, figures, ("m", "n", "k")), judged.fit
+    fitted, judged = fit_record(figures, start, Free(names=free), _product_ratio)
+    record = _powered(fitted, figures[0].device)
+    return _seen(record, judged, figures, ("m", "n", "k")), judged.fit
 
 
-def _product_ratio(figures: Sequence[KernelFigure], start: MatmulParameters) -> Ratio:
+def _product_ratio(figures: Sequence[KernelFigure]) -> Ratio:
     device, precision = figures[0].device, figures[0].precision
     sizes = [_column(figures, name) for name in ("m", "n", "k", "batch")]
     measured, loaded = _column(figures, "seconds"), _column(figures, "sustained") > 0
 
-    def ratio(values: Values) -> Vector:
-        prepared = matmul.prepare_with(_powered(start, values, device), device, precision)
+    def ratio(record: MatmulParameters) -> Vector:
+        prepared = matmul.prepare_with(_powered(record, device), device, precision)
         long = matmul.product_time(prepared, *sizes, sustained=True)
         short = matmul.product_time(prepared, *sizes)
         return np.asarray(np.where(loaded, long, short) / measured)
@@ -161,9 +155,8 @@ def _product_ratio(figures: Sequence[KernelFigure], start: MatmulParameters) -> 
     return ratio
 
 
-def _powered(start: MatmulParameters, values: Values, device: Device) -> MatmulParameters:
-    """Return parameters with `values`, whose reference is the measured device."""
-    record = replace(start, **values)  # type: ignore[arg-type]  # names are fields
+def _powered(record: MatmulParameters, device: Device) -> MatmulParameters:
+    """Return parameters whose reference is the measured device."""
     rate = FlopPerSecond(matmul.clocked_rate(record, device))
     return replace(record, reference_rate=rate, reference_power=device.power.value)
 
@@ -173,7 +166,7 @@ def _eight_bit(record: MatmulParameters, products: Sequence[KernelFigure]) -> Ma
     mixed = [product for product in products if product.precision == "fp8"]
     if len(mixed) < LEAST or mixed[0].device.peak("fp8") is None:
         return record
-    problem = Problem(first={"fp8": record.fp8}, ratio=_product_ratio(mixed, record))
+    problem = Free(names=("fp8",)).problem(record, _product_ratio(mixed))
     return replace(record, fp8=minimise(problem).values["fp8"])
 
 
@@ -182,21 +175,13 @@ def fit_pointwise(
 ) -> tuple[PointwiseParameters, Fit]:
     """Fit what memory reaches to element-wise work on one device."""
     device = figures[0].device
-    first = {name: float(getattr(start, name)) for name in POINTWISE_FREE}
 
-    def build(values: Values) -> PointwiseParameters:
-        return replace(start, **values)  # type: ignore[arg-type]  # names are fields
-
-    def problem(subset: Sequence[KernelFigure]) -> Problem:
+    def ratio_of(subset: Sequence[KernelFigure]) -> Ratio:
         moved, measured = _column(subset, "bytes"), _column(subset, "seconds")
-        return Problem(
-            first=first,
-            ratio=lambda values: stream_time(build(values), moved, device) / measured,
-            shares=SHARES,
-        )
+        return lambda record: stream_time(record, moved, device) / measured
 
-    judged = judge(figures, problem)
-    return _with_provenance(build(judged.values), judged, figures, ("bytes",)), judged.fit
+    record, judged = fit_record(figures, start, Free(names=POINTWISE_FREE), ratio_of)
+    return _seen(record, judged, figures, ("bytes",)), judged.fit
 
 
 def _is_prefill(row: Row) -> bool:
@@ -269,8 +254,8 @@ def fit_attention(
     parameters, around = build(judged.values)
     sizes = ("queries", "keys", "head_dim", "heads")
     return AttentionFit(
-        parameters=_with_provenance(parameters, judged, figures, sizes),
-        engine=around and _with_provenance(around, judged, figures, ("keys",)),
+        parameters=_seen(parameters, judged, figures, sizes),
+        engine=around and _seen(around, judged, figures, ("keys",)),
         fit=judged.fit,
     )
 
@@ -326,20 +311,12 @@ def _column(figures: Sequence[KernelFigure], name: str) -> Vector:
     return np.array([getattr(figure, name) for figure in figures], float)
 
 
-def _with_provenance(
+def _seen(
     record: Parameters, judged: Judged, figures: Sequence[KernelFigure], sizes: Sequence[str]
 ) -> Parameters:
     """Say what a record was fitted to, and how well."""
-    columns: Mapping[str, Vector] = {name: _column(figures, name) for name in sizes}
-    provenance = replace(
-        record.provenance,
-        hardware=(figures[0].device.name,),
-        rows=len(figures),
-        median_error=judged.median_error,
-        p90_error=judged.p90_error,
-        ranges=tuple((name, float(c.min()), float(c.max())) for name, c in columns.items()),
-    )
-    return replace(record, provenance=provenance)
+    columns = {name: _column(figures, name) for name in sizes}
+    return with_provenance(record, judged, columns, hardware=(figures[0].device.name,))
 
 
 def _measured_on(record: Parameters, device: Device, source: str) -> Parameters:

@@ -146,10 +146,15 @@ def kept_back(key: str) -> bool:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 3 == 0
 
 
+def by_key(row: HasSource) -> bool:
+    """Whether a case judges the fit, by its source."""
+    return kept_back(row.source)
+
+
 def judge(
     rows: Sequence[Measured],
     problem_of: Callable[[Sequence[Measured]], Problem],
-    split: tuple[str, Callable[[Measured], bool]] = (SPLIT, lambda row: kept_back(row.source)),
+    split: tuple[str, Callable[[Measured], bool]] = (SPLIT, by_key),
 ) -> Judged:
     """Fit once without the rows that are kept back, to judge by them; then to all.
 

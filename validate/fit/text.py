@@ -14,44 +14,12 @@ from costmodels.collectives import Times
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.parameters import UNITS, Fitted
 from costmodels.kernels.parameters import UNITS as KERNEL_UNITS
-from costmodels.kernels.parameters import (
-    AttentionParameters,
-    ContextParameters,
-    DecodeParameters,
-    DispatchParameters,
-    EngineParameters,
-    ExpertsParameters,
-    LatentContextParameters,
-    LatentDecodeParameters,
-    MatmulParameters,
-    PointwiseParameters,
-    Provenance,
-    QuantisedParameters,
-    StateConvolutionParameters,
-    StateScanParameters,
-    StateUpdateParameters,
-)
+from costmodels.kernels.parameters import Provenance, Record
 from costmodels.kernels.tables import KernelCalibration
 from costmodels.profile import FORMAT, Fit, Profile, RuntimeCalibration
 from topology.base import MIB, Sourced, parse
 
 Table = Mapping[str, object]
-Record = (
-    MatmulParameters
-    | PointwiseParameters
-    | AttentionParameters
-    | EngineParameters
-    | QuantisedParameters
-    | DecodeParameters
-    | ContextParameters
-    | DispatchParameters
-    | ExpertsParameters
-    | LatentContextParameters
-    | LatentDecodeParameters
-    | StateConvolutionParameters
-    | StateScanParameters
-    | StateUpdateParameters
-)
 
 _HEAD: Final = """\
 # Fitted by `planner calibrate` on one machine; the form is in costmodels/profile.py.
