@@ -62,18 +62,11 @@ def in_order(tasks: Sequence[Task]) -> dict[Lane, list[int]]:
 def run(tasks: Sequence[Task], lanes: Mapping[Lane, Sequence[int]] | None = None) -> TaskTimes:
     """Run tasks.
 
-    Parameters
-    ----------
     lanes : numbers of tasks in the order in which a rank's stream has them; as they are given,
         where it is left out.
 
-    Raises
-    ------
-    ModelError
-        If tasks wait for each other.
+    Raises ModelError if tasks wait for each other.
 
-    Examples
-    --------
     A message beside compute that keeps half its pace, and compute that waits for the message:
 
     >>> send = Task(ranks=(0, 1), stream="comm", seconds=2.0, beside=0.5, message=True)

@@ -118,8 +118,6 @@ class Routing:
 
         with e experts in p parts; groups are drawn first where the router limits them.
 
-        Examples
-        --------
         Eight of 256 experts on eight ranks: not all eight ranks, as experts share some.
 
         >>> f"{Routing(experts=256, top_k=8).reached(8):.2f}"
@@ -157,12 +155,8 @@ class Routing:
     def busiest(self, tokens: float, parts: int) -> Loads:
         """Expect the tokens of each expert on the busiest of `parts`, the most popular first.
 
-        Parameters
-        ----------
         tokens : of all ranks together.
 
-        Examples
-        --------
         >>> Routing(experts=4, top_k=2).busiest(100.0, 2)
         array([50., 50.])
         >>> skewed = Routing(experts=64, top_k=2, exponent=1.2).busiest(4096.0, 8)
@@ -186,8 +180,6 @@ class Routing:
     def excess(self, tokens: float | Loads, parts: int, *, once: bool) -> float | Loads:
         """Tokens of the busiest part over those of a mean one; `tokens` of all ranks together.
 
-        Parameters
-        ----------
         once : a token counts once for a part, however many of its experts are there.
         """
         if self.alike or parts == 1:

@@ -11,8 +11,6 @@ from costmodels.tables import kernel_names
 def class_of(kernel: str) -> Class | None:
     """Find the class of a kernel; None for a name that says nothing.
 
-    Examples
-    --------
     >>> class_of("nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN"), class_of("Memcpy DtoD")
     ('gemm', 'layout')
     """

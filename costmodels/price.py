@@ -222,13 +222,9 @@ def price(op: Op, target: Target) -> Priced:  # noqa: C901, PLR0911  # one case 
     Sizes may be arrays that broadcast, and so is `Priced.seconds` then. A view takes no time; an
     algorithm of collectives that cannot do `op` on its links gives way to NCCL's choice.
 
-    Raises
-    ------
-    InputError
-        If the device has no tensor cores for the precision or lacks the attention kernel, or a
-        name of an algorithm or a kernel is unknown.
-    UncalibratedError
-        If there are no kernel parameters for the device.
+    Raises InputError if the device has no tensor cores for the precision or lacks the attention
+    kernel, or a name of an algorithm or a kernel is unknown. Raises UncalibratedError if there are
+    no kernel parameters for the device.
     """
     match op:
         case Matmul():

@@ -182,13 +182,8 @@ class Profile:
 def load_profile(text: str, name: str = "profile") -> Profile:
     """Read a profile from TOML `text`; the caller does the file I/O, and `name`s the file.
 
-    Raises
-    ------
-    InputError
-        If it is no profile, of another format, or a number in it cannot be right.
+    Raises InputError if it is no profile, of another format, or a number in it cannot be right.
 
-    Examples
-    --------
     >>> load_profile('''format = 1
     ... hardware = "h100-sxm"
     ... date = "2026-11-27"

@@ -29,14 +29,9 @@ LARGEST: Final = 4 * 2**20  # B of a profile's file
 def profile_for(hardware: str, asked: str = SHIPPED) -> Profile | None:
     """Find the profile for a hardware name.
 
-    Parameters
-    ----------
     asked : the path or the name of a profile, ``none``, or nothing for the newest one that ships.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is no profile, or is one of other hardware.
+    Raises InputError if the file cannot be read, is no profile, or is one of other hardware.
     """
     if asked == NONE:
         return None
@@ -64,8 +59,6 @@ def shipped_profile(hardware: str) -> Profile | None:
 def own_profile(hardware: str, product: str, gpus: int) -> Profile | None:
     """Find the newest profile that was measured on a machine like this one; None where none was.
 
-    Parameters
-    ----------
     product : what the driver calls its GPUs. gpus : how many it has.
     """
     alike = []
@@ -98,10 +91,7 @@ def profile_folder() -> Path:
 def read_profile(path: str) -> Profile:
     """Read a profile from a file, or one that ships by its name.
 
-    Raises
-    ------
-    InputError
-        If it cannot be read, is no profile, or speaks of what there is not.
+    Raises InputError if it cannot be read, is no profile, or speaks of what there is not.
     """
     if path in shipped_profiles():
         return load_profile(_text(f"{path}.toml"), path)

@@ -108,8 +108,6 @@ def _compute(classes: Mapping[Class, Real]) -> Real:
 def cost(loop: Loop, target: Target, prices: Prices | None = None) -> Cost:
     """Price all turns of a loop on `target`.
 
-    Parameters
-    ----------
     prices : of operations met before on this device; it is added to.
     """
     total = _turns(loop, target, {} if prices is None else prices, {})

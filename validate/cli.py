@@ -29,6 +29,7 @@ from topology.base import InputError, content, counted, shown
 if TYPE_CHECKING:  # a profile is shown without what runs plans
     from validate.fit.report import ShippedProfile, Style
     from validate.launch import Place
+    from validate.plans.job import Job
     from validate.tensorrt.selftest import Ran
 
 DOCTOR: Final = "doctor"
@@ -161,7 +162,7 @@ def _validate(arguments: argparse.Namespace) -> Answer:
     return system.leave(DONE if answer is None else answer[1])
 
 
-def _work(backend: str, place: "Place", job: Mapping[str, object], output: Path) -> int:
+def _work(backend: str, place: "Place", job: "Job", output: Path) -> int:
     """Take part as a rank, where torchrun or mpirun has started this process."""
     if backend == "torch":
         from validate.torch.worker import work  # noqa: PLC0415  # needs PyTorch

@@ -62,8 +62,6 @@ def collective_time(  # noqa: PLR0913  # how a library is run
 ) -> Sizes:
     """Seconds that a collective takes on all ranks of a fabric.
 
-    Parameters
-    ----------
     op : ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``,
         ``reduce``, ``gather``, ``scatter`` or ``send_recv`` (each rank to the next).
     message_bytes : what nccl-tests prints as size, the larger of one rank's two buffers; a
@@ -75,13 +73,9 @@ def collective_time(  # noqa: PLR0913  # how a library is run
     settings : NCCL release, launcher, engine.
     calibration : curves of this very machine.
 
-    Raises
-    ------
-    InputError
-        If a name is unknown, a size is negative, or the algorithm cannot serve `op` here.
+    Raises InputError if a name is unknown, a size is negative, or the algorithm cannot serve `op`
+    here.
 
-    Examples
-    --------
     1 GiB over eight H100, at 470 GB/s of bus bandwidth, is about 4 ms.
 
     >>> from topology.catalogue import find_hardware

@@ -72,13 +72,9 @@ def nccl_pricing(
     on cards of their own (B200 has no PCIe, RTX PRO 6000 no NVLink) they are left as measured; and
     so is an exchange of peers over root complexes that are known to be slower than host memory.
 
-    Parameters
-    ----------
     algorithm : leaves NCCL the protocol only. protocols : those that it may take; any where none
         of them can run.
 
-    Examples
-    --------
     >>> from costmodels.collectives.tables import tuning
     >>> from topology.catalogue import find_hardware
     >>> bridge = find_hardware("rtx-a6000").fabric(2)

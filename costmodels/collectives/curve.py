@@ -23,8 +23,6 @@ class Curve:
     the stream, so that time stays flat and then turns; s < 1 is a slow ramp of the bandwidth,
     close to a term with the square root of the size.
 
-    Fields
-    ------
     launch : s, one kernel, whatever it does.
     step : s, one dependent step with one warp of data.
     rise : s, what a step costs more once all threads and channels are in use.
@@ -42,8 +40,6 @@ class Curve:
     R. W. Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994, for
     s = 1; the power mean is our own, chosen on measured tables (see `source` of each curve).
 
-    Examples
-    --------
     1 us to start, two steps of 1 us, 8 MB at half of 16 GB/s: 3 us + 1 ms.
 
     >>> curve = Curve(launch=Seconds(1e-6), step=Seconds(1e-6), efficiency=0.5)

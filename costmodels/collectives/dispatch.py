@@ -153,12 +153,8 @@ class Exchange:
     def time(self, tokens: Real, token_bytes: Real) -> Real:
         """Seconds until the busiest rank has what is meant for it.
 
-        Parameters
-        ----------
         tokens : of each rank. token_bytes : of a token with its scales, as it travels.
 
-        Examples
-        --------
         128 tokens of DeepSeek-V3 a rank, on eight H100:
 
         >>> from topology.catalogue import find_hardware

@@ -35,15 +35,11 @@ class Times:
     Fewer bytes than the smallest take as long as that one; more than the largest go on at the
     rate of the last two sizes.
 
-    Fields
-    ------
     architecture, link : of the GPUs, as in a curve's name. bandwidth : B/s, the nominal one.
     ranks : how many took part, all in one node. launch : how the calls were issued.
     sizes : B, rising. seconds : s, never falling, one a size.
     median_error, worst_error : relative, of the rows that shaped it.
 
-    Examples
-    --------
     10 us at 1 MB and 30 us at 3 MB: 20 us at 2 MB, 10 us for less, 40 us at 4 MB.
 
     >>> seen = Times(

@@ -87,8 +87,6 @@ def least_bytes(op: Op, message_bytes: Amount, fabric: Fabric) -> Amount:
     A switch that reduces and replicates lets an all-reduce (reduce-scatter, all-gather) pass
     with each byte sent once; without it, all-reduce costs two passes over (n - 1) / n.
 
-    Examples
-    --------
     >>> from topology.catalogue import find_hardware
     >>> least_bytes("all_reduce", 8.0, find_hardware("a100-sxm-80gb").fabric(8))
     14.0

@@ -103,8 +103,6 @@ class Hop:
 
         .. math:: t = \max(travel + curve(start, inside), ((start + travel)^s + outside^s)^{1/s})
 
-        Parameters
-        ----------
         start : s before bytes stream inside a node. travel : s of dependent steps to other nodes.
         streams : s of the bytes inside a node, and on its NICs.
         """

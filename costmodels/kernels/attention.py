@@ -109,8 +109,6 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
 ) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
     """Time fused attention, in seconds, as a kernel of a CUDA graph: float in, float out.
 
-    Parameters
-    ----------
     heads, queries, keys, head_dim, batch, kv_heads : numbers or arrays that broadcast.
     causal : the last query sees all keys, each one before it one fewer.
     precision : of q, k and v: ``bf16``, ``fp16`` or ``fp8``.
@@ -122,13 +120,8 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     sustained : the GPU has been busy for a second; see `matmul_time`.
     calibration : parameters of this very machine.
 
-    Raises
-    ------
-    InputError
-        If there is no such kernel, or `device` has none of that name or precision.
+    Raises InputError if there is no such kernel, or `device` has none of that name or precision.
 
-    Examples
-    --------
     >>> from topology.catalogue import all_devices
     >>> h100 = all_devices()["h100-sxm"]
     >>> full, half = (attention_time(16, 8192, 8192, 128, h100, causal=c) for c in (False, True))

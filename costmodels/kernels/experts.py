@@ -67,15 +67,11 @@ def experts_time(  # noqa: PLR0913  # tokens, hidden, intermediate are one shape
 ) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
     """Time one rank's layer of experts, from the router's scores to the sum over experts.
 
-    Parameters
-    ----------
     tokens : of all ranks that share the experts. intermediate : of this rank's share of an expert.
     ep : groups of ranks that have experts of their own; the busiest is waited for.
     gated : whether a gate of that size goes along.
     precision, sustained, engine, calibration : as of `matmul_time`.
 
-    Examples
-    --------
     A single token touches 8 of 128 experts, 64 tokens all of them.
 
     >>> from topology.catalogue import all_devices
@@ -201,8 +197,6 @@ def around_time(
 ) -> Real:
     """Time what is done around both products.
 
-    Parameters
-    ----------
     local, rows : of this rank's experts, and of all. sizes : hidden, and intermediate of this rank.
     spread : whether other ranks hold experts too.
     """

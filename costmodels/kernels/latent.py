@@ -70,8 +70,6 @@ def latent_context_time(  # noqa: PLR0913  # heads, queries, keys, batch are one
 ) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
     """Time causal attention of the last `queries` of `keys`, expanded.
 
-    Parameters
-    ----------
     heads : of this rank. sizes : features of a score and of a value.
     kv_precision : of the cache that is written.
 
@@ -125,8 +123,6 @@ def latent_decode_time(  # noqa: PLR0913  # heads, keys, batch, queries are one 
 ) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
     """Time attention of a few new `queries` of each request over its `keys`, absorbed.
 
-    Parameters
-    ----------
     heads : of this rank. sizes : features of a row, and those that are values.
     kv_precision : of the cache.
 

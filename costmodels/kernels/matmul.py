@@ -101,8 +101,6 @@ def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
 ) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
     """Time `batch` products ``[m, k] x [k, n]``, as a kernel of a CUDA graph.
 
-    Parameters
-    ----------
     m, n, k, batch : numbers or arrays that broadcast, at least 1.
     precision : of `FORMATS`, with what an engine does to 16-bit inputs; the result has 16 bits.
     sustained : the GPU has been busy for a second, so that its power limit acts on short
@@ -111,13 +109,8 @@ def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
     engine : whose kernels; those of none in particular where it is empty or has none of its own.
     calibration : parameters of this very machine.
 
-    Raises
-    ------
-    InputError
-        If `device` has no tensor cores for `precision`.
+    Raises InputError if `device` has no tensor cores for `precision`.
 
-    Examples
-    --------
     Half a second of work for 989 TFLOP/s takes longer on a real H100, but not twice as long.
 
     >>> from topology.catalogue import all_devices

@@ -45,8 +45,6 @@ class Provenance:
     def saw(self, sizes: Mapping[str, Number], margin: float = 1.0) -> bool:
         """Whether the fit saw sizes like all of these; one it knows no range of does not count.
 
-        Parameters
-        ----------
         margin : factor beyond the range that still counts.
         """
         for name, least, most in self.ranges:
@@ -63,8 +61,6 @@ class Provenance:
     def basis(self, device: str, sizes: Mapping[str, Number], *, alike: bool = True) -> Basis:
         """How well what the record says of `sizes` is known.
 
-        Parameters
-        ----------
         device : name of the GPU. alike : whether the kernels asked about are those of the fit.
         """
         if self.kind == "assumed" or not self.saw(sizes, NEAR):
@@ -405,8 +401,6 @@ def load(tables: Mapping[str, Any], form: type[Parameters]) -> dict[str, Paramet
 
     A value is text with its unit, or a table with its own kind and source.
 
-    Examples
-    --------
     >>> row = {"kind": "assumed", "source": "example", "floor": "2 us", "ramp": "1 us"}
     >>> row |= {"hardware": ["b200"], "compute_capabilities": ["10.0"], "memory_efficiency": "0.9"}
     >>> load({"b200": row}, PointwiseParameters)["b200"].ramp

@@ -19,8 +19,6 @@ from topology.catalogue import Device
 def pointwise_time(bytes_moved: Number, device: Device, calibration: Calibration = None) -> Any:  # noqa: ANN401  # as its input
     """Time a kernel that reads and writes `bytes_moved` bytes in all, as one of a CUDA graph.
 
-    Examples
-    --------
     >>> from topology.catalogue import all_devices
     >>> 1e-3 < pointwise_time(3.35e9, all_devices()["h100-sxm"]) < 1.3e-3
     True
@@ -41,13 +39,9 @@ def chain_time(
     What goes from one to the next stays in the second-level cache where the bytes of a kernel fit
     in it, less and less of it up to twice its size; inputs and outputs come from and go to memory.
 
-    Parameters
-    ----------
     once : bytes of the chain's inputs and outputs.
     traffic : bytes that all kernels move, over `once`.
 
-    Examples
-    --------
     >>> from topology.catalogue import all_devices
     >>> l20 = all_devices()["l20"]
     >>> chain_time(64e6, 10, 10, l20) < 0.6 * 10 * pointwise_time(64e6, l20)

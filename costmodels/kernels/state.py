@@ -56,8 +56,6 @@ def convolution_time(  # tokens, features, batch are one shape
 ) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
     """Time the convolution over time of ``[batch, tokens, features]``.
 
-    Parameters
-    ----------
     tokens : of each sequence. new : they are a step's new ones, after others.
 
     >>> from topology.catalogue import all_devices
@@ -96,8 +94,6 @@ def scan_time(  # noqa: PLR0913  # tokens, heads, features, batch are one shape
 ) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
     """Time the pass over prompts, from the convolution to the rows that are left.
 
-    Parameters
-    ----------
     tokens : of each sequence. features : of a row of this rank, read and written together.
     state : elements of the state of a head, such as 128 x 128.
 
@@ -144,8 +140,6 @@ def update_time(  # heads, batch are one shape
 ) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
     """Time a new token of each of `batch` sequences: all of the state is read and written.
 
-    Parameters
-    ----------
     state, state_bytes : elements of the state of a head, and bytes of each.
 
     >>> from topology.catalogue import all_devices

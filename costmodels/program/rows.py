@@ -27,8 +27,6 @@ def positions(span: Span, index: Index) -> Numbers:
     -------
     ndarray of shape ``[span.rows]``
 
-    Examples
-    --------
     >>> positions(Span("text", 5, (("ring", 2),), 2), {"ring": 1})
     array([ 3,  4, -1])
     >>> positions(Span("text", 8, (("ring", 2),), 2, zigzag=True), {"ring": 0})
@@ -84,8 +82,6 @@ def joined_rows(spans: Sequence[Span], axis: str, degree: int, index: Index) -> 
     -------
     ndarray of shape ``[degree, rows]``; -1 for padding
 
-    Examples
-    --------
     >>> joined_rows((Span("text", 3, (("ulysses", 2),), 2),), "ulysses", 2, {})
     array([[ 0,  1],
            [ 2, -1]])

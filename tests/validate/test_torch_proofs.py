@@ -20,6 +20,7 @@ from planner.strategies import parse_plan  # noqa: E402
 from validate.launch import Place, begin  # noqa: E402
 from validate.launch.system import free_port  # noqa: E402
 from validate.plans.cases import Case, look_up  # noqa: E402
+from validate.plans.job import Job  # noqa: E402
 from validate.torch import (  # noqa: E402
     full,
     rendezvous,
@@ -81,7 +82,7 @@ def alone(tmp_path):
             fuser=fuser or Fuser(backend="eager"),
             budget_s=0.01,
         )
-        return Session(bench=bench, output=tmp_path, hardware="h100-sxm", until=math.inf)
+        return Session(bench=bench, output=tmp_path, job=Job(cases=()), until=math.inf)
 
     made.case = case
     return made

@@ -134,8 +134,6 @@ class _Scale:
 def curves(title: str, series: Sequence[Series], axes: tuple[Axis, Axis], mark: Mark | None) -> str:
     """Draw series of points over an axis across and one up.
 
-    Parameters
-    ----------
     mark : a value of the axis across that is set off, such as the rate asked for.
     """
     places = [point for one in series for point in one.points]

@@ -30,10 +30,7 @@ def text_of(source: str | Path) -> str:
 
     A string with a line break, a ``<`` or a ``{`` is text; any other names a file.
 
-    Raises
-    ------
-    TopologyError
-        If there is no such file, it is a folder, over 10 MiB, or no text.
+    Raises TopologyError if there is no such file, it is a folder, over 10 MiB, or no text.
     """
     if is_text(source):
         return str(source)
@@ -56,10 +53,8 @@ def text_of(source: str | Path) -> str:
 def content(source: str, most: int) -> bytes:
     """Read a file of at most `most` bytes; the caller says of which option or kind it is.
 
-    Raises
-    ------
-    InputError
-        If it is not there, no file (a pipe or a device never ends), too large, or unreadable.
+    Raises InputError if it is not there, no file (a pipe or a device never ends), too large, or
+    unreadable.
     """
     path, data = Path(source), b""
     try:
@@ -78,10 +73,7 @@ def content(source: str, most: int) -> bytes:
 def read_up_to(path: Path, most: int) -> bytes:
     """Read a file, or its first `most` bytes.
 
-    Raises
-    ------
-    OSError
-        If it cannot be read, or does not answer at once, as some that the kernel makes.
+    Raises OSError if it cannot be read, or does not answer at once, as some that the kernel makes.
     """
     data = bytearray()
     file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -96,14 +88,9 @@ def read_up_to(path: Path, most: int) -> bytes:
 def toml_of(text: str) -> dict[str, Any]:
     """Parse TOML that somebody wrote.
 
-    Raises
-    ------
-    InputError
-        With the reason, for the caller to say of what: no TOML, or keys, lists or numbers that
-        take longer than any file of ours needs.
+    Raises InputError with the reason, for the caller to say of what: no TOML, or keys, lists or
+    numbers that take longer than any file of ours needs.
 
-    Examples
-    --------
     >>> toml_of("a.b = 1")
     {'a': {'b': 1}}
     >>> toml_of(".".join("x" * 100) + " = 1")
@@ -232,10 +219,8 @@ def _drafted(path: Path) -> Iterator[IO[bytes]]:
 def place(output: str, what: str = "a file", option: str = "--output") -> Path:
     """Give the place that an option names, links followed, whether or not something is there.
 
-    Raises
-    ------
-    InputError
-        If there can be nothing of that name: none, too long, a circle of links, a null character.
+    Raises InputError if there can be nothing of that name: none, too long, a circle of links, a
+    null character.
     """
     try:
         path = Path(output).resolve()
@@ -253,10 +238,7 @@ def place(output: str, what: str = "a file", option: str = "--output") -> Path:
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all, safe on the disk; one that is replaced keeps its rights.
 
-    Raises
-    ------
-    OSError
-        If it cannot be written; nothing is left beside it.
+    Raises OSError if it cannot be written; nothing is left beside it.
     """
     with _drafted(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -269,10 +251,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 def write_new(path: Path, text: str) -> None:
     """Write a file whole or not at all, and never over one that is there.
 
-    Raises
-    ------
-    InputError
-        If there is one, or it cannot be written.
+    Raises InputError if there is one, or it cannot be written.
     """
     draft = beside(path)
     try:
@@ -292,10 +271,7 @@ def held(folder: Path, busy: str) -> Iterator[None]:
 
     Where a system has no such locks it is free to all.
 
-    Raises
-    ------
-    InputError
-        With `busy` if another process does.
+    Raises InputError with `busy` if another process does.
     """
     try:
         import fcntl  # noqa: PLC0415  # few hold one

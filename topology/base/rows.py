@@ -47,10 +47,7 @@ def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
 def as_frame(rows: Sequence[Mapping[str, object]]) -> Any:  # noqa: ANN401  # of whichever package is there
     """Make a data frame of pandas, or of polars where there is no pandas.
 
-    Raises
-    ------
-    InputError
-        If neither is installed.
+    Raises InputError if neither is installed.
     """
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}

@@ -38,10 +38,7 @@ class Sourced:
 def read_sourced(where: str, entry: object, unit: str, defaults: Mapping[str, object]) -> Sourced:
     """Read one entry of a table: text in `unit`, or a table with `value` and its own provenance.
 
-    Raises
-    ------
-    CatalogueError
-        If the value is not a quantity in `unit`, or kind or source is missing.
+    Raises CatalogueError if the value is not a quantity in `unit`, or kind or source is missing.
     """
     row = entry if isinstance(entry, Mapping) else {"value": entry}
     extra = set(row) - {"value", "kind", "source", "note"}

@@ -46,18 +46,11 @@ def number_in(text: str) -> float:
 def parse(text: str, unit: str) -> float:
     """Read a quantity written in `unit`, allowing an SI or binary prefix.
 
-    Parameters
-    ----------
     text : a number, an optional prefix and `unit`, with or without a space.
     unit : what the number is of: ``"B"``, ``"B/s"``, ``"FLOP/s"``, ``"s"``, ``"Hz"``, ``"1"`` ...
 
-    Raises
-    ------
-    InputError
-        If `text` is anything else.
+    Raises InputError if `text` is anything else.
 
-    Examples
-    --------
     >>> parse("3.35 TB/s", "B/s")
     3350000000000.0
     >>> parse("80GiB", "B") == 80 * 2**30
@@ -84,10 +77,7 @@ def parse_rate(text: str) -> BytesPerSecond:
     >>> parse_rate("400 Gbit/s") == parse_rate("400Gb/s") == parse_rate("50 GB/s") == 50e9
     True
 
-    Raises
-    ------
-    InputError
-        If it is no bandwidth, or one that no link has.
+    Raises InputError if it is no bandwidth, or one that no link has.
     """
     shown = text.strip()[:40]
     match = re.fullmatch(rf"{_NUMBER}\s*([TGM])(?:bit/s|bps|b/s)", shown)

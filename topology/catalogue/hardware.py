@@ -110,8 +110,6 @@ class Hardware:
     def island(self, ranks: int, nodes: int = 0) -> int:
         """GPUs of a job of `ranks` that reach each other without a network.
 
-        Parameters
-        ----------
         nodes : hosts that the job is spread over evenly; 0 for as few as hold it evenly.
         """
         if not nodes and ranks <= self.domain:
@@ -134,8 +132,6 @@ class Hardware:
 
         Groups between them run at the same time, so that they share the network of a host.
 
-        Parameters
-        ----------
         island : ranks of the whole job on one host (see `island`).
         """
         local = ranks if ranks * stride <= island else max(1, island // stride)

@@ -34,11 +34,8 @@ def find_hardware(name: str | Path) -> Hardware:
 
     Hardware of a file is called by its path, by which it is found again.
 
-    Raises
-    ------
-    InputError
-        If there is no hardware of that name (the message says which are near), the path cannot be
-        printed, or the file cannot be read or holds none.
+    Raises InputError if there is no hardware of that name (the message says which are near), the
+    path cannot be printed, or the file cannot be read or holds none.
     """
     text, catalogue = str(name), all_hardware()
     if text.lower() in catalogue:

@@ -25,13 +25,8 @@ def altered(machine: Machine, links: Mapping[str, float]) -> Machine:
     A link is named by its ends as `topology show` has them (``GPU0-NVSwitch``, ``NIC0-network``),
     or all of a kind by one of the `KINDS`. Copies of a host are altered alike.
 
-    Raises
-    ------
-    InputError
-        If there is no such link, or a GPU or a host is left that reaches no other.
+    Raises InputError if there is no such link, or a GPU or a host is left that reaches no other.
 
-    Examples
-    --------
     >>> from topology.catalogue import find_hardware
     >>> from topology.machine import fabric, machine_of
     >>> node = machine_of(find_hardware("h100-sxm"))

@@ -37,16 +37,11 @@ def fabric(
     uplinks shared, copies staged through the host where peers may not talk. A `range` over whole
     hosts is not walked.
 
-    Parameters
-    ----------
     ranks : numbers of GPUs, counting through one host, then the next.
     beside : groups that send at the same time and share PCIe uplinks and NICs with this one.
     survey : that of the machine, where the caller has it.
 
-    Raises
-    ------
-    TopologyError
-        If a rank does not exist or comes twice, or hosts hold unequal shares.
+    Raises TopologyError if a rank does not exist or comes twice, or hosts hold unequal shares.
     """
     survey = survey or survey_of(machine)
     group = _described(survey, ranks, beside)

@@ -32,8 +32,6 @@ def best_ring(
     Every ring is tried up to eight GPUs, those cut short that can gain nothing on an order by
     locality; beyond, rings by locality and by NVLink only.
 
-    Parameters
-    ----------
     load : how often others cross each link at the same time (see `crossings`).
 
     >>> from topology.catalogue import find_hardware

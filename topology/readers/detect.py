@@ -22,14 +22,10 @@ _SWITCH: Final = 2  # NVML's type of what is at the other end of an NVLink
 def detect(*, hardware: Hardware | None = None, pcie_generation: int | None = None) -> Machine:
     """Describe the machine this runs on; variables of NCCL that hold it back are warned of.
 
-    Parameters
-    ----------
     hardware, pcie_generation : of GPUs that NVML names and the catalogue does not know.
 
-    Raises
-    ------
-    InputError
-        If there is no NVML, no driver, no GPU, or they are of another kind; the message says so.
+    Raises InputError if there is no NVML, no driver, no GPU, or they are of another kind; the
+    message says so.
     """
     check_pcie_generation(pcie_generation)
     seen = machine_from(snapshot(), hardware=hardware, pcie_generation=pcie_generation)
@@ -63,14 +59,10 @@ def machine_from(
 ) -> Machine:
     """Build the machine that a snapshot describes.
 
-    Parameters
-    ----------
     seen : ``gpus`` with name, memory_bytes, bus, numa, mig, generation, lanes, most_lanes;
         ``pairs`` with a, b (indices), level (NVML's), peer (NVML's); ``nvlinks`` with gpu (index),
         remote (bus), kind (NVML's). Absent or None where NVML does not say.
 
-    Examples
-    --------
     >>> gpu = {"name": "NVIDIA L4", "memory_bytes": 24e9}
     >>> pair = {"a": 0, "b": 1, "level": 50, "peer": 1}
     >>> machine = machine_from({"gpus": [gpu, gpu], "pairs": [pair], "nvlinks": []})

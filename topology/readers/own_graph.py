@@ -16,10 +16,7 @@ Table: TypeAlias = Mapping[str, Any]
 def machine_in(table: Table, name: str, catalogue: Mapping[str, Hardware]) -> Machine | None:
     """Give the machine whose graph a document has, None where there is none or rows were changed.
 
-    Raises
-    ------
-    TopologyError
-        If the graph is none; the message names the place.
+    Raises TopologyError if the graph is none; the message names the place.
     """
     graph = table.get("graph")
     if graph is None:

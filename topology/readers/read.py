@@ -54,19 +54,12 @@ def read_topology(
     the generation of nameless GPUs too: every assumption is a line of `assumptions`. Estimates and
     collectives ask for the kind of such GPUs instead.
 
-    Parameters
-    ----------
     hardware : kind of the GPUs, its catalogue name or its file, where the text does not name it.
     pcie_generation : of the server, where the text does not say.
 
-    Raises
-    ------
-    InputError
-        If the text is none of these, or contradicts itself; the message names the place. If the
-        hardware is no catalogue name.
+    Raises InputError if the text is none of these, or contradicts itself, where the message names
+    the place, or if the hardware is no catalogue name.
 
-    Examples
-    --------
     >>> pair = read_topology("     GPU0 GPU1\nGPU0  X   NV4\nGPU1 NV4   X")
     >>> [(link.kind, link.count, link.bandwidth) for link in pair.pairs]
     [('NVLINK', 4, 56250000000.0)]
@@ -203,16 +196,11 @@ def named(
 ) -> Machine:
     """Return a machine.
 
-    Parameters
-    ----------
     name : a catalogue name, a file of hardware or of a machine, or a text. here : look at the
         machine this runs on instead.
     kind : catalogue name of its GPUs, where a file does not say. nodes : hosts, copies of one.
 
-    Raises
-    ------
-    InputError
-        If there is no such name or file, or it describes no machine.
+    Raises InputError if there is no such name or file, or it describes no machine.
     """
     hardware = find_hardware(kind) if kind else None
     if here:

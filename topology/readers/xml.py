@@ -67,14 +67,9 @@ def parse_xml(text: str) -> Element:
 
     A document type may be named, as nvidia-smi does, but neither declares nor loads anything.
 
-    Raises
-    ------
-    TopologyError
-        If the XML is malformed or cut, declares entities, nests deeper than 64 or holds more
-        than 200,000 elements; the message names the line.
+    Raises TopologyError if the XML is malformed or cut, declares entities, nests deeper than 64 or
+    holds more than 200,000 elements; the message names the line.
 
-    Examples
-    --------
     >>> parse_xml('<system><cpu numaid="0"/></system>').children[0].attributes
     {'numaid': '0'}
     >>> parse_xml('<!DOCTYPE s [<!ENTITY a "b">]><s>&a;</s>')

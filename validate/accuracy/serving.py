@@ -66,10 +66,7 @@ class ServingFigure:
     def predicted(self) -> Serving:
         """Serve the same.
 
-        Raises
-        ------
-        InputError
-            If the planner says that the plan cannot.
+        Raises InputError if the planner says that the plan cannot.
         """
         plan = parse_plan(self.plan)
         names = ("hardware", "precision", "engine", "input_tokens", "output_tokens", "concurrency")

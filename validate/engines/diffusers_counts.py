@@ -230,8 +230,6 @@ class Known(NamedTuple):
 def in_program(model: str, height: int, width: int, frames: int, removed: int = 0) -> Known:
     """Count what one forward has in the planner's program for one GPU.
 
-    Parameters
-    ----------
     removed : layers that the transformer is run without, of those that it has most of.
     """
     options = {"height": height, "width": width, "engine": "diffusers", "runtime": "torch-eager"}

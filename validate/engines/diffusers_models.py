@@ -189,15 +189,11 @@ def inputs(
 ) -> Inputs:
     """Make the arguments of one forward of a catalogue model's transformer.
 
-    Parameters
-    ----------
     model : a catalogue name. config : of its transformer, perhaps narrowed. device : of PyTorch.
     height, width, frames : pixels and frames of the request.
 
-    Raises
-    ------
-    InputError
-        If the size is none of the model's, or the tokens are not those that the planner counts.
+    Raises InputError if the size is none of the model's, or the tokens are not those that the
+    planner counts.
     """
     described = read_model(model)
     latent = described.latent

@@ -7,7 +7,6 @@ case. A step is one forward of the transformer, with random weights.
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -16,8 +15,9 @@ from topology.base import ModelError
 from validate.engines.diffusers_worker import Forward, measure
 from validate.launch import Place, begin
 from validate.plans import system
-from validate.plans.cases import Case, digest_of, read_case
-from validate.plans.measured import Measured, line
+from validate.plans.cases import Case
+from validate.plans.job import Job
+from validate.plans.measured import Measured, failed, line
 from validate.plans.rank import run_rank
 
 LIMIT_S: Final = 180.0
@@ -33,31 +33,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_rank("python -m validate.engines.diffusers_rank", work, argv)
 
 
-def work(place: Place, job: Mapping[str, object], output: Path) -> int:
+def work(place: Place, job: Job, output: Path) -> int:
     """Run the cases of a job; returns how many were run."""
     import torch  # noqa: PLC0415  # an optional package
 
     from validate.torch.rendezvous import meet  # noqa: PLC0415
 
-    until = time.monotonic() + float(cast(float, job.get("seconds", 10**6)))
+    until = time.monotonic() + job.seconds
     progress = begin(place)
-    on_gpu = str(job.get("device", "cuda")) == "cuda"
+    on_gpu = job.device == "cuda"
     device = torch.device("cuda", place.local) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
     rendezvous = meet(place, progress, device)
-    progress.phase("reading the job")
-    cases = [read_case(fields) for fields in cast("list[dict[str, object]]", job["cases"])]
     ran = 0
-    for number, case in enumerate(cases):
+    for number, case in enumerate(job.cases):
         left = rendezvous.say(f"{number}: time left", until - time.monotonic())
         if cast(float, left[0]) <= LONG_S:
             break
         progress.phase(f"case {number + 1} ({case.key})", LIMIT_S)
-        row = row_of(case, measure(own_case(case), device, str(job.get("machine", ""))))
+        row = row_of(case, measure(own_case(case), device, job.machine))
         ran += 1
         if not place.rank:
-            system.append_line(output / "results.jsonl", line(_named(row, job)))
+            system.append_line(output / "results.jsonl", line(job.named(row)))
         if row.status != "done" and place.world > 1:
             raise ModelError(f"{case.key}: {row.note}")  # what other ranks wait for is lost
     progress.end()
@@ -89,8 +87,7 @@ def row_of(case: Case, taken: Mapping[str, Any]) -> Measured:
     """Write what diffusers took as a row of plans."""
     note = str(taken.get("note", ""))
     if taken["status"] != "done":
-        full = "out of memory" in note.lower()
-        return Measured(case=case, status="out of memory" if full else "failed", note=note)
+        return failed(case, note)
     numbers = {name: taken[name] for name in (*_TIMES, *_BYTES) if name in taken}
     return Measured(
         case=case,
@@ -101,16 +98,6 @@ def row_of(case: Case, taken: Mapping[str, Any]) -> Measured:
         compile_s=float(taken["first_s"]) if taken["compiled"] else 0.0,
         kernels=str(taken.get("kernels", "")),
         **numbers,
-    )
-
-
-def _named(row: Measured, job: Mapping[str, object]) -> Measured:
-    attempts = cast("Mapping[str, int]", job.get("attempts", {}))
-    return replace(
-        row,
-        machine=str(job.get("machine", "")),
-        digest=digest_of(row.case, str(job.get("hardware", "h100-sxm"))),
-        attempts=attempts.get(row.key, 1),
     )
 
 

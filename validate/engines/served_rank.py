@@ -5,11 +5,11 @@ many GPUs a plan has: the engine starts its own ranks, which end with it.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Final, cast
+from typing import Final
 
 from topology.base.values import dataclass
 from validate.engines import files
@@ -23,8 +23,9 @@ from validate.engines.served import (
 )
 from validate.launch import Place, begin, ended, last_words
 from validate.plans import system
-from validate.plans.cases import STEPS, Case, digest_of, read_case
-from validate.plans.measured import Measured, Status, line
+from validate.plans.cases import STEPS, Case
+from validate.plans.job import Job
+from validate.plans.measured import failed, line
 from validate.plans.rank import run_rank
 
 LIMIT_S: Final = 20 * 60.0
@@ -49,28 +50,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_rank("python -m validate.engines.served_rank", work, argv)
 
 
-def work(place: Place, job: Mapping[str, object], output: Path) -> int:
+def work(place: Place, job: Job, output: Path) -> int:
     """Run the cases of a job; returns how many were run."""
-    until = time.monotonic() + float(cast(float, job.get("seconds", 10**6)))
-    progress, hardware = begin(place), str(job.get("hardware", "h100-sxm"))
-    attempts = cast("Mapping[str, int]", job.get("attempts", {}))
+    until, progress = time.monotonic() + job.seconds, begin(place)
     firsts: dict[str, Timed] = {}
-    cases = [read_case(fields) for fields in cast("list[dict[str, object]]", job["cases"])]
-    for number, case in enumerate(cases):
+    for number, case in enumerate(job.cases):
         left = until - time.monotonic()
         if left <= 0:
             return number
         progress.phase(f"case {number + 1} ({case.key})", min(LIMIT_S, left))
-        row = _row(case, _taken(case, hardware, output, firsts))
-        row = replace(
-            row,
-            machine=str(job.get("machine", "")),
-            digest=digest_of(case, hardware),
-            attempts=attempts.get(case.key, 1),
-        )
-        system.append_line(output / "results.jsonl", line(row))
+        timed = _taken(case, job.hardware, output, firsts)
+        if timed.fault:
+            row = failed(case, timed.fault[:300])
+        else:
+            row = row_of(case, timed.times, timed.tokens)
+        system.append_line(output / "results.jsonl", line(job.named(row)))
     progress.end()
-    return len(cases)
+    return len(job.cases)
 
 
 def _taken(case: Case, hardware: str, output: Path, firsts: dict[str, Timed]) -> Timed:
@@ -100,14 +96,6 @@ def _run(case: Case, hardware: str, output: Path) -> Timed:
         return Timed(fault=f"{package}: no results: {last_words(said)}")
     times = read_times(case.engine, case.stage, files.read(results))
     return Timed(times=tuple(times), tokens=cache_tokens(case.engine, said))
-
-
-def _row(case: Case, taken: Timed) -> Measured:
-    if not taken.fault:
-        return row_of(case, taken.times, taken.tokens)
-    full = "out of memory" in taken.fault.lower()
-    status: Status = "out of memory" if full else "failed"
-    return Measured(case=case, status=status, note=taken.fault[:300])
 
 
 if __name__ == "__main__":

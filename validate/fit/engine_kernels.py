@@ -261,10 +261,7 @@ def fitted(text: str) -> Iterator[tuple[str, str]]:
     ------
     Records as TOML, each with a line on how well it does on rows that a first fit did not see.
 
-    Raises
-    ------
-    InputError
-        If the table is none of these.
+    Raises InputError if the table is none of these.
     """
     rows = read_rows(text)
     columns = set(rows[0]) if rows else set()

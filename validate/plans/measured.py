@@ -88,6 +88,12 @@ class Measured:
         return {**fields, "case": self.case.to_dict()}
 
 
+def failed(case: Case, note: str) -> Measured:
+    """Say that a case gave nothing, and why."""
+    full = "out of memory" in note.lower()
+    return Measured(case=case, status="out of memory" if full else "failed", note=note)
+
+
 _USUAL: Final[Mapping[str, object]] = {
     name: value
     for name, value in asdict(Measured(case=Case(model=""), status="done")).items()

@@ -1,17 +1,18 @@
 """One rank of a run of cases, whoever runs them: what it is started with, and how it ends."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from planner.command.options import Parser
 from topology.base import InputError, ModelError
 from validate.launch import Place, find_place
 from validate.plans import system
+from validate.plans.job import Job, read_job
 
 
 def run_rank(
     prog: str,
-    work: Callable[[Place, Mapping[str, object], Path], int],
+    work: Callable[[Place, Job, Path], int],
     argv: Sequence[str] | None = None,
 ) -> int:
     """Run the cases of a job with `work`; returns the exit code."""
@@ -21,8 +22,9 @@ def run_rank(
     place = find_place(system.environment())
     try:
         arguments = parser.parse_args(argv)
-        work(place, system.read_json(arguments.job), Path(arguments.output))
-    except (InputError, OSError, ValueError) as error:
+        job = read_job(system.read_json(arguments.job))
+        work(place, job, Path(arguments.output))
+    except (InputError, OSError, TypeError, ValueError) as error:
         system.complain(f"rank {place.rank}: {error}")
         return 2
     except ModelError as error:

@@ -4,7 +4,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,14 +16,23 @@ from validate.plans import host, system
 from validate.plans.cases import Case, digest_of
 from validate.plans.checks import check_product
 from validate.plans.host import Facts, problems, remarks
-from validate.plans.measured import KeptCases, Measured, kept, line, read_measured, remaining
+from validate.plans.job import Job
+from validate.plans.measured import (
+    KeptCases,
+    Measured,
+    failed,
+    kept,
+    line,
+    read_measured,
+    remaining,
+)
 
 RESULTS: Final = "results.jsonl"
 EXECUTED_BY: Final = "validate.torch.worker"
 """What a rank of the planner's own executor runs."""
 DEATHS: Final = 6
 """Times that ranks may die before a run is given up."""
-Work = Callable[[Place, Mapping[str, object], Path], object]
+Work = Callable[[Place, Job, Path], object]
 """What a rank does: it runs the cases of a job, and writes rows into a folder."""
 _BEFORE: Final = ("", "start", "rendezvous", "reading the job")
 
@@ -65,20 +74,18 @@ class RunOptions:
         driver = [f"driver {facts.driver}"] if facts.driver and self.device != "cpu" else []
         return ", ".join([host, *versions, *driver, self.compiler])
 
-    def job(
-        self, cases: Iterable[Case], seconds: float, run: "CasesToRun | None" = None
-    ) -> dict[str, object]:
-        """Write down what the ranks are to do; `run` says on what, and how often it was tried."""
-        return {
-            "hardware": self.hardware,
-            "device": self.device,
-            "backend": self.compiler,
-            "budget_s": self.budget_s,
-            "seconds": seconds,
-            "machine": run.machine if run else "",
-            "attempts": dict(run.kept.attempts) if run else {},
-            "cases": [case.to_dict() for case in cases],
-        }
+    def job(self, cases: Sequence[Case], seconds: float, run: "CasesToRun | None" = None) -> Job:
+        """Make the job of the ranks; `run` says on what, and how often it was tried."""
+        return Job(
+            cases=cases,
+            hardware=self.hardware,
+            device=self.device,
+            backend=self.compiler,
+            budget_s=self.budget_s,
+            seconds=seconds,
+            machine=run.machine if run else "",
+            attempts=run.kept.attempts if run else {},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +217,7 @@ def _attempt(
     this: CasesToRun, todo: Sequence[Case], left: float, tell: Callable[[str], None]
 ) -> LaunchResult:
     options, output, path = this.options, this.output, this.output / "job.json"
-    system.write(path, json.dumps(options.job(todo, left, this), indent=1))
+    system.write(path, json.dumps(options.job(todo, left, this).to_dict(), indent=1))
     argv = [sys.executable, "-m", options.module, "--job", str(path), "--output", str(output)]
     return launch(
         options.processes or options.gpus,
@@ -223,11 +230,8 @@ def _attempt(
 
 
 def _lost(case: Case, ended: LaunchResult, this: CasesToRun) -> Measured:
-    full = "out of memory" in ended.message.lower()
-    return Measured(
-        case=case,
-        status="out of memory" if full else "failed",
-        note=ended.message[:300],
+    return replace(
+        failed(case, ended.message[:300]),
         machine=this.machine,
         digest=this.digests[case.key],
         attempts=this.kept.attempts[case.key],

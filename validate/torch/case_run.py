@@ -32,7 +32,6 @@ DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfl
 """Type of activations at a precision; at fp8 layers multiply in 8 bits."""
 COMPILE_S: Final = 300
 STEP_S: Final = 120
-BUDGET_S: Final = 2.0
 DRAWS: Final = 3
 """Steps that round otherwise, to see how far they may come apart."""
 
@@ -46,7 +45,7 @@ class Bench:
     progress: Progress
     device: torch.device
     fuser: Fuser
-    budget_s: float = BUDGET_S
+    budget_s: float = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """All cases of a job on one rank: each proved, timed and written down; a failure is a row too."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Final, cast
@@ -12,9 +12,10 @@ from topology.base import ModelError
 from topology.base.values import dataclass
 from validate.launch import is_aftermath
 from validate.plans import system
-from validate.plans.cases import Case, Subject, digest_of, look_up
+from validate.plans.cases import Case, Subject, look_up
 from validate.plans.compare import predict
-from validate.plans.measured import Measured, Status, line
+from validate.plans.job import Job
+from validate.plans.measured import Measured, Status, failed, line
 from validate.reference import shrink
 from validate.torch.case_run import COMPILE_S, Bench, Ran, dtype_of, fuser_for, run_case
 from validate.torch.full import Full, Wholes, apart, compared, is_known, sample
@@ -31,16 +32,13 @@ Checks = tuple[Checked, Checked]
 class Session:
     """One rank's way through a job.
 
-    machine : that rows name. attempts : of the cases by their keys, this one included.
-    proofs, wholes : what is known from earlier cases.
+    until : of `time.monotonic`. proofs, wholes : what is known from earlier cases.
     """
 
     bench: Bench
     output: Path
-    hardware: str
+    job: Job
     until: float
-    machine: str = ""
-    attempts: Mapping[str, int] = field(default_factory=dict)
     proofs: dict[str, Checks] = field(default_factory=dict)
     wholes: Wholes = field(default_factory=dict)
 
@@ -60,13 +58,7 @@ def run_all(session: Session, cases: Sequence[Case]) -> int:
         row = _one(session, case, number)
         ran += 1
         if session.leads:
-            named = replace(
-                row,
-                machine=session.machine,
-                digest=digest_of(case, session.hardware),
-                attempts=session.attempts.get(case.key, 1),
-            )
-            system.append_line(session.output / "results.jsonl", line(named))
+            system.append_line(session.output / "results.jsonl", line(session.job.named(row)))
     return ran
 
 
@@ -74,7 +66,7 @@ def _needed(session: Session, case: Case) -> float:
     """Guess the seconds that a case will take, by what is predicted of its step."""
     steady = 5 + 3 * session.bench.budget_s
     try:
-        return steady + 10 * predict(case, session.hardware).step_s
+        return steady + 10 * predict(case, session.job.hardware).step_s
     except ModelError:
         return 0.0
 
@@ -82,7 +74,7 @@ def _needed(session: Session, case: Case) -> float:
 def _one(session: Session, case: Case, number: int) -> Measured:
     """Run a case; whatever goes wrong on any rank becomes its row."""
     try:
-        subject = look_up(case, session.hardware)
+        subject = look_up(case, session.job.hardware)
         if subject.objections:
             return Measured(case=case, status="illegal", note=subject.objections)
         row = _measured(session, subject, number)
@@ -94,11 +86,11 @@ def _one(session: Session, case: Case, number: int) -> Measured:
 
 
 def _failed(case: Case, error: Exception) -> Measured:
-    full = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
     kind = type(error).__name__
     text = " ".join(str(error).split())[:300] or kind
-    note = text if isinstance(error, ModelError) else f"{kind}: {text}"
-    return Measured(case=case, status="out of memory" if full else "failed", note=note)
+    row = failed(case, text if isinstance(error, ModelError) else f"{kind}: {text}")
+    full = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
+    return replace(row, status="out of memory") if full else row
 
 
 def _agreed(session: Session, row: Measured, number: int) -> Measured:

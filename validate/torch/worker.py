@@ -7,15 +7,12 @@ the planner itself::
     torchrun --nproc-per-node 2 -m validate.torch.worker --job job.json --output out
     mpirun -np 16 -x MASTER_ADDR python -m validate.torch.worker --job job.json --output out
 
-The job is a JSON object: `cases`, each with the fields of `validate.plans.cases.Case`; and, where
-they are not left out, `hardware` (catalogue name), `device` (``cuda`` or ``cpu``), `backend` of
-torch.compile, `budget_s` to time a case, `seconds` for all of it, the name of the `machine` that
-rows are to have, and how many `attempts` each case has had by its key, this one included.
+The job is the JSON object of a `validate.plans.job.Job`.
 """
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import cast
@@ -27,9 +24,10 @@ from topology.base import InputError
 from validate.launch import Place, begin
 from validate.launch.causes import OTHER_CASES
 from validate.plans import system
-from validate.plans.cases import Case, read_case
+from validate.plans.cases import Case
+from validate.plans.job import Job
 from validate.plans.rank import run_rank
-from validate.torch.case_run import BUDGET_S, Bench
+from validate.torch.case_run import Bench
 from validate.torch.fuse import Fuser
 from validate.torch.probe import seen
 from validate.torch.proof import Comm
@@ -42,11 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_rank("python -m validate.torch.worker", work, argv)
 
 
-def work(place: Place, job: Mapping[str, object], output: Path) -> int:
+def work(place: Place, job: Job, output: Path) -> int:
     """Run the cases of a job, those that rank 0 has; returns how many were run."""
-    until = time.monotonic() + float(cast(float, job.get("seconds", 10**6)))
+    until = time.monotonic() + job.seconds
     progress = begin(place)
-    device = _device(place, str(job.get("device", "cuda")))
+    device = _device(place, job.device)
     rendezvous = meet(place, progress, device)
     progress.phase("reading the job")
     # messages beside compute go first: attention that was started before one fills the device, and
@@ -63,19 +61,12 @@ def work(place: Place, job: Mapping[str, object], output: Path) -> int:
         rendezvous=rendezvous,
         progress=progress,
         device=device,
-        fuser=Fuser(backend=str(job.get("backend", "inductor"))),
-        budget_s=float(cast(float, job.get("budget_s", BUDGET_S))),
+        fuser=Fuser(backend=job.backend),
+        budget_s=job.budget_s,
     )
-    session = Session(
-        bench=bench,
-        output=output,
-        hardware=str(job.get("hardware", "h100-sxm")),
-        until=until,
-        machine=str(job.get("machine", "")),
-        attempts=cast("Mapping[str, int]", job.get("attempts", {})),
-    )
+    session = Session(bench=bench, output=output, job=job, until=until)
     if session.leads:
-        _describe(output, session.hardware)
+        _describe(output, job.hardware)
     ran = run_all(session, _todo(job, bench))
     progress.end()
     if device.type == "cpu":
@@ -114,13 +105,12 @@ def _describe(output: Path, hardware: str) -> None:
     system.write(output / "manifest.json", json.dumps(document, indent=1) + "\n")
 
 
-def _todo(job: Mapping[str, object], bench: Bench) -> list[Case]:
+def _todo(job: Job, bench: Bench) -> list[Case]:
     """Cases to run, as rank 0 has them.
 
     Raises InputError if this rank was asked for something else, ApartError if another was.
     """
-    cases = [read_case(fields) for fields in cast("list[dict[str, object]]", job["cases"])]
-    keys = [case.key for case in cases]
+    keys = [case.key for case in job.cases]
     said = cast("list[list[str]]", bench.rendezvous.say("cases to run", keys))
     for rank, others in enumerate(said):
         missing = [key for key in said[0] if key not in others]
@@ -131,7 +121,7 @@ def _todo(job: Mapping[str, object], bench: Bench) -> list[Case]:
         if missing:
             got = next(iter(others), "none")
             raise InputError(f"{OTHER_CASES}: got {got}, wanted {missing[0]}")
-    return [case for case in cases if case.key in set(said[0])]
+    return [case for case in job.cases if case.key in set(said[0])]
 
 
 if __name__ == "__main__":
