@@ -15,17 +15,7 @@ from dataclasses import asdict
 from planner.command.files import write
 from planner.command.options import Parser
 from topology.base import InputError, content
-from validate.accuracy.table import (
-    BEGIN,
-    HELD_BEGIN,
-    SHORT_BEGIN,
-    documents,
-    groups,
-    held_table,
-    inserted,
-    scores,
-    table,
-)
+from validate.accuracy import table
 
 LARGEST = 2**24  # B of a document
 
@@ -59,15 +49,15 @@ def _answer(arguments: argparse.Namespace) -> None:
         raise InputError(f"{arguments.command}: wanted ahead of its options")
     if arguments.write:  # before the tables are made, which takes a while
         _put(arguments.write, None)
-    errors = groups()
+    errors = table.groups()
     if arguments.write:
-        _put(arguments.write, documents(errors))
+        _put(arguments.write, table.documents(errors))
     if arguments.format == "json":
-        write(json.dumps([asdict(line) for line in scores(errors)], indent=2), None)
+        write(json.dumps([asdict(line) for line in table.scores(errors)], indent=2), None)
     elif arguments.format == "markdown":
-        write(f"{table(errors).markdown()}\n\n{held_table().markdown()}", None)
+        write(f"{table.table(errors).markdown()}\n\n{table.held_table().markdown()}", None)
     else:
-        write(f"{table(errors).text()}\n\n{held_table().text()}", None)
+        write(f"{table.table(errors).text()}\n\n{table.held_table().text()}", None)
 
 
 def _fit_engines(names: Sequence[str]) -> None:
@@ -89,10 +79,13 @@ def _put(name: str, tables: Mapping[str, str] | None) -> None:
     except ValueError as error:
         why = str(error) if isinstance(error, InputError) else "no text"
         raise InputError(f"--write {name}: {why}") from None
-    changed, wanted = text, tables or dict.fromkeys((BEGIN, SHORT_BEGIN, HELD_BEGIN), "")
-    for begin in [begin for begin in wanted if begin in text] or [BEGIN]:
+    changed, wanted = (
+        text,
+        tables or dict.fromkeys((table.BEGIN, table.SHORT_BEGIN, table.HELD_BEGIN), ""),
+    )
+    for begin in [begin for begin in wanted if begin in text] or [table.BEGIN]:
         try:
-            changed = inserted(changed, begin, wanted[begin])
+            changed = table.inserted(changed, begin, wanted[begin])
         except InputError as error:
             raise InputError(f"--write {name}: {error}") from None
     if changed != text and tables:

@@ -8,23 +8,12 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from costmodels.program.ops import (
-    Collective,
-    CollectiveKind,
-    ExpertTokens,
-    Function,
-    Loop,
-    Matmul,
-    Move,
-    Op,
-    Pointwise,
-    Rearrange,
-)
+from costmodels.program import ops
 from costmodels.program.tensors import Part, Span, Tensor, Weight
 from costmodels.sizes import Size
 
 T = TypeVar("T")
-Emits = Generator[Op | Loop, None, T]
+Emits = Generator[ops.Op | ops.Loop, None, T]
 
 
 def total_rows(spans: Sequence[Span]) -> Size:
@@ -39,18 +28,18 @@ def matmul(
     lead = x.shape[:-1] if route is None else (*x.shape[:2], route.shape[-1])
     filled = x.filled if route is None else 1 / weight.groups
     out = Tensor(name, (*lead, weight.local_columns), x.itemsize, filled)
-    yield Matmul(x=x, weight=weight, out=out, route=route, beside=beside)
+    yield ops.Matmul(x=x, weight=weight, out=out, route=route, beside=beside)
     return out
 
 
 def pointwise(
-    function: Function, inputs: Sequence[Tensor], name: str, features: Size = 0, place: int = 0
+    function: ops.Function, inputs: Sequence[Tensor], name: str, features: Size = 0, place: int = 0
 ) -> Emits[Tensor]:
     """Apply an element-wise function; its result is as the first input, or `features` wide."""
     first = inputs[0]
     shape = (*first.shape[:-1], features) if features else first.shape
     out = replace(first, name=name, shape=shape)
-    yield Pointwise(function=function, inputs=tuple(inputs), outputs=(out,), place=place)
+    yield ops.Pointwise(function=function, inputs=tuple(inputs), outputs=(out,), place=place)
     return out
 
 
@@ -61,7 +50,7 @@ def split_features(x: Tensor, widths: Sequence[Size], names: Sequence[str]) -> E
         replace(x, name=name, shape=(*lead, width))
         for name, width in zip(names, widths, strict=True)
     ]
-    yield Rearrange(move="split_features", inputs=(x,), outputs=tuple(outs), view=True)
+    yield ops.Rearrange(move="split_features", inputs=(x,), outputs=tuple(outs), view=True)
     return outs
 
 
@@ -69,7 +58,7 @@ def concat_features(parts: Sequence[Tensor], name: str, *, view: bool = False) -
     """Lay features of tensors side by side; `view` where they were written in place."""
     width = sum(part.shape[-1] for part in parts)
     out = Tensor(name, (*parts[0].shape[:-1], width), parts[0].itemsize)
-    yield Rearrange(move="concat_features", inputs=tuple(parts), outputs=(out,), view=view)
+    yield ops.Rearrange(move="concat_features", inputs=tuple(parts), outputs=(out,), view=view)
     return out
 
 
@@ -82,14 +71,14 @@ def concat_rows(parts: Sequence[Tensor], name: str, *, view: bool = False) -> Em
         return parts[0]
     first, rows = parts[0], sum(part.shape[1] for part in parts)
     out = Tensor(name, (first.shape[0], rows, *first.shape[2:]), first.itemsize)
-    yield Rearrange(move="concat_rows", inputs=tuple(parts), outputs=(out,), view=view)
+    yield ops.Rearrange(move="concat_rows", inputs=tuple(parts), outputs=(out,), view=view)
     return out
 
 
 def regroup(x: Tensor, groups: Size, rows: Size, name: str) -> Emits[Tensor]:
     """View rows as so many `groups` of `rows`, in the same order."""
     out = replace(x, name=name, shape=(groups, rows, *x.shape[2:]))
-    yield Rearrange(move="regroup", inputs=(x,), outputs=(out,), view=True)
+    yield ops.Rearrange(move="regroup", inputs=(x,), outputs=(out,), view=True)
     return out
 
 
@@ -101,12 +90,12 @@ def split_rows(x: Tensor, rows: Sequence[Size], names: Sequence[str]) -> Emits[l
         Tensor(name, (x.shape[0], count, *x.shape[2:]), x.itemsize)
         for name, count in zip(names, rows, strict=True)
     ]
-    yield Rearrange(move="split_rows", inputs=(x,), outputs=tuple(outs), view=True)
+    yield ops.Rearrange(move="split_rows", inputs=(x,), outputs=tuple(outs), view=True)
     return outs
 
 
 def move(  # noqa: PLR0913  # a move has this many parts
-    kind: Move,
+    kind: ops.Move,
     inputs: Sequence[Tensor],
     out: Tensor,
     *,
@@ -117,7 +106,7 @@ def move(  # noqa: PLR0913  # a move has this many parts
     view: bool = False,
 ) -> Emits[Tensor]:
     """Rearrange among the ranks along an axis."""
-    yield Rearrange(
+    yield ops.Rearrange(
         move=kind,
         inputs=tuple(inputs),
         outputs=(out,),
@@ -131,14 +120,14 @@ def move(  # noqa: PLR0913  # a move has this many parts
 
 
 def collective(  # noqa: PLR0913  # what it is, and what it is for
-    kind: CollectiveKind,
+    kind: ops.CollectiveKind,
     x: Tensor,
     axis: str,
     degree: int,
     name: str,
     *,
     root: int = 0,
-    tokens: ExpertTokens | None = None,
+    tokens: ops.ExpertTokens | None = None,
 ) -> Emits[Tensor]:
     """Run a collective along `axis`; nothing where there is one rank."""
     if degree == 1:
@@ -149,5 +138,7 @@ def collective(  # noqa: PLR0913  # what it is, and what it is for
     if kind == "reduce_scatter":
         first = first // degree
     out = replace(x, name=name, shape=(first, *x.shape[1:]))
-    yield Collective(kind=kind, x=x, out=out, axis=axis, degree=degree, root=root, tokens=tokens)
+    yield ops.Collective(
+        kind=kind, x=x, out=out, axis=axis, degree=degree, root=root, tokens=tokens
+    )
     return out

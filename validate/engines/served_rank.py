@@ -12,15 +12,7 @@ from statistics import median
 from typing import Final
 
 from topology.base.values import dataclass
-from validate.engines import files
-from validate.engines.served import (
-    BENCHMARKS,
-    cache_tokens,
-    command,
-    make_folder,
-    read_times,
-    row_of,
-)
+from validate.engines import files, served
 from validate.launch import Place, begin, ended, last_words
 from validate.plans import system
 from validate.plans.cases import STEPS, Case
@@ -63,7 +55,7 @@ def work(place: Place, job: Job, output: Path) -> int:
         if timed.fault:
             row = failed(case, timed.fault[:300])
         else:
-            row = row_of(case, timed.times, timed.tokens)
+            row = served.row_of(case, timed.times, timed.tokens)
         system.append_line(output / "results.jsonl", line(job.named(row)))
     progress.end()
     return len(job.cases)
@@ -87,15 +79,15 @@ def _run(case: Case, hardware: str, output: Path) -> Timed:
     folder = output / "model"
     results, log = output / "benchmark.json", output / "logs" / f"{case.engine}-{case.stage}.log"
     files.clear(results)
-    make_folder(case, folder)
-    code, said = files.run(command(case, hardware, folder.resolve(), results.resolve()), log)
-    package = BENCHMARKS[case.engine].package
+    served.make_folder(case, folder)
+    code, said = files.run(served.command(case, hardware, folder.resolve(), results.resolve()), log)
+    package = served.BENCHMARKS[case.engine].package
     if code:
         return Timed(fault=f"{package}: {ended(code, said)}")
     if not files.size(results):
         return Timed(fault=f"{package}: no results: {last_words(said)}")
-    times = read_times(case.engine, case.stage, files.read(results))
-    return Timed(times=tuple(times), tokens=cache_tokens(case.engine, said))
+    times = served.read_times(case.engine, case.stage, files.read(results))
+    return Timed(times=tuple(times), tokens=served.cache_tokens(case.engine, said))
 
 
 if __name__ == "__main__":

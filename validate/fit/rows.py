@@ -8,6 +8,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Final
 
 from topology.base import InputError
@@ -58,15 +59,8 @@ def line(row: Row) -> str:
     >>> print(line(Row(key="k", family="memory", sizes={}, mode="used", values={"bytes": 2.0})))
     {"key":"k","family":"memory","sizes":{},"mode":"used","values":{"bytes":2.0},"rank":0,"error":""}
     """
-    document = {
-        "key": row.key,
-        "family": row.family,
-        "sizes": dict(row.sizes),
-        "mode": row.mode,
-        "values": {name: float(f"{value:.6g}") for name, value in row.values.items()},
-        "rank": row.rank,
-        "error": row.error,
-    }
+    values = {name: float(f"{value:.6g}") for name, value in row.values.items()}
+    document = {**asdict(row), "values": values}
     return json.dumps(document, separators=(",", ":"))
 
 

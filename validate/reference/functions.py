@@ -5,16 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.program import (
-    Attention,
-    CausalConvolution,
-    Depthwise,
-    HeadProduct,
-    LinearAttention,
-    Pointwise,
-    Rearrange,
-    Recurrence,
-)
+from costmodels import program
 from costmodels.program.rows import (
     attention_positions,
     chunk_of,
@@ -56,7 +47,7 @@ def gelu(x: Array) -> Array:
     return np.asarray(0.5 * x * (1 + np.tanh(inner)))
 
 
-def head_product(op: HeadProduct, x: Array, weight: Array) -> Array:
+def head_product(op: program.HeadProduct, x: Array, weight: Array) -> Array:
     """Multiply the first features of each head by its matrix; the others stay behind them."""
     widths = [part.local(op.weight.degree) for part in op.weight.columns]
     start = sum(widths[: op.part])
@@ -68,7 +59,7 @@ def head_product(op: HeadProduct, x: Array, weight: Array) -> Array:
 
 
 def attention(
-    op: Attention, q: Array, k: Array, v: Array, index: Mapping[str, int]
+    op: program.Attention, q: Array, k: Array, v: Array, index: Mapping[str, int]
 ) -> tuple[Array, Array]:
     """Softmax attention with masks by position; the result and the log-sum-exp."""
     batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
@@ -87,7 +78,7 @@ def attention(
     return out.reshape(batch, queries, -1), log_sum_exp
 
 
-def linear_attention(op: LinearAttention, first: Array, second: Array) -> Array:
+def linear_attention(op: program.LinearAttention, first: Array, second: Array) -> Array:
     """Add up products of keys with values and a one, or look queries up in such sums."""
     batch, rows, _ = first.shape
     left = np.maximum(first.reshape(batch, rows, op.heads, op.size), 0)
@@ -99,7 +90,7 @@ def linear_attention(op: LinearAttention, first: Array, second: Array) -> Array:
     return np.asarray((sums[..., :-1] / (sums[..., -1:] + EPSILON)).reshape(first.shape))
 
 
-def depthwise(op: Depthwise, x: Array, weight: Array, index: Mapping[str, int]) -> Array:
+def depthwise(op: program.Depthwise, x: Array, weight: Array, index: Mapping[str, int]) -> Array:
     """Sum over the nine points around each; those outside the image count as zero."""
     line, halo = int(op.line), int(op.halo)
     places = positions(op.span, index)
@@ -121,7 +112,7 @@ def silu(x: Array) -> Array:
 
 
 def causal_convolution(
-    op: CausalConvolution, x: Array, before: Array, weight: Array
+    op: program.CausalConvolution, x: Array, before: Array, weight: Array
 ) -> tuple[Array, Array]:
     """Sum each feature's last rows, weighed, and activate; the rows that are kept next."""
     rows = np.concatenate([before, x], axis=1)
@@ -131,7 +122,7 @@ def causal_convolution(
 
 
 def recurrence(
-    op: Recurrence, features: Array, gates: Array, state: Array, weight: Array
+    op: program.Recurrence, features: Array, gates: Array, state: Array, weight: Array
 ) -> tuple[Array, Array]:
     """Let every token change the state of each head, and read it, one after another."""
     batch, rows, _ = features.shape
@@ -166,7 +157,7 @@ def _unit(x: Array) -> Array:
     return np.asarray(x / np.sqrt((x**2).sum(axis=-1, keepdims=True) + EPSILON))
 
 
-def _visible(op: Attention, index: Mapping[str, int]) -> NDArray[np.bool_]:
+def _visible(op: program.Attention, index: Mapping[str, int]) -> NDArray[np.bool_]:
     queries, keys = attention_positions(op, index)
     visible: NDArray[np.bool_] = np.broadcast_to(keys >= 0, (len(queries), len(keys)))
     if op.causal:
@@ -177,7 +168,7 @@ def _visible(op: Attention, index: Mapping[str, int]) -> NDArray[np.bool_]:
 
 
 def pointwise(  # noqa: C901, PLR0911, PLR0912  # one case a function
-    op: Pointwise, inputs: Sequence[Array], index: Mapping[str, int]
+    op: program.Pointwise, inputs: Sequence[Array], index: Mapping[str, int]
 ) -> list[Array]:
     """Evaluate an element-wise function."""
     match op.function:
@@ -251,7 +242,7 @@ def _vectors(x: Array, row: Array, place: int) -> tuple[Array, Array, Array]:
     return shift, scale, gate
 
 
-def _rotary(op: Pointwise, x: Array, index: Mapping[str, int]) -> Array:
+def _rotary(op: program.Pointwise, x: Array, index: Mapping[str, int]) -> Array:
     """Norm every head of q and k, and turn its halves by an angle that grows with position."""
     query, key = op.heads
     rows = x.reshape(*x.shape[:2], -1, op.size)
@@ -260,7 +251,7 @@ def _rotary(op: Pointwise, x: Array, index: Mapping[str, int]) -> Array:
     return np.concatenate([turned, value], axis=2).reshape(x.shape)
 
 
-def _turned(op: Pointwise, heads: Array, index: Mapping[str, int]) -> Array:
+def _turned(op: program.Pointwise, heads: Array, index: Mapping[str, int]) -> Array:
     """Turn the halves of every head, ``[b, r, heads, size]``."""
     angle, half = rotary_angles(op, index), op.turned // 2
     cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
@@ -268,14 +259,14 @@ def _turned(op: Pointwise, heads: Array, index: Mapping[str, int]) -> Array:
     return np.concatenate([low * cos - high * sin, low * sin + high * cos], axis=-1)
 
 
-def _tail_turned(op: Pointwise, heads: Array, index: Mapping[str, int]) -> Array:
+def _tail_turned(op: program.Pointwise, heads: Array, index: Mapping[str, int]) -> Array:
     """Turn the last features of every head."""
     first, last = np.split(heads, [-op.turned], axis=-1)
     return np.concatenate([first, _turned(op, last, index)], axis=-1)
 
 
 def _merge(
-    op: Pointwise, left: Array, left_sum: Array, right: Array, right_sum: Array
+    op: program.Pointwise, left: Array, left_sum: Array, right: Array, right_sum: Array
 ) -> list[Array]:
     total = np.logaddexp(left_sum, right_sum)
     safe = np.where(np.isfinite(total), total, 0.0)
@@ -285,7 +276,7 @@ def _merge(
     return [out.reshape(left.shape), total]
 
 
-def _merge_all(op: Pointwise, parts: Array) -> list[Array]:
+def _merge_all(op: program.Pointwise, parts: Array) -> list[Array]:
     """Merge the parts of all ranks; one without keys has no weight."""
     outs, sums = np.split(parts, [op.heads[0] * op.size], axis=-1)
     total = np.logaddexp.reduce(sums, axis=0)
@@ -294,7 +285,7 @@ def _merge_all(op: Pointwise, parts: Array) -> list[Array]:
     return [out.reshape(outs.shape[1:]), total]
 
 
-def _route(op: Pointwise, scores: Array) -> list[Array]:
+def _route(op: program.Pointwise, scores: Array) -> list[Array]:
     active = int(op.outputs[0].shape[-1])
     chosen = np.argsort(-scores, axis=-1, kind="stable")[..., :active]
     top = np.take_along_axis(scores, chosen, axis=-1)
@@ -303,7 +294,7 @@ def _route(op: Pointwise, scores: Array) -> list[Array]:
 
 
 def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
-    op: Rearrange, inputs: Sequence[Array], index: Mapping[str, int]
+    op: program.Rearrange, inputs: Sequence[Array], index: Mapping[str, int]
 ) -> list[Array]:
     """Move data; `index` is this rank's place along every axis."""
     first = inputs[0]
@@ -364,14 +355,14 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
             raise AssertionError(f"{op.move} is the runner's")
 
 
-def _concat_heads(op: Rearrange, own: Array, shared: Array) -> Array:
+def _concat_heads(op: program.Rearrange, own: Array, shared: Array) -> Array:
     """Lay features that all heads share behind those of each."""
     heads = own.reshape(*own.shape[:2], -1, op.parts[0].size)
     copies = np.repeat(shared[:, :, None], heads.shape[2], axis=2)
     return np.concatenate([heads, copies], axis=-1).reshape(*own.shape[:2], -1)
 
 
-def _surround(op: Rearrange, x: Array, edges: Array, index: Mapping[str, int]) -> Array:
+def _surround(op: program.Rearrange, x: Array, edges: Array, index: Mapping[str, int]) -> Array:
     """Lay the last rows of the chunk before, and the first of the next, around a chunk."""
     place, halo = chunk_of(op.spans[0], index), edges.shape[2] // 2
     none = np.zeros_like(edges[0, :, :halo])
@@ -380,7 +371,7 @@ def _surround(op: Rearrange, x: Array, edges: Array, index: Mapping[str, int]) -
     return np.concatenate([before, x, after], axis=1)
 
 
-def _unpack_heads(op: Rearrange, x: Array) -> Array:
+def _unpack_heads(op: program.Rearrange, x: Array) -> Array:
     width = sum(part.units * part.size for part in op.parts)
     out = np.zeros((*x.shape[1:-1], width))
     for rank in range(op.degree):
@@ -389,7 +380,7 @@ def _unpack_heads(op: Rearrange, x: Array) -> Array:
     return out
 
 
-def _unpack_rows(op: Rearrange, x: Array, index: Mapping[str, int]) -> Array:
+def _unpack_rows(op: program.Rearrange, x: Array, index: Mapping[str, int]) -> Array:
     out = np.zeros(tuple(int(size) for size in op.outputs[0].shape))
     for rank, rows in enumerate(joined_rows(op.spans, op.axis, op.degree, index)):
         out[:, rows[rows >= 0]] = x[rank][:, rows >= 0]

@@ -16,17 +16,7 @@ from planner.request.workload import Workload
 from planner.strategies import pipefusion
 from topology.base import ModelError
 from topology.base.values import dataclass
-from validate.reference.functions import (
-    attention,
-    causal_convolution,
-    depthwise,
-    head_product,
-    linear_attention,
-    matmul,
-    pointwise,
-    rearrange,
-    recurrence,
-)
+from validate.reference import functions
 from validate.reference.weights import Array, Source
 
 Word = TypeVar("Word")
@@ -245,27 +235,27 @@ def _step(  # noqa: C901, PLR0912  # one case an operation
             weight = state.source.weight(op.weight, here.layer, state.index)
             route = given[1] if op.route is not None else None
             first = op.weight.place(state.index)[0] * op.weight.local_experts
-            made = [matmul(given[0], weight, route, first)]
+            made = [functions.matmul(given[0], weight, route, first)]
         case ops.HeadProduct():
             matrices = state.source.weight(op.weight, here.layer, state.index)
-            made = [head_product(op, given[0], matrices)]
+            made = [functions.head_product(op, given[0], matrices)]
         case ops.Attention():
-            out, total = attention(op, given[0], given[1], given[2], index)
+            out, total = functions.attention(op, given[0], given[1], given[2], index)
             made = [out] if op.log_sum_exp is None else [out, total]
         case ops.LinearAttention():
-            made = [linear_attention(op, given[0], given[1])]
+            made = [functions.linear_attention(op, given[0], given[1])]
         case ops.CausalConvolution():
             taps = state.source.weight(op.weight, here.layer, state.index)
-            made = list(causal_convolution(op, given[0], given[1], taps))
+            made = list(functions.causal_convolution(op, given[0], given[1], taps))
         case ops.Recurrence():
             rates = state.source.weight(op.weight, here.layer, state.index)
             features, gates, before = given
-            made = list(recurrence(op, features, gates, before, rates))
+            made = list(functions.recurrence(op, features, gates, before, rates))
         case ops.Depthwise():
             kernels = state.source.weight(op.weight, here.layer, state.index)
-            made = [depthwise(op, given[0], kernels, state.index)]
+            made = [functions.depthwise(op, given[0], kernels, state.index)]
         case ops.Pointwise():
-            made = pointwise(op, given, index)
+            made = functions.pointwise(op, given, index)
         case ops.Rearrange():
             made = _rearrange(op, given, here, state)
         case ops.Collective() | ops.SendReceive():
@@ -346,4 +336,4 @@ def _rearrange(  # noqa: PLR0911  # one case a move
                 kept[here.turn] = given[0]
             return [kept]
         case _:
-            return rearrange(op, given, here.along(state.index))
+            return functions.rearrange(op, given, here.along(state.index))
