@@ -53,7 +53,7 @@ from costmodels.program import (
 from costmodels.runtime import Runtime
 from topology.base import UncalibratedError
 from topology.base.values import dataclass
-from topology.catalogue import Device, Fabric, Precision
+from topology.catalogue import Device, Fabric
 
 ROUTED: Final = {"planner": "uniform"}
 """How tokens choose experts, by engine: by chance, where weights are drawn."""
@@ -110,11 +110,6 @@ class Target:
     def kernels(self) -> KernelCalibration | None:
         """Kernels as they were measured on this machine."""
         return None if self.profile is None else self.profile.kernels
-
-    @property
-    def plain(self) -> Precision:
-        """16-bit type of layers that are not quantised."""
-        return "bf16" if self.device.peak("bf16") is not None else "fp16"
 
     def seen(self, part: str, **sizes: Real | Size) -> dict[str, Real | Size]:
         """Return the sizes to hold against a profile's part; the shipped tables go beyond."""
@@ -175,10 +170,10 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  
             counts = (weight.local_experts, weight.experts, weight.copies)
             routed = (op.out.filled, *counts, sides, target.distribution if sides else "")
             sizes = (op.out.shape, weight.local_columns, weight.local_rows, routed)
-            how = (target.engine, target.rounding, weight.precision or target.plain)
+            how = (target.engine, target.rounding, weight.precision or target.device.half)
             return ("matmul", *how, _beside(op, target), *sizes)
         case HeadProduct():
-            return ("heads", target.engine, target.plain, op.x.shape, op.heads, op.n, op.k)
+            return ("heads", target.engine, target.device.half, op.x.shape, op.heads, op.n, op.k)
         case Attention():
             size = (op.size, op.value_size, op.scaled)
             heads = (op.heads, op.key_value_heads, size, op.window, op.pairs, op.turn is None)
@@ -187,13 +182,13 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  
                 if target.mask
                 else ()
             )
-            how = (target.attention, mask, target.engine, target.plain, op.k.itemsize)
+            how = (target.attention, mask, target.engine, target.device.half, op.k.itemsize)
             return ("attention", *how, op.q.shape, op.keys, op.causal, *heads)
         case CausalConvolution() | Recurrence():
-            how = (target.engine, target.plain, target.runtime.fusion(_named(op)), op.out.shape)
-            return (_named(op), *how, op.traffic, op.flop)
+            how = (target.engine, target.device.half, target.runtime.fusion(_named(op)))
+            return (_named(op), *how, op.out.shape, op.traffic, op.flop)
         case LinearAttention() | Depthwise():
-            how = (target.plain, target.runtime.fusion(_named(op)))
+            how = (target.device.half, target.runtime.fusion(_named(op)))
             return (_named(op), *how, op.traffic, op.flop)
         case Pointwise():
             return ("pointwise", target.runtime.fusion(op.function), op.traffic, _with_experts(op))
@@ -211,7 +206,7 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  
             reached = runtime.plane_convolution if op.planes else runtime.convolution
             passes = runtime.plane_passes.value if op.planes else 0.0
             rates = reached.value, passes, op.eager
-            return ("convolve", target.plain, *rates, op.passes, op.flop, op.traffic)
+            return ("convolve", target.device.half, *rates, op.passes, op.flop, op.traffic)
         case _:
             assert_never(op)
 
@@ -254,7 +249,7 @@ def price(op: Op, target: Target) -> Priced:  # noqa: C901, PLR0911  # one case 
 def _matmul(op: Matmul, target: Target) -> Priced:
     m, n, k = op.m, op.weight.local_columns, op.weight.local_rows
     device, engine, own = target.device, target.engine, target.kernels
-    precision = op.weight.precision or target.plain
+    precision = op.weight.precision or target.device.half
     seconds = matmul_time(
         m, n, k, device, precision=precision, sustained=True, engine=engine,
         rounding=target.rounding, calibration=own,
@@ -274,7 +269,7 @@ def _beside(op: Matmul, target: Target) -> int:
 def _experts(op: Matmul, route: Tensor, target: Target) -> Priced:
     """Price one product of a layer of experts, with half of what is done around its two."""
     device, engine, own, weight = target.device, target.engine, target.kernels, op.weight
-    precision = served_as(weight.precision or target.plain, device)
+    precision = served_as(weight.precision or target.device.half, device)
     top_k = int(route.shape[-1])
     experts = Routing(experts=weight.experts - weight.copies, top_k=top_k, copies=weight.copies)
     routing = experts.drawn(target.distribution or ROUTED.get(engine, USUALLY_ROUTED))
@@ -310,11 +305,11 @@ def _with_experts(op: Pointwise) -> bool:
 def _head_product(op: HeadProduct, target: Target) -> Priced:
     """Price a product a head in 16 bits, as engines keep these matrices."""
     seconds = head_product_time(
-        op.m, op.n, op.k, op.heads, target.device, precision=target.plain, sustained=True,
+        op.m, op.n, op.k, op.heads, target.device, precision=target.device.half, sustained=True,
         engine=target.engine, calibration=target.kernels,
     )  # fmt: skip
     sizes = target.seen("matmul", m=op.m, n=op.n, k=op.k)
-    basis = matmul_basis(target.device, target.plain, target.kernels, target.engine, **sizes)
+    basis = matmul_basis(target.device, target.device.half, target.kernels, target.engine, **sizes)
     empty = np.asarray(op.m) == 0
     seconds = np.where(empty, 0.0, seconds) if np.any(empty) else seconds
     return Priced(kind="gemm", seconds=seconds, kernels=1, basis=basis)
@@ -346,7 +341,7 @@ def _latent(op: Attention, target: Target) -> Priced:
 
 
 def _attention(op: Attention, target: Target) -> Priced:
-    precision, kernel, own = target.plain, target.attention, target.kernels
+    precision, kernel, own = target.device.half, target.attention, target.kernels
     whole = op.causal and op.pairs == 1.0 and op.turn is None
     masked = whole and bool(np.any(np.greater(op.queries, 1)))
     cache = "fp8" if op.k.itemsize == 1 else precision
@@ -419,7 +414,7 @@ def _named(op: _Streamed) -> str:
 def _bounded(op: _Streamed, target: Target) -> Priced:
     """Price small products: bound by memory traffic, or by arithmetic where that is more."""
     streamed = _streamed(_named(op), op.traffic, target)
-    peak = target.device.needed_peak(target.plain)
+    peak = target.device.needed_peak(target.device.half)
     return replace(
         streamed,
         kind="attention" if isinstance(op, LinearAttention | Recurrence) else "convolution",
@@ -537,7 +532,7 @@ def _convolve(op: Convolve, target: Target) -> Priced:
     device, runtime = target.device, target.runtime
     cycles = device.multiprocessors.value * device.clock.value
     reached = runtime.plane_convolution if op.planes else runtime.convolution
-    peak = device.needed_peak(target.plain)
+    peak = device.needed_peak(target.device.half)
     known = bool(op.eager) or bool(np.any(op.passes))
     rate = peak if known else np.minimum(peak, cycles * reached.value)
     memory = np.asarray(op.traffic) / device.memory_bandwidth.value

@@ -137,7 +137,7 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
         return plain(_at_least(decoded, prepared, shape, sustained=sustained))
     time = call_time(prepared, shape, sustained=sustained)
     if kernel == "auto" and precision == "fp8":  # the best may be to multiply 16 bits
-        half = prepare(device, _half(device), kernel, calibration)
+        half = prepare(device, device.half, kernel, calibration)
         time = np.minimum(time, call_time(half, shape, sustained=sustained))
     return plain(time)
 
@@ -305,10 +305,6 @@ def call_time(prepared: PreparedAttention, shape: Shape, *, sustained: bool = Fa
     if shape.causal:
         fixed, passes = prepared.engine.causal_fixed, prepared.engine.causal_passes
     return time + fixed + passes * traffic
-
-
-def _half(device: Device) -> str:
-    return "bf16" if device.peak("bf16") else "fp16"
 
 
 def _names(device: Device, precision: str, kernel: str) -> tuple[str, ...]:

@@ -218,6 +218,6 @@ def experts_basis(
     """How well `experts_time` of `sizes` (tokens, hidden, intermediate, experts) is known."""
     made = prepare(device, precision, engine, calibration)
     return max(
-        matmul_basis(device, "bf16" if device.peak("bf16") else "fp16", calibration),
+        matmul_basis(device, device.half, calibration),
         made.fitted.provenance.basis(device.name, sizes),
     )

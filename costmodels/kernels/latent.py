@@ -226,7 +226,6 @@ def _padded(rows: Real, tile: float) -> Real:
 @cache
 def _rates(device: Device) -> tuple[float, float, float]:
     """FLOP/s of large products, of the data sheet, and how the clock sinks."""
-    half = "bf16" if device.peak("bf16") else "fp16"
     record = matmul_record(device, None)
-    peak = peak_rate(device, half)
-    return matrix_rate(record, device, half), peak, clock_drop(record, device)
+    peak = peak_rate(device, device.half)
+    return matrix_rate(record, device, device.half), peak, clock_drop(record, device)

@@ -264,7 +264,7 @@ def powered_rate(parameters: MatmulParameters, device: Device, precision: str) -
     multiplied = FORMATS[precision].multiplied
     if multiplied in ("", *_PLAIN):
         return rate
-    gain = peak_rate(device, multiplied) / _half_peak(device)
+    gain = peak_rate(device, multiplied) / peak_rate(device, device.half)
     return float(rate * gain * getattr(parameters, multiplied))
 
 
@@ -278,7 +278,7 @@ def peak_rate(device: Device, precision: str) -> FlopPerSecond:
     """FLOP/s of the data sheet, or an error that says what the device has."""
     if precision not in FORMATS:
         raise unknown("precision", precision, FORMATS)
-    multiplied = FORMATS[precision].multiplied or ("bf16" if device.peak("bf16") else "fp16")
+    multiplied = FORMATS[precision].multiplied or device.half
     peak = device.peak(multiplied)
     if peak is None:
         have = ", ".join(name for name, _ in device.peaks)
@@ -286,13 +286,11 @@ def peak_rate(device: Device, precision: str) -> FlopPerSecond:
     return FlopPerSecond(peak.value)
 
 
-def _half_peak(device: Device) -> float:
-    return peak_rate(device, "bf16" if device.peak("bf16") else "fp16")
-
-
 def _shortage(fitted: MatmulParameters, device: Device) -> float:
     """How far the rate outgrows the power limit, compared with the GPU of the fit."""
-    wanted: float = min(clocked_rate(fitted, device), fitted.ceiling * _half_peak(device))
+    wanted: float = min(
+        clocked_rate(fitted, device), fitted.ceiling * peak_rate(device, device.half)
+    )
     power = (device.power.value / fitted.reference_power) ** fitted.power_exponent
     return float(wanted / fitted.reference_rate / power)
 

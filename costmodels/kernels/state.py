@@ -115,7 +115,6 @@ def scanned(
 ) -> Real:
     """Evaluate the formula of prompts for tokens, heads, features and batch."""
     tokens, heads, features, batch = (np.asarray(size, float) for size in shape)
-    half = "bf16" if device.peak("bf16") else "fp16"
     bandwidth, slots = device.memory_bandwidth.value, device.multiprocessors.value
     size, length = np.asarray(state) / _UNIT, np.asarray(chunk) / _TOKENS
     alone = size * (fitted.item + np.ceil(tokens / chunk) * length * fitted.step)
@@ -124,7 +123,7 @@ def scanned(
     rows = _BYTES * batch * tokens * features
     busy = overlapped(compute, (kept + fitted.passes * rows) / bandwidth)
     flop = 4.0 * batch * tokens * heads * state
-    bound = np.maximum((kept + rows) / bandwidth, flop / device.needed_peak(half))
+    bound = np.maximum((kept + rows) / bandwidth, flop / device.needed_peak(device.half))
     time: Real = fitted.floor + np.maximum(busy, bound)
     return time
 

@@ -62,6 +62,11 @@ class Device:
             return peaks.get("bf16") or peaks.get("fp16")
         return peaks.get(cast(Precision, precision))
 
+    @property
+    def half(self) -> Precision:
+        """16-bit type that its tensor cores multiply: bf16 where they can."""
+        return "bf16" if self.peak("bf16") else "fp16"
+
     def needed_peak(self, precision: str) -> float:
         """Dense FLOP/s at `precision`."""
         peak = self.peak(precision)

@@ -29,6 +29,7 @@ from topology.base.values import dataclass
 from topology.catalogue import find_hardware
 from validate.engines import diffusers_models as models
 from validate.engines import files
+from validate.plans import system
 
 Place = Literal["attention", "feed_forward", "norm", "residual"]
 Frame = tuple[str, str, str]
@@ -392,7 +393,7 @@ def main(names: Sequence[str]) -> int:
     """Print the tables of some families, or of all."""
     for name in names or SAMPLES:
         for line in text_of(name, rows_of(SAMPLES[name])):
-            files.tell(line)
+            system.complain(line)
     return 0
 
 

@@ -24,7 +24,7 @@ from topology.base.values import dataclass
 from validate.engines import diffusers_models as models
 from validate.engines import files
 from validate.launch import TimeLimits, begin, find_place, launch
-from validate.plans.system import children
+from validate.plans import system
 
 NEEDS: Final = {
     "torch": "pip install 'torch>=2.6,<3'",
@@ -299,7 +299,7 @@ def run_rank(cases: list[Forward], rows: Path, limit: float) -> None:
     import torch  # noqa: PLC0415  # an optional package
     import torch.distributed as dist  # noqa: PLC0415
 
-    place = find_place(files.environment())
+    place = find_place(system.environment())
     progress = begin(place)
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", place.local) if on_gpu else torch.device("cpu")
@@ -312,7 +312,7 @@ def run_rank(cases: list[Forward], rows: Path, limit: float) -> None:
         progress.phase(f"{case.model} {case.plan} {case.mode}", limit)
         row = measure(case, device, machine)
         if place.rank == 0:
-            files.append(rows, json.dumps(row, separators=(",", ":")))
+            system.append_line(rows, json.dumps(row, separators=(",", ":")))
     progress.end()
     if place.world > 1:
         dist.destroy_process_group()
@@ -323,15 +323,17 @@ def supervise(cases: list[Forward], rows: Path, *, ranks: int, limit: float) -> 
     left, path = cases, rows.with_suffix(".left.json")
     words = [sys.executable, *WORKER, str(path), str(rows), "--inside", "--limit", str(limit)]
     while left:
-        before = files.lines(rows)
-        files.write(path, json.dumps([asdict(case) for case in left]))
+        before = system.read(rows).count("\n")
+        system.write(path, json.dumps([asdict(case) for case in left]))
         limits, logs = TimeLimits(start_s=limit, phase_s=limit), rows.with_suffix(".logs")
-        ended = launch(ranks, words, limits=limits, env=children(), log_dir=logs, tell=files.tell)
+        ended = launch(
+            ranks, words, limits=limits, env=system.children(), log_dir=logs, tell=system.complain
+        )
         files.remove(path)
-        done = files.lines(rows) - before
+        done = system.read(rows).count("\n") - before
         if done < len(left):
             row = {"case": left[done].to_dict(), "status": "failed", "note": ended.message}
-            files.append(rows, json.dumps(row, separators=(",", ":")))
+            system.append_line(rows, json.dumps(row, separators=(",", ":")))
             done += 1
         left = left[done:]
 
@@ -341,7 +343,7 @@ def main() -> int:
     try:
         _run()
     except InputError as error:
-        files.tell(f"diffusers_worker: {error}")
+        system.complain(f"diffusers_worker: {error}")
         return BAD_INPUT
     return 0
 
@@ -357,7 +359,7 @@ def _run() -> None:
     for package, install in NEEDS.items():
         if find_spec(package) is None:
             raise InputError(f"{package}: got none, wanted it: {install}")
-    if asked.inside or "RANK" in files.environment():
+    if asked.inside or "RANK" in system.environment():
         run_rank(cases, asked.rows, asked.limit)
         return
     for ranks in sorted({case.ranks for case in cases}):

@@ -1,8 +1,6 @@
-"""What runs of engines read and write: the catalogue, cases, rows, complaints, the environment."""
+"""Entries of the catalogue that engines are made of, and a benchmark run to its end, with a log."""
 
-import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -24,28 +22,6 @@ def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def write(path: Path, text: str) -> None:
-    """Write a case or the rows of a run anew, and the folder where there is none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-
-
-def append(path: Path, line: str) -> None:
-    """Add a line to a file at once, so that what follows cannot lose it."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(f"{line}\n")
-
-
-def lines(path: Path) -> int:
-    """Count the lines of a file; none where there is no file."""
-    return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def size(path: Path) -> int:
-    """Count the bytes of a file; none where there is no file."""
-    return path.stat().st_size if path.exists() else 0
-
-
 def run(argv: Sequence[str], log: Path) -> tuple[int, str]:
     """Run a command to its end, with what it prints in a log; give its code, and what it printed.
 
@@ -58,11 +34,6 @@ def run(argv: Sequence[str], log: Path) -> tuple[int, str]:
     return done.returncode, log.read_text(encoding="utf-8", errors="replace")
 
 
-def tell(line: str) -> None:
-    """Print a line on stderr, for who runs the benchmark."""
-    print(line, file=sys.stderr)
-
-
 def clear(path: Path) -> None:
     """Make the folder of a file that will be written, and forget the one before."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,8 +43,3 @@ def clear(path: Path) -> None:
 def remove(path: Path) -> None:
     """Remove a file of a benchmark."""
     path.unlink()
-
-
-def environment(**more: str) -> dict[str, str]:
-    """Give the variables of this process, with others."""
-    return {**os.environ, **more}

@@ -34,6 +34,7 @@ from topology.base import IllegalPlanError, InputError
 from topology.base.values import dataclass
 from validate.engines import files
 from validate.launch import is_rank
+from validate.plans import system
 from validate.plans.cases import STEPS, Case, bench_sizes
 from validate.plans.measured import Measured
 
@@ -86,7 +87,7 @@ def check(cases: Sequence[Case], hardware: str) -> None:
     Raises InputError if a mode or a model is none of the engine's, or it is not installed.
     Raises IllegalPlanError if the engine or its benchmark refuses a plan.
     """
-    if is_rank(files.environment()):
+    if is_rank(system.environment()):
         raise InputError(
             "torchrun or mpirun: got ranks of it, wanted none: engines start their own"
         )
@@ -139,7 +140,7 @@ def make_folder(case: Case, folder: Path) -> None:
         "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"},
     }
     for name, content in parts.items():
-        files.write(folder / name, json.dumps(content))
+        system.write(folder / name, json.dumps(content))
 
 
 def command(case: Case, hardware: str, folder: Path, results: Path) -> list[str]:

@@ -84,9 +84,10 @@ def _run(case: Case, hardware: str, output: Path) -> Timed:
     package = served.BENCHMARKS[case.engine].package
     if code:
         return Timed(fault=f"{package}: {ended(code, said)}")
-    if not files.size(results):
+    answer = system.read(results)
+    if not answer:
         return Timed(fault=f"{package}: no results: {last_words(said)}")
-    times = served.read_times(case.engine, case.stage, files.read(results))
+    times = served.read_times(case.engine, case.stage, answer)
     return Timed(times=tuple(times), tokens=served.cache_tokens(case.engine, said))
 
 

@@ -1,6 +1,7 @@
 """Kernels on one node in which ranks, or the switch, address the buffers of all others."""
 
 from abc import abstractmethod
+from typing import ClassVar
 
 from costmodels.collectives.algorithms.base import Algorithm, multicast, nvlink, one_node, peers
 from costmodels.collectives.operations import Amount, Op, WireProtocol
@@ -13,7 +14,15 @@ class Direct(Algorithm):
     .. math:: start = launch + steps\,step, \quad stream = m\,passes\,\beta_{link}
 
     with m the message, of which a step carries the whole or the share of one rank.
+
+    rounds : steps that wait for each other, 0 where they are not counted.
     """
+
+    rounds: ClassVar[int] = 0
+
+    @classmethod
+    def steps(cls, op: Op, fabric: Fabric) -> int:  # noqa: ARG003
+        return cls.rounds
 
     @abstractmethod
     def work(self) -> tuple[int, int, float]:
@@ -33,10 +42,7 @@ class Oneshot(Direct):
     name = "oneshot"
     needs = (one_node, peers)
     engine = True
-
-    @classmethod
-    def steps(cls, op: Op, fabric: Fabric) -> int:  # noqa: ARG003
-        return 1
+    rounds = 1
 
     def work(self) -> tuple[int, int, float]:
         return self.fabric.ranks - 1, 1, self.fabric.ranks - 1
@@ -48,10 +54,7 @@ class Twoshot(Direct):
     name = "twoshot"
     needs = (one_node, peers)
     engine = True
-
-    @classmethod
-    def steps(cls, op: Op, fabric: Fabric) -> int:  # noqa: ARG003
-        return 2
+    rounds = 2
 
     def work(self) -> tuple[int, int, float]:
         ranks = self.fabric.ranks
@@ -69,10 +72,7 @@ class Multishot(Direct):
     name = "multishot"
     needs = (one_node, multicast)
     engine = True
-
-    @classmethod
-    def steps(cls, op: Op, fabric: Fabric) -> int:  # noqa: ARG003
-        return 2
+    rounds = 2
 
     def work(self) -> tuple[int, int, float]:
         return 1, self.fabric.ranks, 1.0

@@ -7,7 +7,6 @@ import pytest
 
 from topology.base import InputError
 from validate.engines import diffusers_worker as worker
-from validate.engines import files
 from validate.engines.diffusers_worker import Forward, read_cases, supervise
 
 
@@ -95,7 +94,7 @@ def test_after_a_case_that_hangs_and_one_that_dies_the_others_run(tmp_path, monk
 
     supervise(cases, rows, ranks=1, limit=600)
 
-    notes = [json.loads(line) for line in files.read(rows).splitlines()]
+    notes = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
     assert [note["case"]["model"] for note in notes] == ["one", "two", "three", "four"]
     assert notes[1]["note"].startswith("rank 0: late in two, after 2 s")
     assert notes[2]["note"].startswith("rank 0: ended with code 3 in three")
