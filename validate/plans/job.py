@@ -23,7 +23,7 @@ class Job:
     device: str = "cuda"
     backend: str = "inductor"
     budget_s: float = 2.0
-    seconds: float = 1e6
+    seconds: float = 10.0**6
     machine: str = ""
     attempts: Mapping[str, int] = field(default_factory=dict)
 

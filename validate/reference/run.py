@@ -16,7 +16,17 @@ from planner.request.workload import Workload
 from planner.strategies import pipefusion
 from topology.base import ModelError
 from topology.base.values import dataclass
-from validate.reference import functions
+from validate.reference.functions import (
+    attention,
+    causal_convolution,
+    depthwise,
+    head_product,
+    linear_attention,
+    matmul,
+    pointwise,
+    rearrange,
+    recurrence,
+)
 from validate.reference.weights import Array, Source
 
 Word = TypeVar("Word")
@@ -235,27 +245,27 @@ def _step(  # noqa: C901, PLR0912  # one case an operation
             weight = state.source.weight(op.weight, here.layer, state.index)
             route = given[1] if op.route is not None else None
             first = op.weight.place(state.index)[0] * op.weight.local_experts
-            made = [functions.matmul(given[0], weight, route, first)]
+            made = [matmul(given[0], weight, route, first)]
         case ops.HeadProduct():
             matrices = state.source.weight(op.weight, here.layer, state.index)
-            made = [functions.head_product(op, given[0], matrices)]
+            made = [head_product(op, given[0], matrices)]
         case ops.Attention():
-            out, total = functions.attention(op, given[0], given[1], given[2], index)
+            out, total = attention(op, given[0], given[1], given[2], index)
             made = [out] if op.log_sum_exp is None else [out, total]
         case ops.LinearAttention():
-            made = [functions.linear_attention(op, given[0], given[1])]
+            made = [linear_attention(op, given[0], given[1])]
         case ops.CausalConvolution():
             taps = state.source.weight(op.weight, here.layer, state.index)
-            made = list(functions.causal_convolution(op, given[0], given[1], taps))
+            made = list(causal_convolution(op, given[0], given[1], taps))
         case ops.Recurrence():
             rates = state.source.weight(op.weight, here.layer, state.index)
             features, gates, before = given
-            made = list(functions.recurrence(op, features, gates, before, rates))
+            made = list(recurrence(op, features, gates, before, rates))
         case ops.Depthwise():
             kernels = state.source.weight(op.weight, here.layer, state.index)
-            made = [functions.depthwise(op, given[0], kernels, state.index)]
+            made = [depthwise(op, given[0], kernels, state.index)]
         case ops.Pointwise():
-            made = functions.pointwise(op, given, index)
+            made = pointwise(op, given, index)
         case ops.Rearrange():
             made = _rearrange(op, given, here, state)
         case ops.Collective() | ops.SendReceive():
@@ -336,4 +346,4 @@ def _rearrange(  # noqa: PLR0911  # one case a move
                 kept[here.turn] = given[0]
             return [kept]
         case _:
-            return functions.rearrange(op, given, here.along(state.index))
+            return rearrange(op, given, here.along(state.index))
