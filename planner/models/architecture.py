@@ -29,6 +29,7 @@ from topology.base.values import dataclass
 
 Activation = Literal["gelu", "silu", "relu2"]
 Kind = Literal["diffusion", "decoder", "encoder"]
+Masters = Literal["", "sharded", "any"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,11 +384,13 @@ class Own:
 
     traffic : bytes that element-wise functions move, over those of their inputs and outputs in 16
     bits, by function. token_modulation : the time embedding is projected to shifts, scales and
-    gates for every token of the whole sequence, on every rank and in 32 bits.
+    gates for every token of the whole sequence, on every rank and in 32 bits. masters : weights
+    stay in 32 bits, and each product casts its own: those that FSDP shards, or any.
     """
 
     traffic: tuple[tuple[str, float], ...] = ()
     token_modulation: bool = False
+    masters: Masters = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

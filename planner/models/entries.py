@@ -18,9 +18,9 @@ as a user's file, and beside them what a config.json does not say::
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from typing import Final, get_args
+from typing import Final, cast, get_args
 
-from planner.models.architecture import Defaults, Encoder, Model, Own, Vae
+from planner.models.architecture import Defaults, Encoder, Masters, Model, Own, Vae
 from planner.models.fields import CHANNELS, Fields
 from topology.base import CatalogueError, Kind, check_keys, read_choice, read_sourced
 from topology.base.values import dataclass
@@ -168,11 +168,14 @@ def _defaults(table: Fields | None) -> Defaults:
 def _own(table: Fields | None) -> Own:
     if table is None:
         return Own()
-    check_keys(table.where, table.values, _SOURCED, ("token_modulation", "traffic"))
+    check_keys(table.where, table.values, _SOURCED, ("masters", "token_modulation", "traffic"))
     traffic = table.table("traffic") or Fields(where="", values={})
+    masters = table.text("masters", default="")
+    read_choice(f"{table.where}: masters", masters, get_args(Masters))
     return Own(
         traffic=tuple((name, _quantity(table, traffic, name, "1")) for name in traffic.values),
         token_modulation=table.boolean("token_modulation", default=False),
+        masters=cast(Masters, masters),
     )
 
 

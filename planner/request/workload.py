@@ -101,6 +101,7 @@ class Habits:
     batched_guidance : models whose forwards of a step are one, over a batch of so many.
     parallel_decode : models whose images all ranks of a replica decode together.
     tiled_decode : models whose frames are decoded in tiles where that is a matter of choice.
+    one_at_a_time : models of which offloading sends away all but the part that runs.
     token_modulation : models whose shifts and scales are projected for every token.
     windows : by family of models, ``any`` for the rest, the share of a sequence that the cache has
     room for in layers with a sliding window; 0 where they keep what it sees alone.
@@ -133,6 +134,7 @@ class Habits:
     batched_guidance: tuple[str, ...] = ()
     parallel_decode: tuple[str, ...] = ()
     tiled_decode: tuple[str, ...] = ()
+    one_at_a_time: tuple[str, ...] = ()
     token_modulation: tuple[str, ...] = ()
     windows: Mapping[str, float] = field(default_factory=dict, hash=False)
     kv_repeat: bool = True
@@ -161,7 +163,7 @@ class Habits:
             self, rings="gathered" if self.rings == "gathered" else "urgent", tokens=(),
             installed_attention=False, attention={}, eager={}, compiled={}, masks={}, host={},
             pixel=None, rank=None, held={}, caches={}, beside=0, messages="", rounding=1.0,
-            roundings={},
+            roundings={}, one_at_a_time=(),
         )  # fmt: skip
 
     def ways(self, model: "Model", fabric: Fabric | None, device: Device) -> tuple[TokenWay, ...]:

@@ -115,7 +115,7 @@ def _evaluate(
     total = reduce(add, costs.values(), Cost())
     latency = sum(float(stage.time) for stage in costs.values())
     held = [
-        at_peak(program, as_run(scenario, program, amounts))
+        at_peak(scenario, program, as_run(scenario, program, amounts))
         for program, amounts in zip(programs.places, programs.parts, strict=True)
     ]
     parts, peak, stage = max(held, key=lambda row: row[1])

@@ -25,7 +25,7 @@ PIXEL_BYTES: Final = 6
 
 def memory_of(scenario: Scenario, program: Program) -> tuple[dict[str, float], float, str]:
     """Whole bytes on the fullest GPU: by part, at the peak, and the stage where the peak is."""
-    return at_peak(program, as_run(scenario, program, parts_of(scenario, program)))
+    return at_peak(scenario, program, as_run(scenario, program, parts_of(scenario, program)))
 
 
 def as_run(scenario: Scenario, program: Program, parts: Mapping[str, Real]) -> dict[str, Real]:
@@ -43,15 +43,20 @@ def as_run(scenario: Scenario, program: Program, parts: Mapping[str, Real]) -> d
     return {**parts, "activations": activations, "runtime": runtime.memory.value}
 
 
-def at_peak(program: Program, amounts: Mapping[str, Real]) -> tuple[dict[str, float], float, str]:
-    """Round parts to whole bytes, and find what is held at the peak, and in which stage."""
+def at_peak(
+    scenario: Scenario, program: Program, amounts: Mapping[str, Real]
+) -> tuple[dict[str, float], float, str]:
+    """Round parts to whole bytes, and find what is held at the peak, and in which stage.
+
+    Code that keeps one model on the GPU at a time has sent the transformer away at the decode.
+    """
     parts: dict[str, float] = {name: round(float(np.max(size))) for name, size in amounts.items()}
     decode = parts.pop("vae_decode")
     whole = sum(parts.values())
-    peaks = {
-        program.transformer[-1].name: whole,
-        "vae_decode": whole - parts["activations"] + decode,
-    }
+    alone = scenario.model.named_in(scenario.workload.habits.one_at_a_time)
+    away = scenario.request.offload and alone
+    gone = parts["activations"] + (parts["transformer_weights"] if away else 0.0)
+    peaks = {program.transformer[-1].name: whole, "vae_decode": whole - gone + decode}
     parts["vae_decode"] = decode
     stage = max(peaks, key=lambda name: peaks[name])
     return parts, peaks[stage], stage
@@ -134,9 +139,12 @@ def fixed_parts(
     encoders = 0.0 if scenario.request.offload else encoder_bytes(model, precision)
     vae = model.vae.parameters * itemsize if model.vae else 0.0
     parts, layer = memory.gathered(program.transformer)
-    blocks = memory.weights(program.transformer, bodies) * model.transformers / parts + 2 * layer
+    blocks = memory.weights(program.transformer, bodies) * model.transformers / parts
+    outer = outer_parameters(model, program.axes) * itemsize
+    own = model.own.masters if scenario.workload.habits.repository else ""
+    wide = 2 if own == "any" or (own and parts > 1) else 1
     return {
-        "transformer_weights": blocks + outer_parameters(model, program.axes) * itemsize,
+        "transformer_weights": wide * (blocks + outer) + 2 * layer,
         "other_weights": encoders + vae,
         "runtime": scenario.deployment.runtime.memory.value,
     }

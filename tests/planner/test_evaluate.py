@@ -375,6 +375,37 @@ def test_mixtral_leaves_no_room_on_four_cards_of_24_gb():
     assert fits("mixtral-8x7b", 4, hardware="rtx-4090", precision="fp16", engine="vllm") == set()
 
 
+@pytest.mark.parametrize(
+    ("model", "hardware", "height", "width", "gigabytes"),
+    [
+        ("wan2.1-1.3b", "rtx-4090", 480, 832, 8.19),  # Wan2.1 README: the model's 8.19 GB of VRAM
+        ("wan2.1-i2v-14b", "h200-sxm", 480, 832, 71),  # LightX2V, benchmark of Wan2.1's own code
+    ],
+)
+def test_wans_own_code_keeps_weights_in_32_bits_and_one_model_at_a_time(
+    model, hardware, height, width, gigabytes
+):
+    asked = {"height": height, "width": width, "frames": 81, "offload": True}
+    own = priced(model, hardware=hardware, runtime="torch-eager", **asked)
+    other = priced(model, hardware=hardware, engine="sglang", **asked)
+
+    assert own.memory_bytes / 1e9 == pytest.approx(gigabytes, rel=0.05)
+    assert own.peak_stage == "denoise"
+    wide, narrow = (it.memory_parts_bytes["transformer_weights"] for it in (own, other))
+    assert wide == pytest.approx(2 * narrow, rel=1e-3)
+
+
+def test_wan22_keeps_in_32_bits_what_is_sharded():
+    """Its --convert_model_dtype, which launch lines have, leaves FSDP's shards as they are."""
+    whole, shard = (
+        priced("wan2.2-a14b", plan, hardware="h200-sxm", runtime="torch-eager", offload=True)
+        for plan in ("ulysses4", "ulysses4/fsdp4")
+    )
+    held = [found.memory_parts_bytes["transformer_weights"] for found in (whole, shard)]
+
+    assert held[1] == pytest.approx(2 * held[0] / 4, rel=0.1)  # and two layers as they are used
+
+
 def test_cosmos3_nano_at_720p_fits_one_large_gpu():
     """vllm-project/vllm-omni#5634: 46 GiB at the peak on a B300, with a tiled decode."""
     one = priced("cosmos3-nano", hardware="b300")
