@@ -34,15 +34,15 @@ def exponent_of(distribution: str) -> float:
     >>> exponent_of("balanced"), exponent_of("power_law"), exponent_of("power_law_1.01")
     (0.0, 1.2, 1.01)
     """
-    found = re.fullmatch(r"balanced|power_law(?:_(\d+(?:\.\d+)?))?", distribution, re.ASCII)
-    if not found:
+    match = re.fullmatch(r"balanced|power_law(?:_(\d+(?:\.\d+)?))?", distribution, re.ASCII)
+    if not match:
         raise InputError(
             f"distribution: got {distribution!r}, wanted balanced, uniform, power_law or "
             "power_law_1.01"
         )
     if distribution == "balanced":
         return 0.0
-    exponent = float(found[1]) if found[1] else USUAL
+    exponent = float(match[1]) if match[1] else USUAL
     if exponent > _STEEPEST:
         raise InputError(
             f"distribution: got {distribution[:40]!r}, wanted an exponent of at most {_STEEPEST:g}"
@@ -97,10 +97,10 @@ class Routing:
             raise InputError(
                 f"distribution: got {len(self.seen)} numbers, wanted one for each of {self.experts}"
             )
-        wrong = next((one for one in self.seen if not 0 <= one <= _MOST), None)
+        wrong = next((count for count in self.seen if not 0 <= count <= _MOST), None)
         if wrong is not None:
             raise InputError(f"distribution: got {shown(wrong)}, wanted tokens from 0 to 2**53")
-        taken = sum(one > 0 for one in self.seen)
+        taken = sum(count > 0 for count in self.seen)
         if taken < self.top_k:
             raise InputError(
                 f"distribution: got tokens of {taken} experts, wanted at least {self.top_k}"
@@ -186,8 +186,8 @@ class Routing:
             return 1.0
         largest = float(np.max(tokens, initial=1.0))
         sizes = around(tokens, 2.0 ** np.arange(int(log2(max(largest, 1.0))) + 2))
-        known = [_excess(self, size, parts, once) for size in sizes]
-        return np.interp(tokens, sizes, known)
+        excesses = [_excess(self, size, parts, once) for size in sizes]
+        return np.interp(tokens, sizes, excesses)
 
 
 def around(tokens: float | Loads, sizes: NDArray[np.floating]) -> NDArray[np.floating]:

@@ -36,14 +36,14 @@ class Bodies:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, _Body] = {}
+        self._bodies: dict[int, _Body] = {}
 
     def of(self, loop: Loop) -> "_Body":
         """Give what the body of a loop does."""
-        known = self._known.get(id(loop.body))
-        if known is None:
-            known = self._known[id(loop.body)] = _looked_at(loop, self)
-        return known
+        body = self._bodies.get(id(loop.body))
+        if body is None:
+            body = self._bodies[id(loop.body)] = _looked_at(loop, self)
+        return body
 
     def inside(
         self, loop: Loop, around: tuple[Loop, ...] = ()
@@ -79,12 +79,12 @@ def gathered(stages: Sequence[Loop]) -> tuple[int, float]:
     One rank and none where weights are whole.
     """
     ops = (op for stage in stages for op in stage.walk())
-    found = [
+    parts = [
         (op.degree, float(np.max(op.out.bytes)))
         for op in ops
         if isinstance(op, Collective) and op.weights
     ]
-    return max(found, key=lambda pair: pair[1], default=(1, 0.0))
+    return max(parts, key=lambda pair: pair[1], default=(1, 0.0))
 
 
 def caches(stages: Sequence[Loop], bodies: Bodies | None = None) -> Real:
@@ -102,14 +102,14 @@ def stored(stages: Sequence[Loop], bodies: Bodies | None = None) -> Iterator[tup
     that a forward passes.
     """
     bodies = bodies or Bodies()
-    found: dict[tuple[str, int], tuple[Tensor, Real]] = {}
+    tensors: dict[tuple[str, int], tuple[Tensor, Real]] = {}
     for stage in stages:
         for body, loops in bodies.inside(stage):
             if not body.stored or not all(np.any(loop.count) for loop in loops):
                 continue
             first, kept = _first(loops), _layers(loops)
-            found |= {(tensor.name, first): (tensor, kept) for tensor in body.stored}
-    yield from found.values()
+            tensors |= {(tensor.name, first): (tensor, kept) for tensor in body.stored}
+    yield from tensors.values()
 
 
 def _layers(loops: Sequence[Loop]) -> Real:
@@ -140,12 +140,12 @@ def _peak(loop: Loop, outer: Mapping[str, Real], bodies: Bodies) -> Real:
     body = bodies.of(loop)
     around = tuple(outer.items())
     try:
-        known = body.peaks.get(around)
+        peak = body.peaks.get(around)
     except TypeError:  # sizes are arrays
         return _risen(loop, body, outer, bodies)
-    if known is None:
-        known = body.peaks[around] = _risen(loop, body, outer, bodies)
-    return known
+    if peak is None:
+        peak = body.peaks[around] = _risen(loop, body, outer, bodies)
+    return peak
 
 
 def _risen(loop: Loop, body: "_Body", outer: Mapping[str, Real], bodies: Bodies) -> Real:

@@ -488,30 +488,30 @@ def _exchange(op: Collective, carried: ExpertTokens, target: Target) -> Priced:
     priced: Priced | None = None
     for taken in reversed(target.ways):
         if WAYS[taken.way].ops is not None:
-            found = _communication(op, target)
+            way = _communication(op, target)
         else:
             exchange = Exchange(
                 phase=phase, way=taken.way, routing=routing, fabric=_over(op, target),
                 device=target.device, engine=target.engine, launch=target.runtime.launch,
             )  # fmt: skip
             size = taken.token_bytes(phase, carried.features, carried.precision)
-            found = Priced(
+            way = Priced(
                 kind="communication", seconds=exchange.time(tokens, size), calls=1,
                 basis=exchange.basis(tokens, size),
             )  # fmt: skip
         if priced is None:
-            priced = found
+            priced = way
         else:
-            seconds = np.where(tokens <= taken.most, found.seconds, priced.seconds)
-            priced = replace(priced, seconds=seconds, basis=max(priced.basis, found.basis))
+            seconds = np.where(tokens <= taken.most, way.seconds, priced.seconds)
+            priced = replace(priced, seconds=seconds, basis=max(priced.basis, way.basis))
     assert priced is not None
     return priced
 
 
 def _communication(op: Communication, target: Target) -> Priced:
     fabric, size = _over(op, target), plain(np.asarray(op.message_bytes, float))
-    asked = target.algorithm
-    algorithm = asked if supports(op.kind, asked, fabric) else "auto"
+    wanted = target.algorithm
+    algorithm = wanted if supports(op.kind, wanted, fabric) else "auto"
     own = None if target.profile is None else target.profile.curves
     settings = NcclSettings(engine=target.messages, graph_mixing=target.mixes)
     seconds = collective_time(
@@ -533,8 +533,8 @@ def _convolve(op: Convolve, target: Target) -> Priced:
     cycles = device.multiprocessors.value * device.clock.value
     reached = runtime.plane_convolution if op.planes else runtime.convolution
     peak = device.needed_peak(target.device.half)
-    known = bool(op.eager) or bool(np.any(op.passes))
-    rate = peak if known else np.minimum(peak, cycles * reached.value)
+    timed = bool(op.eager) or bool(np.any(op.passes))
+    rate = peak if timed else np.minimum(peak, cycles * reached.value)
     memory = np.asarray(op.traffic) / device.memory_bandwidth.value
     seconds = np.maximum(np.asarray(op.flop) / rate, memory)
     if op.eager:

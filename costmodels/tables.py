@@ -26,27 +26,27 @@ _MARKS: Final = frozenset("/\\.")  # of what can only be a file
 LARGEST: Final = 4 * 2**20  # B of a profile's file
 
 
-def profile_for(hardware: str, asked: str = SHIPPED) -> Profile | None:
+def profile_for(hardware: str, path: str = SHIPPED) -> Profile | None:
     """Find the profile for a hardware name.
 
-    asked : the path or the name of a profile, ``none``, or nothing for the newest one that ships.
+    path : of a profile, or its name, ``none``, or nothing for the newest one that ships.
 
     Raises InputError if the file cannot be read, is no profile, or is one of other hardware.
     """
-    if asked == NONE:
+    if path == NONE:
         return None
-    if asked == SHIPPED:
+    if path == SHIPPED:
         return shipped_profile(hardware)
-    profile = read_profile(asked)
+    profile = read_profile(path)
     if profile.hardware != hardware:
-        raise InputError(f"{asked}: a profile of {profile.hardware}, wanted one of {hardware}")
+        raise InputError(f"{path}: a profile of {profile.hardware}, wanted one of {hardware}")
     return profile
 
 
-def check_profile(asked: str) -> None:
+def check_profile(path: str) -> None:
     """Read the profile that was asked for, where nothing is priced with it."""
-    if asked not in (NONE, SHIPPED):
-        read_profile(asked)
+    if path not in (NONE, SHIPPED):
+        read_profile(path)
 
 
 @cache
@@ -82,10 +82,10 @@ def own_files() -> list[str]:
 
 def profile_folder() -> Path:
     """Where profiles are looked for: ``PLANNER_PROFILES``, or below the user's settings."""
-    asked = os.environ.get("PLANNER_PROFILES")
+    own = os.environ.get("PLANNER_PROFILES")
     home = os.path.expanduser("~")  # noqa: PTH111  # that of a path fails where there is no home
     settings = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
-    return Path(asked) if asked else Path(settings) / "multi-gpu-planner" / "profiles"
+    return Path(own) if own else Path(settings) / "multi-gpu-planner" / "profiles"
 
 
 def read_profile(path: str) -> Profile:

@@ -148,12 +148,12 @@ def _document(text: str) -> dict[str, object]:
         manifest = json.loads(text)
     except (ValueError, RecursionError):
         manifest = None
-    known = manifest if isinstance(manifest, dict) else {}
-    machine, software = known.get("machine"), known.get("software", {})
+    document = manifest if isinstance(manifest, dict) else {}
+    machine, software = document.get("machine"), document.get("software", {})
     gpus = machine.get("gpus", []) if isinstance(machine, dict) else None
     named = isinstance(gpus, list) and all(
         isinstance(gpu, dict) and isinstance(gpu.get("name"), str) for gpu in gpus
     )
     if not named or not isinstance(software, dict):
         raise InputError(f"manifest: got {text[:40]!r}, wanted a description of the machine")
-    return known
+    return document

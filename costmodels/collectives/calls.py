@@ -177,18 +177,18 @@ def basis(
         return Basis.ASSUMED
     beyond = 1.0 if fitted.own else _OCTAVE
     inside = fitted.smallest / beyond <= size <= fitted.largest * beyond
-    known = Basis.CALIBRATED if inside else Basis.EXTRAPOLATED
+    fit = Basis.CALIBRATED if inside else Basis.EXTRAPOLATED
     if fitted.own:
         if fitted.covers(op, fabric):
-            return Basis.MEASURED if inside else known
+            return Basis.MEASURED if inside else fit
         shipped = basis(op, size, fabric, algorithm=algorithm, settings=settings)
-        return max(known, shipped)
+        return max(fit, shipped)
     pace = pace_of(read_op(op), fabric)
     if pace is None and _differs(read_op(op), fabric):
         return Basis.ASSUMED
     there = pace is not None and pace.fabric.ranks == fabric.ranks
     measured = fitted.kind == "measured" and not fitted.carried and fitted.covers(op, fabric)
-    return known if there or measured else Basis.DATASHEET
+    return fit if there or measured else Basis.DATASHEET
 
 
 def _differs(op: Op, fabric: Fabric) -> bool:

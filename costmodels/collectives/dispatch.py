@@ -192,9 +192,9 @@ class Exchange:
             largest = float(np.max(self._message(tokens, token_bytes)))
             return collective_basis(ops[self.phase], largest, self.fabric)
         sizes = {"tokens": tokens, "bytes": token_bytes, "experts": float(self.routing.experts)}
-        known = self.parameters.provenance
-        alike = self.fabric.nodes == 1 and known.saw({"ranks": float(self.fabric.ranks)})
-        return known.basis(self.device.name, sizes, alike=alike)
+        provenance = self.parameters.provenance
+        alike = self.fabric.nodes == 1 and provenance.saw({"ranks": float(self.fabric.ranks)})
+        return provenance.basis(self.device.name, sizes, alike=alike)
 
     def _message(self, tokens: Real, token_bytes: Real) -> Real:
         """Bytes of the collective, as nccl-tests counts them."""

@@ -185,8 +185,8 @@ def attention_basis(
     ):
         decoded = _decode_record(device, kv_precision or precision, engine).provenance
         return decoded.basis(device.name, sizes)
-    known = prepare(device, precision, kernel, calibration, engine).parameters.provenance
-    return known.basis(device.name, sizes, alike=precision != "fp8")
+    prompts = prepare(device, precision, kernel, calibration, engine).parameters.provenance
+    return prompts.basis(device.name, sizes, alike=precision != "fp8")
 
 
 @cache
@@ -200,9 +200,9 @@ def prepare(
         raise unknown("attention precision", precision, _BYTES)
     peak_rate(device, precision)  # or an error that says what the device has
     around = record(EngineParameters, device) if kernel == "engine" else None
-    known = _context_record(device, precision, engine) if around else None
-    if known is not None and around is not None:
-        return prepare_with(*engine_parameters(known, device, precision, around), calibration)
+    prompts = _context_record(device, precision, engine) if around else None
+    if prompts is not None and around is not None:
+        return prepare_with(*engine_parameters(prompts, device, precision, around), calibration)
     for name in _names(device, precision, kernel):
         try:
             parameters = attention_record(name, device, calibration)
@@ -226,14 +226,14 @@ def _context_record(device: Device, precision: str, engine: str) -> ContextParam
 
 
 def engine_parameters(
-    known: ContextParameters, device: Device, precision: str, around: EngineParameters
+    prompts: ContextParameters, device: Device, precision: str, around: EngineParameters
 ) -> tuple[AttentionParameters, Device, str, EngineParameters]:
     """Put what is `known` of an engine's prefill into the parameters of ``trtllm``."""
     names = ("provenance", "tile_overhead", "softness", "tail", "sustained_drop")
-    own = {name: getattr(known, name) for name in names}
-    own["fp8_cycles" if precision == "fp8" else "cycles"] = known.cycles
+    own = {name: getattr(prompts, name) for name in names}
+    own["fp8_cycles" if precision == "fp8" else "cycles"] = prompts.cycles
     base = replace(attention_record("trtllm", device, None), **own)
-    outside = replace(around, causal_fixed=known.fixed, causal_passes=known.passes)
+    outside = replace(around, causal_fixed=prompts.fixed, causal_passes=prompts.passes)
     return base, device, precision, outside
 
 

@@ -46,8 +46,8 @@ def decode_time(fitted: DecodeParameters, device: Device, sizes: Shape, cache: s
     merge = np.where(sizes.keys > _KEYS, fitted.merge, 0.0)
     even = items * (fitted.item + keys) / slots
     alone = fitted.item + np.minimum(keys, np.maximum(least, items * keys / slots)) + merge
-    asked = sizes.batch * sizes.queries * sizes.heads * sizes.head_dim
+    queried = sizes.batch * sizes.queries * sizes.heads * sizes.head_dim
     added = 2.0 * sizes.batch * sizes.queries * sizes.kv_heads * sizes.head_dim
-    memory = (held * sizes.keys * row + 2.0 * _NEW * asked) / bandwidth
+    memory = (held * sizes.keys * row + 2.0 * _NEW * queried) / bandwidth
     busy = overlapped(np.maximum(even, alone), memory / fitted.memory_efficiency)
-    return fitted.floor + busy + fitted.passes * _NEW * (asked + added) / bandwidth
+    return fitted.floor + busy + fitted.passes * _NEW * (queried + added) / bandwidth

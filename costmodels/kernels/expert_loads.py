@@ -53,9 +53,9 @@ def load(tokens: Real, routing: Routing, parts: int = 1) -> ExpertLoad:
     most = max(1, int(np.ceil(_POINTS * log2(max(float(np.max(tokens, initial=1.0)), 2.0)))))
     sizes = np.unique(np.round(2.0 ** (np.arange(most + 1) / _POINTS)))
     near = around(tokens, np.array([0.0, *sizes]))
-    known = np.array([_at(routing, n, parts) for n in near])
-    found = [np.interp(tokens, near, column) for column in known.T]
-    return ExpertLoad(touched=found[0], rows=found[1], tiles=np.stack(found[2:], axis=-1))
+    computed = np.array([_at(routing, n, parts) for n in near])
+    counts = [np.interp(tokens, near, column) for column in computed.T]
+    return ExpertLoad(touched=counts[0], rows=counts[1], tiles=np.stack(counts[2:], axis=-1))
 
 
 @lru_cache(maxsize=4096)
@@ -65,8 +65,8 @@ def _at(routing: Routing, tokens: float, parts: int) -> Real:
         return np.zeros(2 + len(HEIGHTS))
     if routing.seen and not routing.copies:  # one part may touch more, and another have more rows
         held = np.unique(routing.held(tokens, parts), axis=0)
-        asked = held[held.sum(axis=1) > 0]
-        most: Real = np.max([_by_chance(counts, tokens, parts) for counts in asked], axis=0)
+        busy = held[held.sum(axis=1) > 0]
+        most: Real = np.max([_by_chance(counts, tokens, parts) for counts in busy], axis=0)
         return most
     counts = routing.busiest(tokens, parts)
     if routing.seen:

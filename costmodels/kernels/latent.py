@@ -204,12 +204,12 @@ def latent_basis(
 ) -> Basis:
     """How well the time of `sizes` (heads, keys, batch) is known."""
     name = _named(kv_precision)
-    found = (
+    provenance = (
         engine_record(LatentDecodeParameters, device, name, engine).provenance
         if absorbed
         else engine_record(LatentContextParameters, device, name, engine).provenance
     )
-    return found.basis(device.name, sizes)
+    return provenance.basis(device.name, sizes)
 
 
 def _named(precision: str) -> str:

@@ -339,10 +339,10 @@ class Recurrence(Operation):
     def flop(self) -> Real:
         """Products a token and head: with the state one by one, with each other in chunks."""
         products, pairs = (3, 2 * self.key + self.value) if self.kind == "delta" else (2, self.key)
-        one = 2.0 * products * self.key * self.value
-        many = one + 2.0 * self.chunk * (pairs + self.value)
+        product = 2.0 * products * self.key * self.value
+        many = product + 2.0 * self.chunk * (pairs + self.value)
         tokens = self.heads * np.asarray(self.out.shape[0]) * self.rows
-        return np.asarray(tokens * np.where(np.greater(self.rows, 1), many, one))
+        return np.asarray(tokens * np.where(np.greater(self.rows, 1), many, product))
 
     @property
     def traffic(self) -> Real:

@@ -136,7 +136,7 @@ def curves(title: str, series: Sequence[Series], axes: tuple[Axis, Axis], mark: 
 
     mark : a value of the axis across that is set off, such as the rate asked for.
     """
-    places = [point for one in series for point in one.points]
+    places = [point for line in series for point in line.points]
     if not places:
         return ""
     marked = [] if mark is None else [mark[0]]
@@ -146,9 +146,9 @@ def curves(title: str, series: Sequence[Series], axes: tuple[Axis, Axis], mark: 
     drawn = [*_grid(across, up)]
     if mark:
         drawn.append(_marked(across.place(mark[0]), mark[1]))
-    for number, one in enumerate(series):
-        drawn += _series(one, _colour(number), (across, up), reached=reached)
-    names = [(_colour(number), one.name) for number, one in enumerate(series)]
+    for number, line in enumerate(series):
+        drawn += _series(line, _colour(number), (across, up), reached=reached)
+    names = [(_colour(number), line.name) for number, line in enumerate(series)]
     return _figure(title, _plot(title, drawn, HEIGHT), names, "plot")
 
 
@@ -182,8 +182,8 @@ def _colour(number: int) -> str:
 def _scale(axis: Axis, values: Iterable[float]) -> _Scale:
     """Choose the ends of an axis, and what is written at it."""
     unit, base = axis.unit, float(axis.base)
-    known = [value / unit for value in values if value > 0 or not base]
-    low, high = min(known, default=1.0), max(known, default=1.0)
+    shown = [value / unit for value in values if value > 0 or not base]
+    low, high = min(shown, default=1.0), max(shown, default=1.0)
     if not base:
         step = round_step(high / _TICKS if high > 0 else 1.0)
         count = max(1, math.ceil(high / step - _NEAR))
@@ -251,15 +251,15 @@ def _marked(x: float, name: str, height: int = HEIGHT, y: int = 12) -> str:
 
 
 def _series(
-    one: Series, colour: str, scales: tuple[_Scale, _Scale], *, reached: bool
+    series: Series, colour: str, scales: tuple[_Scale, _Scale], *, reached: bool
 ) -> Iterator[str]:
     """Draw the line of a series, and its points."""
     across, up = scales
-    places = [(across.place(x), 100 - up.place(y), says) for x, y, says in one.points]
-    if one.shape != "none" and len(places) > 1:
+    places = [(across.place(x), 100 - up.place(y), says) for x, y, says in series.points]
+    if series.shape != "none" and len(places) > 1:
         way = f"M{places[0][0]:.2f} {places[0][1]:.2f}"
         for x, y, _ in places[1:]:
-            way += f"{f'H{x:.2f}V{y:.2f}' if one.shape == 'steps' else f'L{x:.2f} {y:.2f}'}"
+            way += f"{f'H{x:.2f}V{y:.2f}' if series.shape == 'steps' else f'L{x:.2f} {y:.2f}'}"
         yield (
             f'<svg class="{colour}" width="100%" height="{HEIGHT}" viewBox="0 0 100 100" '
             f'preserveAspectRatio="none"><path class="line" d="{way}"/></svg>'
@@ -267,7 +267,7 @@ def _series(
     for x, y, says in places:
         at = f'cx="{x:.2f}%" cy="{y * HEIGHT / 100:.1f}"'
         dot = f'<circle class="hit" {at} r="11"/><circle class="seen" {at} r="4"/>'
-        yield _spoken(f"dot {colour}", dot, f"{one.name}: {says}", reached=reached)
+        yield _spoken(f"dot {colour}", dot, f"{series.name}: {says}", reached=reached)
 
 
 def _span(span: ChartSpan, colour: str, box: tuple[float, int, float], *, reached: bool) -> str:

@@ -220,8 +220,8 @@ def continued(line: str, width: int) -> str:
             lines.append(word)
         else:
             lines[-1] = longer
-    said = wrap(comment, max(width - len("# "), 1), break_long_words=False) if mark else []
-    return "\n".join([f"{_ON}\n".join(lines), *(f"# {text}" for text in said)])
+    comments = wrap(comment, max(width - len("# "), 1), break_long_words=False) if mark else []
+    return "\n".join([f"{_ON}\n".join(lines), *(f"# {text}" for text in comments)])
 
 
 def terminal(parts: Iterable[Part], width: int | None = None, *, colour: bool = False) -> str:

@@ -61,27 +61,27 @@ def _initialised(kind: type) -> dict[str, Callable[..., Any]]:
 
 def _compiled(kind: type) -> Callable[..., None]:
     """Write `__init__` of a class: what each field is given, or its default, into its slot."""
-    known: dict[str, Any] = {"missing": dataclasses.MISSING}
+    scope: dict[str, Any] = {"missing": dataclasses.MISSING}
     positional: list[str] = []
     named: list[str] = []
     lines: list[str] = []
     for field in dataclasses.fields(kind):
         name, text, value = field.name, field.name, field.name
         if field.default is not dataclasses.MISSING:
-            known[f"default_{name}"] = field.default
+            scope[f"default_{name}"] = field.default
             text = f"{name}=default_{name}"
         elif field.default_factory is not dataclasses.MISSING:
-            known[f"make_{name}"] = field.default_factory
+            scope[f"make_{name}"] = field.default_factory
             text, value = f"{name}=missing", f"make_{name}() if {name} is missing else {name}"
-        known[f"set_{name}"] = getattr(kind, name).__set__  # past the refusal of `__setattr__`
+        scope[f"set_{name}"] = getattr(kind, name).__set__  # past the refusal of `__setattr__`
         (named if field.kw_only else positional).append(text)
         lines.append(f" set_{name}(self, {value})")
     if hasattr(kind, "__post_init__"):
         lines.append(" self.__post_init__()")
     taken = ", ".join(["self", *positional, *(["*", *named] if named else [])])
-    exec("\n".join([f"def __init__({taken}):", *(lines or [" pass"])]), known)  # noqa: S102
-    known["__init__"].__qualname__ = f"{kind.__qualname__}.__init__"
-    return known["__init__"]  # type: ignore[no-any-return]
+    exec("\n".join([f"def __init__({taken}):", *(lines or [" pass"])]), scope)  # noqa: S102
+    scope["__init__"].__qualname__ = f"{kind.__qualname__}.__init__"
+    return scope["__init__"]  # type: ignore[no-any-return]
 
 
 def _compared(kind: type) -> dict[str, Callable[..., Any]]:

@@ -48,15 +48,15 @@ def report(machine: Machine) -> list[str | Line | Table]:
 
 def parts(machine: Machine) -> list[Part]:
     """Say all there is to say about a machine on a page: its drawing, tables and warnings."""
-    said: list[Part] = [Title(text=machine.name, level=1), summary(machine)]
-    said.append(Drawing(svg=svg(machine)))
+    page: list[Part] = [Title(text=machine.name, level=1), summary(machine)]
+    page.append(Drawing(svg=svg(machine)))
     for title, table in tables(machine):
-        said += [Title(text=title), table]
+        page += [Title(text=title), table]
         if len(table.rows) == SHOWN:
-            said.append(CUT)
+            page.append(CUT)
     for title, lines in reversed(notes(machine)):
-        said += [Title(text=title), Said(lines=lines, warns=title == "Warnings")]
-    return said
+        page += [Title(text=title), Said(lines=lines, warns=title == "Warnings")]
+    return page
 
 
 def markdown(machine: Machine) -> str:

@@ -78,8 +78,8 @@ def _is_named(edge: Edge, name: str) -> bool:
 
 def _near(machine: Machine, name: str) -> list[str]:
     """List the kinds of links that a machine has, and those of the ends that a name has, or all."""
-    found = {edge.kind for edge in machine.edges}
-    kinds = [kind for kind, edges in KINDS.items() if edges & found]
+    joined_by = {edge.kind for edge in machine.edges}
+    kinds = [kind for kind, edges in KINDS.items() if edges & joined_by]
     kinds += [NETWORK] if machine.nics else []
     joined = [(edge.a, edge.b) for edge in reversed(machine.edges)]
     links = {"-".join(link): link for link in (*joined, *_ports(machine))}
@@ -109,7 +109,7 @@ def _words(machine: Machine, name: str, times: float) -> str:
 
 def _pairs(old: Machine, new: Machine) -> Iterable[Pair]:
     """Keep what is known of pairs that no altered link joins; what was told of others scales."""
-    before, after = ({(p.a, p.b): p for p in graph_pairs(one)} for one in (old, new))
+    before, after = ({(p.a, p.b): p for p in graph_pairs(machine)} for machine in (old, new))
     for pair in old.pairs:
         ends = pair.a, pair.b
         was, now = before.get(ends), after.get(ends)

@@ -383,8 +383,8 @@ class Machine:
                 *(_pair_row(_joined(edge, "NET")) for edge in self.network_edges()),
             ],
             "reached": [
-                {"op": one.op, "gpus": one.gpus, "bus_bandwidth_bytes_per_s": one.bus}
-                for one in self.reached
+                {"op": pace.op, "gpus": pace.gpus, "bus_bandwidth_bytes_per_s": pace.bus}
+                for pace in self.reached
             ],
             "peer_access": [asdict(peer) for peer in self.peers],
             "nccl_searches": [
@@ -436,9 +436,9 @@ def _fields(value: object, names: Collection[str] = ()) -> object:
     if not is_dataclass(value):
         return value
     return {
-        one.name: _fields(getattr(value, one.name))
-        for one in fields(value)
-        if (one.name in names or not names) and getattr(value, one.name) != one.default
+        part.name: _fields(getattr(value, part.name))
+        for part in fields(value)
+        if (part.name in names or not names) and getattr(value, part.name) != part.default
     }
 
 

@@ -141,7 +141,7 @@ def build_cluster(cluster_text: ClusterText, host: Machine) -> Machine:
     )
     return replace(
         _with_measured(with_ports(host, nics, speed), cluster_text.measured),
-        reached=tuple(_on_host(one, host) for one in cluster_text.reached),
+        reached=tuple(_on_host(reached, host) for reached in cluster_text.reached),
         name=cluster_text.name,
         copies=cluster_text.hosts,
         cluster=cluster,

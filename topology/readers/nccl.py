@@ -335,8 +335,8 @@ def _generation(parts: _Parts, choices: Choices) -> int:
         [_speed(device.element) for device in devices] for devices in (parts.gpus, parts.nics)
     )
     levels = [device.gpu.number("sm", 0) for device in parts.gpus if device.gpu is not None]
-    known = [GENERATIONS[architecture_of(level)] for level in levels if level]
-    return min(usual, default=0) or max(links, default=0) or max(known or ports, default=0) or 4
+    slots = [GENERATIONS[architecture_of(level)] for level in levels if level]
+    return min(usual, default=0) or max(links, default=0) or max(slots or ports, default=0) or 4
 
 
 def _assumed(

@@ -39,8 +39,8 @@ def _check(machine: Machine, catalogue: Mapping[str, Hardware]) -> None:
     names = {part.name for part in parts}
     if len(names) < len(parts) or any(part.host for part in parts):
         raise TopologyError("JSON: graph: two parts have one name, or are of two hosts")
-    links = [(one.a, one.b, one.count, one.bandwidth.value) for one in machine.edges]
-    links += [(one.a, one.b, one.count, one.bandwidth) for one in machine.pairs]
+    links = [(link.a, link.b, link.count, link.bandwidth.value) for link in machine.edges]
+    links += [(link.a, link.b, link.count, link.bandwidth) for link in machine.pairs]
     for a, b, count, rate in links:
         joins = {a, b} <= names and a != b and count > 0
         if not joins or not SLOWEST_LINK <= rate <= FASTEST_LINK:
@@ -63,7 +63,7 @@ def _value(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401  # of t
         return tuple(_value(of, each, f"{where} {place}") for place, each in enumerate(value))
     kind = getattr(hint, "__supertype__", hint)
     if get_origin(kind) is not Literal and (options := get_args(kind)):
-        return _value(next(one for one in options if one is not type(None)), value, where)
+        return _value(next(option for option in options if option is not type(None)), value, where)
     if not _fits(kind, value):
         raise TopologyError(f"JSON: {where}: got {str(value)[:40]!r}")
     return value

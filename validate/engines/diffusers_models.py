@@ -162,12 +162,12 @@ def transformer(family: str, config: Config, device: object) -> Any:  # noqa: AN
             InterpolationMode=SimpleNamespace(NEAREST="nearest"),
             functional=SimpleNamespace(resize=_resize),
         )
-    known = inspect.signature(cls.__init__).parameters
+    parameters = inspect.signature(cls.__init__).parameters
     usual = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device(device):
-            model = cls(**{key: value for key, value in config.items() if key in known})
+            model = cls(**{key: value for key, value in config.items() if key in parameters})
     finally:
         torch.set_default_dtype(usual)
     wide = cls._keep_in_fp32_modules or ()

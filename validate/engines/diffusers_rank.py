@@ -65,21 +65,21 @@ def work(place: Place, job: Job, output: Path) -> int:
     return ran
 
 
-def own_case(asked: Case) -> Forward:
+def own_case(case: Case) -> Forward:
     """Ask diffusers for what a case of plans asks; sizes left out are the model's usual ones.
 
     >>> own_case(Case(model="flux.1-dev", mode="eager", engine="diffusers")).height
     1024
     """
-    usual = read_model(asked.model).defaults
+    usual = read_model(case.model).defaults
     return Forward(
-        model=asked.model,
-        height=asked.height or usual.height,
-        width=asked.width or usual.width,
-        frames=asked.frames or usual.frames,
-        plan=asked.plan,
-        mode=asked.mode,
-        attention="_native_cudnn" if asked.plan.startswith("ring") else "",
+        model=case.model,
+        height=case.height or usual.height,
+        width=case.width or usual.width,
+        frames=case.frames or usual.frames,
+        plan=case.plan,
+        mode=case.mode,
+        attention="_native_cudnn" if case.plan.startswith("ring") else "",
     )
 
 

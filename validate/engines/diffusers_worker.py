@@ -67,8 +67,8 @@ class Forward:
 
     def to_dict(self) -> dict[str, object]:
         """Describe the case as the rows of other plans do."""
-        said = {key: value for key, value in asdict(self).items() if value not in ("", 0, False)}
-        return {**said, "batch": 1, "precision": "bf16", "stage": "denoise", "engine": "diffusers"}
+        named = {key: value for key, value in asdict(self).items() if value not in ("", 0, False)}
+        return {**named, "batch": 1, "precision": "bf16", "stage": "denoise", "engine": "diffusers"}
 
 
 def read_cases(path: Path) -> list[Forward]:
@@ -354,17 +354,17 @@ def _run() -> None:
     parser.add_argument("rows", type=Path, help="file that a line of JSON a case is added to")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds a case may take")
     parser.add_argument("--inside", action="store_true", help="be a rank, as under torchrun")
-    asked = parser.parse_args()
-    cases = read_cases(asked.cases)
+    arguments = parser.parse_args()
+    cases = read_cases(arguments.cases)
     for package, install in NEEDS.items():
         if find_spec(package) is None:
             raise InputError(f"{package}: got none, wanted it: {install}")
-    if asked.inside or "RANK" in system.environment():
-        run_rank(cases, asked.rows, asked.limit)
+    if arguments.inside or "RANK" in system.environment():
+        run_rank(cases, arguments.rows, arguments.limit)
         return
     for ranks in sorted({case.ranks for case in cases}):
         group = [case for case in cases if case.ranks == ranks]
-        supervise(group, asked.rows, ranks=ranks, limit=asked.limit)
+        supervise(group, arguments.rows, ranks=ranks, limit=arguments.limit)
 
 
 if __name__ == "__main__":

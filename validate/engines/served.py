@@ -182,8 +182,8 @@ def read_times(engine: str, stage: str, text: str) -> list[float]:
 
 def cache_tokens(engine: str, log: str) -> int:
     """Read how many tokens an engine's cache holds off its log, 0 where it does not say."""
-    found = BENCHMARKS[engine].cache.findall(log)
-    return int(found[-1].replace(",", "")) if found else 0
+    counts = BENCHMARKS[engine].cache.findall(log)
+    return int(counts[-1].replace(",", "")) if counts else 0
 
 
 def row_of(case: Case, times: Sequence[float], tokens: int) -> Measured:

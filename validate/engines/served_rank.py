@@ -80,15 +80,15 @@ def _run(case: Case, hardware: str, output: Path) -> Timed:
     results, log = output / "benchmark.json", output / "logs" / f"{case.engine}-{case.stage}.log"
     files.clear(results)
     served.make_folder(case, folder)
-    code, said = files.run(served.command(case, hardware, folder.resolve(), results.resolve()), log)
+    code, text = files.run(served.command(case, hardware, folder.resolve(), results.resolve()), log)
     package = served.BENCHMARKS[case.engine].package
     if code:
-        return Timed(fault=f"{package}: {ended(code, said)}")
+        return Timed(fault=f"{package}: {ended(code, text)}")
     answer = system.read(results)
     if not answer:
-        return Timed(fault=f"{package}: no results: {last_words(said)}")
+        return Timed(fault=f"{package}: no results: {last_words(text)}")
     times = served.read_times(case.engine, case.stage, answer)
-    return Timed(times=tuple(times), tokens=served.cache_tokens(case.engine, said))
+    return Timed(times=tuple(times), tokens=served.cache_tokens(case.engine, text))
 
 
 if __name__ == "__main__":

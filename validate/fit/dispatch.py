@@ -115,7 +115,7 @@ def fit(figures: Sequence[DispatchFigure]) -> tuple[DispatchParameters, Judged]:
         hold=HOLD,
     )
     record, judged = fit_record(figures, start, free, ratio_of, _apart(figures))
-    known = with_provenance(
+    record = with_provenance(
         record,
         judged,
         _sizes(figures),
@@ -123,7 +123,7 @@ def fit(figures: Sequence[DispatchFigure]) -> tuple[DispatchParameters, Judged]:
         hardware=(hardware,),
         compute_capabilities=GENERATIONS[hardware][1],
     )
-    return known, judged
+    return record, judged
 
 
 def _usual(figures: Sequence[DispatchFigure]) -> float:
@@ -157,10 +157,10 @@ def _parts(
     places: dict[Exchange, list[int]] = {}
     for place, figure in enumerate(figures):
         places.setdefault(figure.exchange, []).append(place)
-    for exchange, found in places.items():
-        rows = [figures[place] for place in found]
+    for exchange, own in places.items():
+        rows = [figures[place] for place in own]
         columns = [(float(row.tokens), row.token_bytes, float(row.seconds)) for row in rows]
-        yield (exchange, found, *np.array(columns).T)
+        yield (exchange, own, *np.array(columns).T)
 
 
 def _sizes(figures: Sequence[DispatchFigure]) -> dict[str, Vector]:

@@ -197,7 +197,7 @@ def fit_context(
     fitted = fit_attention(calls, start, record(EngineParameters, device))
     inner, around = fitted.parameters, fitted.engine
     assert around is not None
-    known = ContextParameters(
+    prompts = ContextParameters(
         provenance=inner.provenance,
         cycles=inner.fp8_cycles if form == "fp8" else inner.cycles,
         tile_overhead=inner.tile_overhead,
@@ -208,7 +208,7 @@ def fit_context(
         passes=around.causal_passes,
     )
     median, p90 = inner.provenance.median_error, inner.provenance.p90_error
-    return known, Judged(values={}, fit=fitted.fit, median_error=median, p90_error=p90)
+    return prompts, Judged(values={}, fit=fitted.fit, median_error=median, p90_error=p90)
 
 
 def _group(figure: EngineFigure) -> float:
@@ -282,7 +282,7 @@ def _records(rows: Rows, table: TableFit) -> Iterator[tuple[str, str]]:
             name, generation, capabilities = SYSTEMS[system]
             fitted, judged = table.fit(chosen, all_devices()[name], form)
             sizes = chosen[0].sizes
-            known = with_provenance(
+            fitted = with_provenance(
                 fitted,
                 judged,
                 dict(zip(sizes, columns(chosen, *sizes), strict=True)),
@@ -292,7 +292,7 @@ def _records(rows: Rows, table: TableFit) -> Iterator[tuple[str, str]]:
                 compute_capabilities=capabilities,
             )
             title = f"{form}.{ENGINES[engine]}-{generation}" if engine else f"{form}-{generation}"
-            yield record_to_toml(f'"{title}"', known), f"{title}: {quality(judged.fit)}"
+            yield record_to_toml(f'"{title}"', fitted), f"{title}: {quality(judged.fit)}"
 
 
 def _by_engine(

@@ -101,11 +101,11 @@ def fit_experts(
     limits |= dict.fromkeys(("local_passes", "passes", "inner_passes"), PASSES)
 
     def ratio_of(subset: Sequence[EngineFigure]) -> Ratio:
-        each, measured = list(_loads(subset)), seconds_of(subset)
+        parts, measured = list(_loads(subset)), seconds_of(subset)
         loads = ExpertLoad(
-            touched=np.array([one.touched for one in each]),
-            rows=np.array([one.rows for one in each]),
-            tiles=np.array([one.tiles for one in each]),
+            touched=np.array([part.touched for part in parts]),
+            rows=np.array([part.rows for part in parts]),
+            tiles=np.array([part.tiles for part in parts]),
         )
         names = ("tokens", "top_k", "hidden", "intermediate", "gated", "ep")
         tokens, top_k, hidden, inner, gated, ep = columns(subset, *names)

@@ -63,8 +63,8 @@ def _section(name: str, table: Table) -> list[str]:
 
 
 def _lines(table: Table) -> str:
-    known = {key: value for key, value in table.items() if value is not None}
-    return "".join(f"{key} = {_value(value)}\n" for key, value in known.items())
+    given = {key: value for key, value in table.items() if value is not None}
+    return "".join(f"{key} = {_value(value)}\n" for key, value in given.items())
 
 
 def _value(value: object) -> str:

@@ -180,8 +180,8 @@ def _point(row: ComparedRow, rate: float) -> tuple[float, float, str]:
 def as_csv(comparisons: Sequence[LogComparison]) -> str:
     """Write the rows of comparisons as CSV: seconds and bytes a second."""
     return csv_text([
-        {"op": one.op, "hardware": one.hardware, "gpus": one.gpus, "nodes": one.nodes}
+        {"op": table.op, "hardware": table.hardware, "gpus": table.gpus, "nodes": table.nodes}
         | asdict(row)
-        for one in comparisons
-        for row in one.rows
+        for table in comparisons
+        for row in table.rows
     ])  # fmt: skip

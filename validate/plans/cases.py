@@ -199,8 +199,8 @@ def read_case(fields: Mapping[str, object], where: str = "case") -> Case:
     numbers = {name: checked.integer(name) for name in (*SIZES, "batch") if checked.has(name)}
     texts = {name: checked.text(name) for name in names - {*SIZES, "batch"} if checked.has(name)}
     case = Case(**{"model": checked.text("model"), **numbers, **texts})  # type: ignore[arg-type]  # by name
-    known = (("precision", get_args(Precision)), ("engine", ("", *ENGINES.values())))
-    for name, words in known:
+    closed = (("precision", get_args(Precision)), ("engine", ("", *ENGINES.values())))
+    for name, words in closed:
         if getattr(case, name) not in words:
             raise unknown(f"{name} in {where}", getattr(case, name), words)
     return replace(case, plan=str(parse_plan(case.plan)))

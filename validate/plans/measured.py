@@ -139,7 +139,7 @@ def _read(content: str, where: str) -> Measured:
     others = fields.values.keys() - {"case", "status", *_USUAL}
     if case is None or others:
         raise InputError(f"{where}: got {content[:40]!r}, wanted one result")
-    status = next((one for one in get_args(Status) if one == fields.text("status")), None)
+    status = next((known for known in get_args(Status) if known == fields.text("status")), None)
     if status is None:
         raise unknown(f"status in {where}", fields.text("status"), get_args(Status))
     given = {name: _given(fields, name, _USUAL[name]) for name in fields.values if name in _USUAL}

@@ -110,10 +110,10 @@ def probe_torch() -> tuple[dict[str, object], str]:
 def shared_memory() -> float:
     """Bytes of /dev/shm; zero where there is none."""
     try:
-        found = os.statvfs("/dev/shm")  # noqa: S108  # where NCCL has its buffers
+        status = os.statvfs("/dev/shm")  # noqa: S108  # where NCCL has its buffers
     except (OSError, AttributeError):  # no such folder, or no such call
         return 0.0
-    return float(found.f_blocks * found.f_frsize)
+    return float(status.f_blocks * status.f_frsize)
 
 
 def environment() -> Mapping[str, str]:
@@ -153,7 +153,7 @@ def _named(path: Path) -> Iterator[None]:
 
 def check_folder(path: Path) -> None:
     """Refuse a folder that cannot be: a file is in its way, or it cannot be written to."""
-    there = next((one for one in (path, *path.parents) if one.exists()), Path())
+    there = next((parent for parent in (path, *path.parents) if parent.exists()), Path())
     if not there.is_dir():
         raise InputError(f"{str(path)[:80]}: {str(there)[:80]} is no folder")
     if not os.access(there, os.W_OK | os.X_OK):

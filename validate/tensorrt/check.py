@@ -275,8 +275,8 @@ def _recipe(case: Case) -> Recipe:
 
 def _request(case: Case, hardware: str, profile: str) -> Request:
     """Ask for what export writes: text towers run as often as it lets them, for this TensorRT."""
-    asked = replace(case, mode="graph").request(hardware, profile)
-    return replace(asked, text_tower=None, tensorrt_version=_installed())
+    request = replace(case, mode="graph").request(hardware, profile)
+    return replace(request, text_tower=None, tensorrt_version=_installed())
 
 
 def _installed() -> str:

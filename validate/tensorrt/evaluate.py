@@ -122,7 +122,7 @@ def deliver(messages: Sequence[EngineMessage]) -> list[Array]:
 
 def _exchanged(given: Sequence[Array], _root: int) -> list[Array]:
     """Give each rank its chunk of every rank's message."""
-    cut = [np.split(one, len(given)) for one in given]
+    cut = [np.split(message, len(given)) for message in given]
     return [np.concatenate([parts[rank] for parts in cut]) for rank in range(len(given))]
 
 

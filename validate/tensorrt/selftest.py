@@ -80,7 +80,8 @@ def run_all(gpus: int, results: Path, tell: Tell) -> Ran:
     here = numbers(version(load()))
     ops = [op for op, since in allowed().since.items() if since <= here]
     tried = [_tried(op, gpus, results, tell) for op in ops]
-    system.write(results / ROWS, "".join(f"{line(row)}\n" for one in tried for row in one.rows))
+    rows = [row for collective in tried for row in collective.rows]
+    system.write(results / ROWS, "".join(f"{line(row)}\n" for row in rows))
     return tried
 
 
@@ -202,9 +203,9 @@ def _buffer(value: Value, given: Mapping[str, object] | None) -> dict[str, objec
 
 
 def _needs(op: str) -> dict[str, str]:
-    known = allowed()
-    nccl = known.nccl_all_to_all if op == "all_to_all" else known.nccl
-    return {"tensorrt": dotted(known.since[op]), "nccl": dotted(nccl)}
+    releases = allowed()
+    nccl = releases.nccl_all_to_all if op == "all_to_all" else releases.nccl
+    return {"tensorrt": dotted(releases.since[op]), "nccl": dotted(nccl)}
 
 
 def expected(plan: Document, op: str, inputs: Path) -> list[Array | None]:

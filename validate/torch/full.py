@@ -189,7 +189,7 @@ def sample(subject: Subject, bench: Bench, output: torch.Tensor | None) -> objec
     return [_key(subject, bench.comm.rank), picked.double().tolist()]
 
 
-def apart(said: Sequence[object]) -> float:
+def apart(samples: Sequence[object]) -> float:
     """Relative distance of the ranks that should have the same result, the largest.
 
     >>> apart([["x", [3.0, 4.0]], ["x", [3.0, 4.5]], None, ["y", [7.0]]])
@@ -197,7 +197,7 @@ def apart(said: Sequence[object]) -> float:
     """
     first: dict[str, torch.Tensor] = {}
     worst = 0.0
-    for sampled in said:
+    for sampled in samples:
         if sampled is None:
             continue
         key, values = cast("tuple[str, list[float]]", sampled)

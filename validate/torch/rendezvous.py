@@ -129,7 +129,7 @@ def open_store(place: Place) -> Store:
             ),
         )
     except (RuntimeError, ValueError) as error:
-        said, where = " ".join(str(error).split())[:160], f"{place.address}:{place.port}"
+        why, where = " ".join(str(error).split())[:160], f"{place.address}:{place.port}"
         if place.rank and not place.hosted:
-            said = f"{absent(place, [0])}; {said}"
-        raise ApartError(f"rendezvous at {where} failed: {said}") from None
+            why = f"{absent(place, [0])}; {why}"
+        raise ApartError(f"rendezvous at {where} failed: {why}") from None

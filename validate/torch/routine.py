@@ -40,14 +40,14 @@ def make_routines(state: RankState) -> dict[str, Routine]:
 
 def _after(items: Sequence[Lived], last: Names) -> list[Names]:
     """Names that are needed after each item of a body."""
-    found, live = [], last
-    for one in reversed(items):
-        found.append(live)
-        if isinstance(one.item, Loop):
-            live = live | arriving(one.item.body)
+    lives, live = [], last
+    for work in reversed(items):
+        lives.append(live)
+        if isinstance(work.item, Loop):
+            live = live | arriving(work.item.body)
         else:
-            live = live | frozenset(reads_of(one.item))
-    return found[::-1]
+            live = live | frozenset(reads_of(work.item))
+    return lives[::-1]
 
 
 def _routine(loop: Loop, state: RankState, after: Names, *, compiles: bool) -> Routine:
@@ -69,8 +69,8 @@ def _body(loop: Loop, state: RankState, after: Names, *, compiles: bool) -> "lis
     steps: list[Step | Routine] = []
     run: list[Lived] = []
     sent: list[str] = []
-    for one, live in zip(items, _after(items, end), strict=True):
-        op = one.item
+    for work, live in zip(items, _after(items, end), strict=True):
+        op = work.item
         if isinstance(op, Loop):
             steps += [*_flush(run, state), *waits(sent, state)]
             steps.append(_routine(op, state, live, compiles=compiles))
@@ -79,47 +79,47 @@ def _body(loop: Loop, state: RankState, after: Names, *, compiles: bool) -> "lis
         if isinstance(op, SendReceive) and op.stream == "comm" and not state.serial:
             steps += _flush(run, state)
             number, following = len(sent), bool(late)
-            steps.append(message(one, state, number, following=following))
+            steps.append(message(work, state, number, following=following))
             sent.append(op.out.name)
             continue
         if late:
             steps += [*_flush(run, state), *waits(late, state)]
         if compiles and joins(op, state):
-            run.append(one)
+            run.append(work)
             continue
         steps += _flush(run, state)
-        steps += _step(one, state)
+        steps += _step(work, state)
     return [*steps, *_flush(run, state), *waits(sent, state)]
 
 
-def _step(one: Lived, state: RankState) -> list[Step]:
-    if isinstance(one.item, Communication):
-        return [message(one, state, 0, following=False)]
-    if isinstance(one.item, ExpertLayer):
-        step = freeing(step_of(one.item, state), one.frees, state)
+def _step(work: Lived, state: RankState) -> list[Step]:
+    if isinstance(work.item, Communication):
+        return [message(work, state, 0, following=False)]
+    if isinstance(work.item, ExpertLayer):
+        step = freeing(step_of(work.item, state), work.frees, state)
         return [state.around(step, "gemm", "compute")]
-    return [] if isinstance(one.item, Convolve) else [compute(one, state)]
+    return [] if isinstance(work.item, Convolve) else [compute(work, state)]
 
 
 def _flush(run: list[Lived], state: RankState) -> list[Step]:
     """Make steps of the neighbours gathered so far; views at either end need no compiler."""
     taken, run[:] = list(run), []
-    kernels = [place for place, one in enumerate(taken) if launches(_op(one))]
+    kernels = [place for place, work in enumerate(taken) if launches(_op(work))]
     if not kernels:
-        return [compute(one, state) for one in taken]
+        return [compute(work, state) for work in taken]
     first, last = kernels[0], kernels[-1] + 1
     before, middle, behind = taken[:first], taken[first:last], taken[last:]
-    made = [compute(one, state) for one in before]
+    made = [compute(work, state) for work in before]
     if _worth(middle):
         made.append(fused(middle, state))
     else:
-        made += [compute(one, state) for one in middle]
-    return [*made, *[compute(one, state) for one in behind]]
+        made += [compute(work, state) for work in middle]
+    return [*made, *[compute(work, state) for work in behind]]
 
 
-def _op(one: Lived) -> Work:
-    assert not isinstance(one.item, Loop)
-    return one.item
+def _op(work: Lived) -> Work:
+    assert not isinstance(work.item, Loop)
+    return work.item
 
 
 SINGLE_KERNELS: Final = (
@@ -130,11 +130,11 @@ SINGLE_KERNELS: Final = (
 
 def _worth(run: Sequence[Lived]) -> bool:
     """Whether compiling saves anything: not where one operation is one kernel anyway."""
-    ops = [_op(one) for one in run]
+    ops = [_op(work) for work in run]
     if all(isinstance(op, Matmul) or not launches(op) for op in ops):
         return False
-    one = ops[0]
-    return len(ops) > 1 or getattr(one, "function", getattr(one, "move", "")) not in SINGLE_KERNELS
+    op = ops[0]
+    return len(ops) > 1 or getattr(op, "function", getattr(op, "move", "")) not in SINGLE_KERNELS
 
 
 def play(routine: Routine, state: RankState, here: Here = Here()) -> None:  # noqa: B008

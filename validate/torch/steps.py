@@ -175,8 +175,8 @@ def _checking(step: Step, op: Op, state: RankState) -> Step:
         state.progress.op(text)
         step(here)
         for tensor in op.writes:
-            made, said = state.values[tensor.name], shape_of(tensor)
-            assert tuple(made.shape) == said, f"{tensor.name}: made {made.shape}, said {said}"
+            made, shape = state.values[tensor.name], shape_of(tensor)
+            assert tuple(made.shape) == shape, f"{tensor.name}: made {made.shape}, said {shape}"
 
     return both
 
@@ -219,12 +219,12 @@ def fused(run: Sequence[Lived], state: RankState) -> Step:
 def _fetching(fetch: Fetch, owned: list[Weight | torch.Tensor], state: RankState) -> Fetch:
     """Look up inputs, and then the weights of the layer and the tables."""
     of = state.weights.of
-    if not any(isinstance(one, Weight) for one in owned):
-        tables = [one for one in owned if isinstance(one, torch.Tensor)]
+    if not any(isinstance(part, Weight) for part in owned):
+        tables = [part for part in owned if isinstance(part, torch.Tensor)]
         return lambda here: [*fetch(here), *tables]
     return lambda here: [
         *fetch(here),
-        *[of(one, here.layer) if isinstance(one, Weight) else one for one in owned],
+        *[of(part, here.layer) if isinstance(part, Weight) else part for part in owned],
     ]
 
 
@@ -307,8 +307,8 @@ def _keep(op: Rearrange, state: RankState, here: Here) -> None:
 def _recall(op: Rearrange, state: RankState, here: Here) -> None:
     """Give what was kept; zeros where nothing is yet."""
     for kept, out in zip(op.inputs, op.outputs, strict=True):
-        known = state.states.get((kept.name, here.layer, here.forward))
-        state.values[out.name] = zeros(out, state) if known is None else known
+        value = state.states.get((kept.name, here.layer, here.forward))
+        state.values[out.name] = zeros(out, state) if value is None else value
 
 
 _BEYOND = {

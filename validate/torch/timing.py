@@ -143,19 +143,19 @@ class Inside:
     gaps: float
     how: str
 
-    def merged(self, said: Sequence[object]) -> tuple[dict[str, float], float]:
+    def merged(self, sent: Sequence[object]) -> tuple[dict[str, float], float]:
         """Take from communication what this rank waited for others: by class, and the waiting.
 
         A message is under way when the last rank has come to it, and that rank sees it shortest.
 
-        said : the messages of every rank. Ranks of a pipeline send different ones: there, nothing
+        sent : the messages of every rank. Ranks of a pipeline send different ones: there, nothing
             is taken off.
 
         >>> here = Inside(classes={"communication": 5.0}, messages=(4.0, 1.0), gaps=0.0, how="")
         >>> here.merged([[4.0, 1.0], [1.0, 2.0]])
         ({'communication': 2.0}, 3.0)
         """
-        ranks = [cast("list[float]", messages) for messages in said]
+        ranks = [cast("list[float]", messages) for messages in sent]
         if not self.messages or len({len(messages) for messages in ranks}) > 1:
             return dict(self.classes), 0.0
         least = sum(map(min, zip(*ranks, strict=True)))
