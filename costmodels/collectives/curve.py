@@ -35,8 +35,6 @@ class Curve:
     pool : B/s of host memory that all ranks share where copies go through it; 0 where none do.
     copy_gather, copy_reduce : copies inside a GPU, as a number of chunks on its link.
 
-    References
-    ----------
     R. W. Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994, for
     s = 1; the power mean is our own, chosen on measured tables (see `source` of each curve).
 

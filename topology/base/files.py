@@ -180,7 +180,8 @@ def shipped_table(path: "Traversable") -> dict[str, Any]:
     if not sys.dont_write_bytecode:
         with suppress(OSError, ValueError):
             kept.parent.mkdir(exist_ok=True)
-            _keep(kept, marshal.dumps((key, table)))
+            with _drafted(kept) as file:
+                file.write(marshal.dumps((key, table)))
     return table
 
 
@@ -188,11 +189,6 @@ def _parsed(path: "Traversable") -> dict[str, Any]:
     import tomllib  # noqa: PLC0415  # most commands find all tables parsed
 
     return tomllib.loads(path.read_text(encoding="utf-8"))
-
-
-def _keep(path: Path, data: bytes) -> None:
-    with _drafted(path) as file:
-        file.write(data)
 
 
 def beside(path: Path) -> Path:

@@ -82,14 +82,11 @@ def _near(machine: Machine, name: str) -> list[str]:
     kinds = [kind for kind, edges in KINDS.items() if edges & joined_by]
     kinds += [NETWORK] if machine.nics else []
     joined = [(edge.a, edge.b) for edge in reversed(machine.edges)]
-    links = {"-".join(link): link for link in (*joined, *_ports(machine))}
+    joined += [(nic.name, NETWORK) for nic in machine.nics]
+    links = {"-".join(link): link for link in joined}
     ends = set(name.lower().split("-"))
     of_ends = [text for text, link in links.items() if not ends.isdisjoint(map(str.lower, link))]
     return [*kinds, *(of_ends or links)]
-
-
-def _ports(machine: Machine) -> list[tuple[str, str]]:
-    return [(nic.name, NETWORK) for nic in machine.nics]
 
 
 def _port(machine: Machine, nic: Nic, times: float) -> Nic:

@@ -166,10 +166,7 @@ def _reached(row: Mapping[str, object]) -> Reached:
     op, where = row.get("op"), f"measured: {str(row)[:80]}"
     if row.keys() - {"op", "gpus", "bus_bandwidth"} or op not in get_args(Paced):
         raise TopologyError(f"{where}: {_REACHED}")
-    try:
-        bus = parse_rate(str(row.get("bus_bandwidth", "")))
-    except InputError as error:
-        raise TopologyError(f"{where}: {error}") from None
+    bus = _rate(row.get("bus_bandwidth", ""), where)
     gpus = _count(row, "gpus", "measured", least=2) if "gpus" in row else 0
     return Reached(op=cast(Paced, op), gpus=gpus, bus=bus)
 
@@ -178,12 +175,10 @@ def _measured(row: object) -> _Measured:
     table = row if isinstance(row, dict) else {}
     pair, label = table.get("pair", []), table.get("label", "")
     named = isinstance(pair, list) and len({*map(str, pair)}) == 2
+    where = f"measured: {str(row)[:80]}"
     if table.keys() - {"pair", "label", "bandwidth"} or named == bool(label):
-        raise TopologyError(f"measured: {str(row)[:80]}: {_WANTED}")
-    try:
-        bandwidth = parse_rate(str(table.get("bandwidth", "")))
-    except InputError as error:
-        raise TopologyError(f"measured: {str(row)[:80]}: {error}") from None
+        raise TopologyError(f"{where}: {_WANTED}")
+    bandwidth = _rate(table.get("bandwidth", ""), where)
     ends = frozenset(map(str, pair if named else ()))
     return _Measured(pair=ends, label=str(label).upper(), bandwidth=bandwidth)
 
@@ -218,11 +213,15 @@ def _bandwidth(network: Mapping[str, object]) -> Sourced | None:
     text = network.get("nic_bandwidth")
     if text is None:
         return None
-    try:
-        value = parse_rate(str(text))
-    except InputError as error:
-        raise TopologyError(f"network: nic_bandwidth: {error}") from None
+    value = _rate(text, "network: nic_bandwidth")
     return Sourced(value=value, kind="datasheet", source="cluster file")
+
+
+def _rate(text: object, where: str) -> BytesPerSecond:
+    try:
+        return parse_rate(str(text))
+    except InputError as error:
+        raise TopologyError(f"{where}: {error}") from None
 
 
 def _entry(table: Mapping[str, object], key: str, form: type[Form], wanted: str) -> Form | None:

@@ -50,7 +50,6 @@ _INSTEAD: Final[Mapping[Place, Place]] = {
 }
 _PRODUCTS: Final = frozenset(("mm", "addmm", "bmm", "baddbmm", "convolution", "_grouped_mm"))
 _ATTENTION: Final = "attention"
-_FEED_FORWARD: Final = r"FeedForward|SwiGLU|MLP|^GELU|Expert|MoE|GLUMBConv"
 _SHORT: Final = 512
 _HALF: Final = 2  # bytes
 _LEAST: Final = 0.01
@@ -263,11 +262,10 @@ def in_program(model: str, height: int, width: int, frames: int, removed: int = 
 def table(kernels: Iterable[Kernel], program: Known) -> dict[str, tuple[float, float, float]]:
     """Divide the work of every place over the functions that stand for it.
 
-    Returns
-    -------
-    by function: bytes and cycles over the bytes of its inputs and outputs, and kernels a call
+    Returns by function bytes and cycles, over the bytes that go in and out, and kernels a call.
     """
-    cycles = {name: float(text) for name, text in _kinds().items()}
+    written: Mapping[str, str] = tomllib.loads(files.kinds_text())["cycles"]
+    cycles = {name: float(text) for name, text in written.items()}
     places: dict[Place, KernelWork] = dict.fromkeys(FUNCTIONS, KernelWork())
     products = 0
     for kernel in kernels:
@@ -290,11 +288,6 @@ def table(kernels: Iterable[Kernel], program: Known) -> dict[str, tuple[float, f
             shares = work.bytes / moved, work.cycles / moved, work.kernels / calls
             rows[name] = max(shares[0], _LEAST), shares[1], max(shares[2], _LEAST)
     return rows
-
-
-def _kinds() -> Mapping[str, str]:
-    cycles: Mapping[str, str] = tomllib.loads(files.kinds_text())["cycles"]
-    return cycles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -321,8 +321,6 @@ def rising(points: Sequence[Point]) -> list[Point]:
     Neighbours that fall are one level at their median (the regression that is monotone and least
     in the sum of absolute errors, of the logarithms).
 
-    References
-    ----------
     R. E. Barlow et al., "Statistical Inference under Order Restrictions", Wiley, 1972.
 
     >>> rising([(1.0, 10.0), (2.0, 29.0), (4.0, 10.0), (8.0, 11.0), (16.0, 20.0)])

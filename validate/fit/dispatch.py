@@ -66,9 +66,7 @@ Key = tuple[str, str, str, str]
 def fitted(text: str) -> Iterator[tuple[str, str]]:
     """Fit a table of exchanges: one of another project, or figures as those that ship.
 
-    Yields
-    ------
-    Records as TOML, each with a line on how well it does on shapes that a first fit did not see.
+    Yields records as TOML, each with how well it does on shapes that a first fit did not see.
     """
     groups: dict[Key, list[DispatchFigure]] = {}
     for figure in read(text):

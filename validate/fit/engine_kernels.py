@@ -8,9 +8,7 @@ is judged by the third of the rows that a first fit did not see.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-import numpy as np
-
-from costmodels.kernels import decode, matmul
+from costmodels.kernels import decode
 from costmodels.kernels.common import Shape
 from costmodels.kernels.parameters import (
     ContextParameters,
@@ -31,6 +29,7 @@ from validate.fit.engine_latent import (
     fit_latent_decode,
     head_products,
     latents,
+    product_ratios,
 )
 from validate.fit.engine_layers import experts, fit_experts
 from validate.fit.engine_state import fit_state, states
@@ -51,7 +50,7 @@ from validate.fit.engine_tables import (
     sizes_of,
 )
 from validate.fit.kernels import fit_attention
-from validate.fit.least_squares import Judged, Vector
+from validate.fit.least_squares import Judged
 from validate.fit.records import Free, Ratio, fields_but, fit_record, with_provenance
 from validate.fit.text import record_to_toml
 
@@ -132,19 +131,9 @@ def fit_quantised(
         wait=Seconds(MICRO / 100),
     )
 
-    def ratio_of(subset: Sequence[EngineFigure]) -> Ratio:
-        sizes, measured = columns(subset, "m", "n", "k"), seconds_of(subset)
-
-        def ratio(record: QuantisedParameters) -> Vector:
-            machine = matmul.prepare_with(base, device, form, record)
-            return np.asarray(matmul.product_time(machine, *sizes) / measured)
-
-        return ratio
-
     limits = {"gain": (0.3, 1.2), "memory": (0.3, 1.0 / base.memory_efficiency)}
-    return fit_record(
-        figures, start, Free(names=fields_but(start), limits=limits, hold=HOLD), ratio_of
-    )
+    free = Free(names=fields_but(start), limits=limits, hold=HOLD)
+    return fit_record(figures, start, free, product_ratios(device, form, "m", "n", "k"))
 
 
 def fit_decode(
@@ -257,9 +246,7 @@ TABLES: Final = {
 def fitted(text: str) -> Iterator[tuple[str, str]]:
     """Fit a table of products, of layers of experts, of attention or of states.
 
-    Yields
-    ------
-    Records as TOML, each with a line on how well it does on rows that a first fit did not see.
+    Yields records as TOML, each with how well it does on rows that a first fit did not see.
 
     Raises InputError if the table is none of these.
     """

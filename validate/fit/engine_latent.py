@@ -3,7 +3,7 @@
 Numbers of heads of a rank are kept back as a whole.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -16,6 +16,7 @@ from costmodels.kernels.parameters import (
     LatentContextParameters,
     LatentDecodeParameters,
     Parameters,
+    QuantisedParameters,
 )
 from costmodels.kernels.tables import matmul_record
 from topology.base import BytesPerSecond, Seconds, parse
@@ -158,16 +159,25 @@ def fit_head_products(
         passes=0.1 if form == "bf16" else 2.0,
     )
 
-    def ratio_of(subset: Sequence[EngineFigure]) -> Ratio:
-        sizes = columns(subset, "rows", "columns", "inner", "heads")
-        measured = seconds_of(subset)
+    limits = {"gain": (0.1, 1.5), "memory": (0.1, 1.0 / base.memory_efficiency)}
+    free = Free(names=fields_but(start, "split_overhead", "wait"), limits=limits, hold=HOLD)
+    ratio_of = product_ratios(device, form, "rows", "columns", "inner", "heads")
+    return fit_record(figures, start, free, ratio_of)
 
-        def ratio(record: HeadProductParameters) -> Vector:
+
+def product_ratios(
+    device: Device, form: str, *names: str
+) -> Callable[[Sequence[EngineFigure]], Ratio]:
+    """Make the ratios of products of one format, whose sizes have these names."""
+    base = matmul_record(device, None)
+
+    def ratio_of(subset: Sequence[EngineFigure]) -> Ratio:
+        sizes, measured = columns(subset, *names), seconds_of(subset)
+
+        def ratio(record: HeadProductParameters | QuantisedParameters) -> Vector:
             machine = matmul.prepare_with(base, device, form, record)
             return np.asarray(matmul.product_time(machine, *sizes) / measured)
 
         return ratio
 
-    limits = {"gain": (0.1, 1.5), "memory": (0.1, 1.0 / base.memory_efficiency)}
-    free = Free(names=fields_but(start, "split_overhead", "wait"), limits=limits, hold=HOLD)
-    return fit_record(figures, start, free, ratio_of)
+    return ratio_of

@@ -69,14 +69,8 @@ def read_rows(text: str, name: str = "rows") -> list[Row]:
 
     Raises InputError if any other line is no row.
     """
-    lines = text.split("\n")
-    return list(_rows(lines[:-1], name))
-
-
-def _rows(lines: Iterable[str], name: str) -> Iterator[Row]:
-    for number, content in enumerate(lines, 1):
-        if content.strip():
-            yield _row(content, f"{name}, line {number}")
+    lines = enumerate(text.split("\n")[:-1], 1)
+    return [_row(text, f"{name}, line {number}") for number, text in lines if text.strip()]
 
 
 def _row(content: str, where: str) -> Row:

@@ -23,8 +23,6 @@ class Nvls(Direct):
     the number of GPUs. All-gather and reduce-scatter use one of the two directions for
     (n - 1) / n of the full array.
 
-    References
-    ----------
     Graham et al., "Scalable Hierarchical Aggregation and Reduction Protocol (SHARP)", 2020;
     NCCL src/transport/nvls.cc and coll_net.cc.
     """

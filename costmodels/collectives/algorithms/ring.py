@@ -26,8 +26,6 @@ class Ring(Algorithm):
     steps, x those of them that leave a node, beta seconds a byte. Broadcast and reduce pass the
     whole message down the ring in a pipeline: n chunks, n - 1 steps.
 
-    References
-    ----------
     Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
     MPICH", IJHPCA 19(1), 2005. The copies, and the steps' dependence on the chunk, are ours.
     """

@@ -39,8 +39,6 @@ class Tree(Algorithm):
     with m the message, g the GPUs a node, N the nodes, w = 1 for two nodes and 2 for more. An
     NVLink domain of several hosts is one node.
 
-    References
-    ----------
     Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
     scan", Parallel Computing 35(12), 2009.
     """
@@ -94,8 +92,6 @@ class Pat(Algorithm):
 
     with m the full array and n the ranks, one a node.
 
-    References
-    ----------
     Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter operations at scale",
     arXiv:2506.20252, 2025.
     """
