@@ -1,12 +1,27 @@
-"""Answers as rows: flat mappings, written as CSV or taken as a data frame."""
+"""Rows: gathered by name, and answers as such, written as CSV or taken as a data frame."""
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from topology.base.errors import InputError
+
+Name = TypeVar("Name", bound=Hashable)
+Value = TypeVar("Value")
+
+
+def gathered(pairs: Iterable[tuple[Name, Value]]) -> dict[Name, list[Value]]:
+    """Gather values by name, names in the order in which they come.
+
+    >>> gathered([("a", 1), ("b", 2), ("a", 3)])
+    {'a': [1, 3], 'b': [2]}
+    """
+    groups: dict[Name, list[Value]] = {}
+    for name, value in pairs:
+        groups.setdefault(name, []).append(value)
+    return groups
 
 
 def flat(row: Mapping[str, object]) -> dict[str, object]:

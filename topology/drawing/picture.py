@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Final
 
+from topology.base.rows import gathered
 from topology.base.values import dataclass
 from topology.machine import Edge, Machine
 
@@ -59,10 +60,7 @@ def svg(machine: Machine) -> str:
 
 def _boxes(machine: Machine, kinds: Mapping[str, str]) -> dict[str, _Box]:
     """Place devices side by side in the order of the tree, and each parent above its children."""
-    below: dict[str, list[str]] = {}
-    for edge in machine.edges:
-        if edge.kind in ("pcie", "host"):
-            below.setdefault(edge.b, []).append(edge.a)
+    below = gathered((edge.b, edge.a) for edge in machine.edges if edge.kind in ("pcie", "host"))
     order = [
         leaf
         for node in machine.nodes

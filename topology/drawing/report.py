@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from topology.base import counted, format_bytes
+from topology.base.rows import gathered
 from topology.base.table import Drawing, Line, Part, Said, Style, Table, Title, bullets
 from topology.catalogue import Hardware, link_rates
 from topology.drawing.picture import svg
@@ -134,10 +135,7 @@ def _giga(bandwidth: float) -> str:
 
 def tree(machine: Machine) -> list[str]:
     """Draw processors, switches and devices as they hang on each other."""
-    below: dict[str, list[Edge]] = {}
-    for edge in machine.edges:
-        if edge.kind in ("pcie", "host"):
-            below.setdefault(edge.b, []).append(edge)
+    below = gathered((edge.b, edge) for edge in machine.edges if edge.kind in ("pcie", "host"))
     devices = {nic.name: _nic(nic) for nic in machine.nics}
     devices |= {gpu.name: _gpu(machine, gpu) for gpu in machine.gpus}
     branches: list[tuple[str, list[str]]] = []

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Final
 
+from topology.base.rows import gathered
 from topology.catalogue import CROWD, all_hardware
 from topology.machine.graph import Machine, is_nvlink
 from topology.machine.paths import PathType, path_types, processor_of, refused_pairs
@@ -61,11 +62,9 @@ def _sockets(machine: Machine) -> Iterator[str]:
 def _held(machine: Machine) -> str:
     """Show which GPUs are together: on a NUMA node if all are known, else on a processor."""
     cpus = processor_of(machine)
-    places: dict[object, list[str]] = {}
     numbered = all(gpu.numa is not None for gpu in machine.gpus)
-    for gpu in machine.gpus:
-        places.setdefault(gpu.numa if numbered else cpus[gpu.name], []).append(gpu.name)
-    groups = list(places.values())
+    places = ((gpu.numa if numbered else cpus[gpu.name], gpu.name) for gpu in machine.gpus)
+    groups = list(gathered(places).values())
     more = f" | {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
     return " | ".join(map(_few, groups[:_SHOWN])) + more
 

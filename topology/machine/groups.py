@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import Final
 
 from topology.base import BytesPerSecond, TopologyError
+from topology.base.rows import gathered
 from topology.catalogue import Architecture, Fabric, LinkKind, Network, Pace, find_hardware
 from topology.machine.graph import Cluster, Gpu, Machine, Nic, Reached, is_nvlink
 from topology.machine.rings import (
@@ -149,10 +150,7 @@ def _switches(machine: Machine) -> dict[str, str]:
 
 
 def _by_copy(machine: Machine, ranks: Sequence[int]) -> dict[int, tuple[str, ...]]:
-    copies: dict[int, list[str]] = {}
-    for rank in ranks:
-        copy, gpu = machine.place(rank)
-        copies.setdefault(copy, []).append(gpu.name)
+    copies = gathered((copy, gpu.name) for copy, gpu in map(machine.place, ranks))
     return {copy: tuple(names) for copy, names in copies.items()}
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from itertools import combinations, pairwise, permutations
 
 from topology.base import BytesPerSecond, TopologyError
+from topology.base.rows import gathered
 from topology.base.values import dataclass
 from topology.catalogue import link_rates
 from topology.machine.graph import Machine, Pair, is_nvlink
@@ -130,10 +131,7 @@ def _known_capacity(
     """
     ways, capacity = dict(paths), dict(nominal)
     rate = {ends: nominal_bandwidth(pairs[ends]) for ends in paths if pairs[ends].is_given}
-    crossing: dict[Hop, list[float | None]] = {}
-    for ends, path in paths.items():
-        for hop in path:
-            crossing.setdefault(hop, []).append(rate.get(ends))
+    crossing = gathered((hop, rate.get(ends)) for ends, path in paths.items() for hop in path)
     gpus = {name for ends in paths for name in ends}
     for hop, rates in crossing.items():
         given = [value for value in rates if value is not None]

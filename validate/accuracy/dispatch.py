@@ -7,9 +7,10 @@ from costmodels.collectives.dispatch import Exchange, Phase
 from costmodels.expert_routing import Routing
 from costmodels.formats import token_bytes
 from topology.base import Seconds
+from topology.base.rows import gathered
 from topology.base.values import dataclass
 from topology.catalogue import find_hardware
-from validate.accuracy.figures import fields_of, gathered, read_table
+from validate.accuracy.figures import fields_of, read_table
 
 COLUMNS: Final = (
     "way", "phase", "hardware", "gpus", "nodes", "tokens", "hidden", "top_k", "experts", "groups",

@@ -1,9 +1,9 @@
 """Tables of figures, and how far the models are from a group of them."""
 
 import csv
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -42,22 +42,6 @@ def score(group: str, errors: Iterable[float]) -> Score:
         worst=float(size.max()),
         bias=float(np.median(signed)),
     )
-
-
-Name = TypeVar("Name", bound=Hashable)
-Value = TypeVar("Value")
-
-
-def gathered(pairs: Iterable[tuple[Name, Value]]) -> dict[Name, list[Value]]:
-    """Gather values by name, names in the order in which they come.
-
-    >>> gathered([("a", 1), ("b", 2), ("a", 3)])
-    {'a': [1, 3], 'b': [2]}
-    """
-    groups: dict[Name, list[Value]] = {}
-    for name, value in pairs:
-        groups.setdefault(name, []).append(value)
-    return groups
 
 
 _READ: Final[Mapping[object, Callable[[str], object]]] = {

@@ -7,9 +7,10 @@ from typing import Any, Final, Literal
 from costmodels.kernels import attention_time, matmul_time, pointwise_time
 from costmodels.kernels.tables import KernelCalibration
 from topology.base import Seconds
+from topology.base.rows import gathered
 from topology.base.values import dataclass
 from topology.catalogue import Device
-from validate.accuracy.figures import fields_of, gathered, read_table
+from validate.accuracy.figures import fields_of, read_table
 
 Operation = Literal["matmul", "attention", "pointwise"]
 COLUMNS: Final = (

@@ -12,9 +12,10 @@ from costmodels.kernels import (
 )
 from costmodels.kernels.state import Rule, convolution_time, scan_time, update_time
 from topology.base import InputError, Seconds
+from topology.base.rows import gathered
 from topology.base.values import dataclass
 from topology.catalogue import Device
-from validate.accuracy.figures import fields_of, gathered, read_table
+from validate.accuracy.figures import fields_of, read_table
 
 COLUMNS: Final = (
     "hardware", "operation", "engine", "precision", "sizes", "trait", "seconds", "source",

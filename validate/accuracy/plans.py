@@ -10,8 +10,9 @@ from planner.scenario.scenario import resolve
 from planner.search.estimate import PlanEstimate
 from planner.search.evaluate import price
 from planner.strategies import parse_plan
+from topology.base.rows import gathered
 from topology.base.values import dataclass
-from validate.accuracy.figures import fields_of, gathered, read_table
+from validate.accuracy.figures import fields_of, read_table
 
 COLUMNS: Final = (
     "model", "hardware", "gpus", "plan", "runtime", "attention", "height", "width", "frames",

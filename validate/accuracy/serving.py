@@ -8,8 +8,9 @@ from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
 from planner.search.clients import Serving
 from planner.strategies import parse_plan
+from topology.base.rows import gathered
 from topology.base.values import dataclass
-from validate.accuracy.figures import fields_of, gathered, read_table
+from validate.accuracy.figures import fields_of, read_table
 
 COLUMNS: Final = (
     "engine", "model", "hardware", "precision", "plan", "input_tokens", "output_tokens",

@@ -37,6 +37,7 @@ from costmodels.collectives.parameters import UNITS, Fitted, link_class
 from costmodels.collectives.tables import library, tuning
 from costmodels.profile import Fit
 from topology.base import MIB, Bytes, Seconds, UncalibratedError, parse
+from topology.base.rows import gathered
 from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric
 from validate.accuracy.collectives import CollectiveFigure
@@ -105,11 +106,8 @@ def fit_collectives(
     rows: Sequence[Row], place: MeasuredOn, source: str, identity: str
 ) -> tuple[CurveCalibration, Fits]:
     """Fit every curve that the rows say something about, and keep times as they were measured."""
-    groups: dict[str, list[CollectiveFigure]] = {}
-    for row in rows:
-        name = _curve_name(row, place)
-        if name:
-            groups.setdefault(name, []).append(collective_of(row, place))
+    shaping = ((name, row) for row in rows if (name := _curve_name(row, place)))
+    groups = gathered((name, collective_of(row, place)) for name, row in shaping)
     link = f"{place.fabric.architecture}.{link_class(place.fabric)}"
     curves, fits = [], []
     for name, figures in sorted(groups.items()):
@@ -241,8 +239,8 @@ def _grouped(
     figures: Sequence[CollectiveFigure],
 ) -> Iterator[tuple[Op, Fabric, list[int], Vector, Vector]]:
     """Yield each operation and fabric with the places of its rows, their sizes and seconds."""
-    for op, fabric in dict.fromkeys((figure.op, figure.fabric) for figure in figures):
-        places = [i for i, f in enumerate(figures) if (f.op, f.fabric) == (op, fabric)]
+    placed = gathered(((figure.op, figure.fabric), place) for place, figure in enumerate(figures))
+    for (op, fabric), places in placed.items():
         sizes = np.array([figures[place].message_bytes for place in places])
         yield op, fabric, places, sizes, np.array([figures[place].seconds for place in places])
 
@@ -304,11 +302,11 @@ def fit_times(
 
 def _measured(rows: Sequence[Row], fabric: Fabric) -> Iterator[tuple[str, Launch, list[Point]]]:
     """Yield each collective and launch with its points, in order of size."""
-    groups: dict[tuple[str, str], list[Point]] = {}
-    for row in rows:
-        if row.family == "collective" and not row.error:
-            point = float(row.number("bytes")), row.seconds
-            groups.setdefault((str(row.sizes["op"]), row.mode), []).append(point)
+    groups = gathered(
+        ((str(row.sizes["op"]), row.mode), (float(row.number("bytes")), row.seconds))
+        for row in rows
+        if row.family == "collective" and not row.error
+    )
     for (op, mode), points in sorted(groups.items()):
         launch = next((launch for launch in LAUNCHES if launch == mode), None)
         if launch is not None and fabric.ranks > 1 and len({size for size, _ in points}) > 1:

@@ -15,6 +15,7 @@ from costmodels.collectives.dispatch import WAYS, Exchange, exchanged
 from costmodels.kernels.parameters import DispatchParameters
 from costmodels.kernels.tables import shipped
 from topology.base import Seconds, parse
+from topology.base.rows import gathered
 from validate.accuracy.dispatch import DispatchFigure, read_figures
 from validate.fit.engine_kernels import quality
 from validate.fit.engine_tables import ENGINES, HOLD, MICRO, NOWHERE, SYSTEMS
@@ -68,16 +69,17 @@ def fitted(text: str) -> Iterator[tuple[str, str]]:
 
     Yields records as TOML, each with how well it does on shapes that a first fit did not see.
     """
-    groups: dict[Key, list[DispatchFigure]] = {}
-    for figure in read(text):
-        key = (figure.way, figure.phase, figure.engine, figure.hardware)
-        groups.setdefault(key, []).append(figure)
+    groups = gathered((_key(figure), figure) for figure in read(text))
     for key, figures in sorted(groups.items()):
         record, judged = fit(figures)
         yield (
             record_to_toml(f'"{_name(key)}"', record),
             f"{_name(key)}: {quality(judged.fit)}",
         )
+
+
+def _key(figure: DispatchFigure) -> Key:
+    return figure.way, figure.phase, figure.engine, figure.hardware
 
 
 def _name(key: Key) -> str:
@@ -152,9 +154,7 @@ def _parts(
     figures: Sequence[DispatchFigure],
 ) -> Iterator[tuple[Exchange, list[int], Vector, Vector, Vector]]:
     """Yield each exchange with the places of its figures, their tokens, bytes and seconds."""
-    places: dict[Exchange, list[int]] = {}
-    for place, figure in enumerate(figures):
-        places.setdefault(figure.exchange, []).append(place)
+    places = gathered((figure.exchange, place) for place, figure in enumerate(figures))
     for exchange, own in places.items():
         rows = [figures[place] for place in own]
         columns = [(float(row.tokens), row.token_bytes, float(row.seconds)) for row in rows]

@@ -20,6 +20,7 @@ from costmodels.kernels.parameters import (
 from costmodels.kernels.tables import attention_record, matmul_record, record
 from costmodels.profile import Fit
 from topology.base import BytesPerSecond, InputError, Seconds, parse
+from topology.base.rows import gathered
 from topology.base.values import dataclass
 from topology.catalogue import Device, all_devices
 from validate.accuracy.kernels import KernelFigure
@@ -261,9 +262,7 @@ def fitted(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _records(rows: Rows, table: TableFit) -> Iterator[tuple[str, str]]:
-    groups: dict[tuple[str, str], list[EngineFigure]] = {}
-    for key, figure in table.read(rows):
-        groups.setdefault(key, []).append(figure)
+    groups = gathered(table.read(rows))
     for (system, form), figures in sorted(groups.items(), key=lambda item: (item[0][1], item[0])):
         for engine, chosen in _by_engine(figures, table.usual):
             name, generation, capabilities = SYSTEMS[system]

@@ -29,6 +29,7 @@ from costmodels.kernels.tables import (
 )
 from costmodels.profile import Fit
 from topology.base import FlopPerSecond, Seconds, UncalibratedError
+from topology.base.rows import gathered
 from topology.base.values import dataclass
 from topology.catalogue import Device
 from validate.accuracy.kernels import KernelFigure
@@ -279,10 +280,8 @@ def _shapes(
     figures: Sequence[KernelFigure],
 ) -> list[tuple[Shape, bool, list[int], Vector]]:
     """Group rows that share what is no array: the mask, the window and the load."""
-    groups: dict[tuple[bool, int, bool], list[int]] = {}
-    for place, figure in enumerate(figures):
-        key = figure.causal, figure.window, figure.sustained
-        groups.setdefault(key, []).append(place)
+    keys = [(figure.causal, figure.window, figure.sustained) for figure in figures]
+    groups = gathered((key, place) for place, key in enumerate(keys))
     names = ("heads", "kv_heads", "queries", "keys", "head_dim", "batch")
     shapes = []
     for (causal, window, loaded), places in groups.items():

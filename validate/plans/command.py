@@ -12,6 +12,7 @@ from planner.models import read_model
 from planner.request.quantities import read_share
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError
+from topology.base.rows import gathered
 from topology.base.values import dataclass
 from validate.launch import Place, find_place, is_rank
 from validate.plans import checks, system
@@ -195,9 +196,7 @@ def _module(engine: str) -> str:
 
 def _by_ranks(cases: Sequence[Case], options: RunOptions, output: Path) -> list[Measured]:
     """Run cases of as many ranks together, the fewest first."""
-    by_ranks: dict[int, list[Case]] = {}
-    for case in cases:
-        by_ranks.setdefault(parse_plan(case.plan).gpus, []).append(case)
+    by_ranks = gathered((parse_plan(case.plan).gpus, case) for case in cases)
     rows = {
         row.key: row
         for ranks, group in sorted(by_ranks.items())

@@ -11,6 +11,7 @@ from costmodels import memory
 from costmodels.timeline import Cost, cost
 from planner.lowering import lower
 from planner.scenario.scenario import resolve
+from topology.base.rows import gathered
 from topology.base.values import dataclass
 from validate.plans.cases import SERVED, Case, Subject, bench_sizes, look_up
 from validate.plans.measured import Measured
@@ -183,11 +184,9 @@ class MeasuredRanking:
 
 def rankings(comparisons: Iterable[Comparison]) -> list[MeasuredRanking]:
     """Rank the plans of every subject and mode that ran under two plans of as many GPUs or more."""
-    groups: dict[tuple[str, str], list[Comparison]] = {}
-    for comparison in comparisons:
-        if comparison.measured.status == "done":
-            case = comparison.measured.case
-            groups.setdefault((case.subject, case.mode), []).append(comparison)
+    done = [comparison for comparison in comparisons if comparison.measured.status == "done"]
+    cases = [comparison.measured.case for comparison in done]
+    groups = gathered(zip(((case.subject, case.mode) for case in cases), done, strict=True))
     return [_ranking(key, group) for key, group in groups.items() if len(group) > 1]
 
 

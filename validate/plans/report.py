@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from topology.base import counted, format_bytes, format_seconds
+from topology.base.rows import gathered
 from topology.base.table import Table, bullets, terminal
 from validate.plans.compare import Comparison, MeasuredRanking, rankings, summarise
 from validate.reference import Proof
@@ -105,11 +106,8 @@ def _below(comparisons: Sequence[Comparison], gate: float) -> Iterator[str]:
 
 def _notes(comparisons: Iterable[Comparison]) -> Iterator[str]:
     """Say what was otherwise than asked in cases that were done, such as what was not compiled."""
-    keys: dict[str, list[str]] = {}
-    for comparison in comparisons:
-        if comparison.measured.status == "done" and comparison.measured.note:
-            keys.setdefault(comparison.measured.note, []).append(comparison.measured.key)
-    for note, named in keys.items():
+    done = [each.measured for each in comparisons if each.measured.status == "done"]
+    for note, named in gathered((row.note, row.key) for row in done if row.note).items():
         yield f"{named[0] if len(named) == 1 else counted(len(named), 'case')}: {note}"
 
 
