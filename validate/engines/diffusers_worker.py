@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from costmodels.kernel_names import class_of
 from planner.command.options import Parser
-from topology.base import InputError
+from topology.base import InputError, environment
 from topology.base.values import dataclass
 from validate.engines import diffusers_models as models
 from validate.engines import files
@@ -299,7 +299,7 @@ def run_rank(cases: list[Forward], rows: Path, limit: float) -> None:
     import torch  # noqa: PLC0415  # an optional package
     import torch.distributed as dist  # noqa: PLC0415
 
-    place = find_place(system.environment())
+    place = find_place(environment())
     progress = begin(place)
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", place.local) if on_gpu else torch.device("cpu")
@@ -359,7 +359,7 @@ def _run() -> None:
     for package, install in NEEDS.items():
         if find_spec(package) is None:
             raise InputError(f"{package}: got none, wanted it: {install}")
-    if arguments.inside or "RANK" in system.environment():
+    if arguments.inside or "RANK" in environment():
         run_rank(cases, arguments.rows, arguments.limit)
         return
     for ranks in sorted({case.ranks for case in cases}):

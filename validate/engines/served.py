@@ -30,7 +30,7 @@ from planner.runners.launch_settings import settings_of
 from planner.runners.refusal import refusal
 from planner.scenario.scenario import resolve
 from planner.strategies import parse_plan
-from topology.base import IllegalPlanError, InputError
+from topology.base import IllegalPlanError, InputError, environment
 from topology.base.values import dataclass
 from validate.engines import files
 from validate.launch import is_rank
@@ -87,7 +87,7 @@ def check(cases: Sequence[Case], hardware: str) -> None:
     Raises InputError if a mode or a model is none of the engine's, or it is not installed.
     Raises IllegalPlanError if the engine or its benchmark refuses a plan.
     """
-    if is_rank(system.environment()):
+    if is_rank(environment()):
         raise InputError(
             "torchrun or mpirun: got ranks of it, wanted none: engines start their own"
         )

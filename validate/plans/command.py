@@ -11,7 +11,7 @@ from planner.command.options import DONE, NO, Answer
 from planner.models import read_model
 from planner.request.quantities import read_share
 from planner.strategies import parse_plan
-from topology.base import IllegalPlanError, InputError
+from topology.base import IllegalPlanError, InputError, environment
 from topology.base.rows import gathered
 from topology.base.values import dataclass
 from validate.launch import Place, find_place, is_rank
@@ -106,7 +106,7 @@ def _setup(arguments: argparse.Namespace, cases: Sequence[Case]) -> Setup:
     """Look at this machine, where GPUs are used: its kind, and a profile of its own."""
     on_gpus = arguments.device == "cuda" and arguments.backend != "reference"
     hardware, profile = predicted_with(arguments, system.products() if on_gpus else [])
-    env = system.environment()
+    env = environment()
     ranked = arguments.backend in ("torch", *ENGINES) and is_rank(env)
     place = find_place(env) if ranked else None
     largest = max(parse_plan(case.plan).gpus for case in cases)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
-from topology.base import GIB, format_bytes
+from topology.base import GIB, environment, format_bytes
 from topology.base.values import dataclass
 from validate.plans import system
 
@@ -41,7 +41,7 @@ def facts() -> Facts:
         error=reason,
         shared_bytes=system.shared_memory(),
         libraries=system.nccl_libraries(),
-        visible=system.environment().get("CUDA_VISIBLE_DEVICES", ""),
+        visible=environment().get("CUDA_VISIBLE_DEVICES", ""),
         driver=system.gpu().driver,
         processor=system.processor(),
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from planner.command.options import Parser
-from topology.base import InputError, ModelError
+from topology.base import InputError, ModelError, environment
 from validate.launch import Place, find_place
 from validate.plans import system
 from validate.plans.job import Job, read_job
@@ -19,7 +19,7 @@ def run_rank(
     parser = Parser(prog=prog)
     parser.add_argument("--job", required=True, help="a JSON file of cases")
     parser.add_argument("--output", required=True, help="a folder for results.jsonl")
-    place = find_place(system.environment())
+    place = find_place(environment())
     try:
         arguments = parser.parse_args(argv)
         job = read_job(system.read_json(arguments.job))

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, cast
@@ -114,11 +114,6 @@ def shared_memory() -> float:
     except (OSError, AttributeError):  # no such folder, or no such call
         return 0.0
     return float(status.f_blocks * status.f_frsize)
-
-
-def environment() -> Mapping[str, str]:
-    """Return the environment variables of this process."""
-    return dict(os.environ)
 
 
 def children() -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Final
 from planner.command.files import render
 from planner.command.options import DONE, NO, Answer
 from planner.strategies import parse_plan
-from topology.base import InputError
+from topology.base import InputError, environment
 from validate.launch import Place, find_place, is_rank
 from validate.plans import system
 from validate.plans.cases import Case
@@ -70,7 +70,7 @@ def place_among(gpus: int | None, plans: Sequence[str]) -> Place | None:
     """
     if gpus:
         check_plans(plans, gpus)
-    env = system.environment()
+    env = environment()
     if not is_rank(env):
         return None
     place = find_place(env)

@@ -20,7 +20,7 @@ from typing import cast
 import torch
 import torch.distributed as dist
 
-from topology.base import InputError
+from topology.base import InputError, environment
 from validate.launch import Place, begin
 from validate.launch.causes import OTHER_CASES
 from validate.plans import system
@@ -93,7 +93,7 @@ def _device(place: Place, kind: str) -> torch.device:
 
 def _describe(output: Path, hardware: str) -> None:
     """Write down what is measured on: machine, driver and versions."""
-    env = system.environment()
+    env = environment()
     settings = {name: env[name] for name in sorted(env) if name.startswith(("NCCL_", "TORCH_"))}
     document = {
         "date": system.now(),
