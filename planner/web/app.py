@@ -127,9 +127,11 @@ def _said(line: str, status: int, headers: Mapping[str, str] | None = None) -> R
 
 async def _answer(asked: _Page, request: Request, ask: Ask) -> Response:
     """Answer a page: as JSON where ``format=json`` stands beside its fields, else as HTML."""
+    pairs: list[tuple[str, str]] = []
     try:
-        pairs = await _pairs(request)
-        asked = replace(asked, style=_style([text for key, text in pairs if key == "format"]))
+        for part in (_address, _body):  # whoever asks for JSON in the address is refused in it
+            pairs += _fields(await part(request))
+            asked = replace(asked, style=_style([text for key, text in pairs if key == "format"]))
         pairs = [pair for pair in pairs if pair[0] != "format"]
         named = {key: [text for name, text in pairs if name == key] for key, _ in pairs}
         asked = replace(asked, filled=named)
@@ -161,23 +163,25 @@ def _style(given: Sequence[str]) -> str:
     return given[0] if given else "html"
 
 
-async def _pairs(request: Request) -> list[tuple[str, str]]:
-    """Read the fields of a question: those of its address, and those of its body."""
-    text = request.scope["query_string"].decode("latin-1")
-    if request.method == "POST":
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != FORM:
-            raise Refused(415, f"content-type: got {kind[:60]!r}, wanted {FORM}")
-        body = await _body(request)
-        text = "&".join(filter(None, (text, body)))
+def _fields(text: str) -> list[tuple[str, str]]:
+    """Read the fields of an address or a body."""
     try:
         return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
     except ValueError:
         raise InputError(f"fields: wanted at most {MOST_FIELDS}, in UTF-8") from None
 
 
+async def _address(request: Request) -> str:
+    return str(request.scope["query_string"].decode("latin-1"))
+
+
 async def _body(request: Request) -> str:
-    """Read a body within its bounds."""
+    """Read the body that is posted, within its bounds."""
+    if request.method != "POST":
+        return ""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != FORM:
+        raise Refused(415, f"content-type: got {kind[:60]!r}, wanted {FORM}")
     data = bytearray()
     try:
         async with asyncio.timeout(READ_S):

@@ -45,7 +45,9 @@ def opened(browser, address, width):
     return page, told
 
 
-@pytest.mark.parametrize("name", ["recommend", "simulate", "topology show"])
+@pytest.mark.parametrize(
+    "name", ["recommend", "decoder", "simulate", "capacity", "collectives", "topology show"]
+)
 def test_nothing_is_cut_at_any_width_and_points_say_what_they_are(browser, tmp_path, name):
     path = tmp_path / "page.html"
     assert run(*COMMANDS[name], "--format", "html", "--output", str(path))[0] == 0

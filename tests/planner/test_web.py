@@ -249,6 +249,13 @@ def test_whatever_is_filled_in_is_read_or_refused(page, fields):
             assert cli.parsed(words).command == page
 
 
+def test_json_that_the_address_asks_for_is_given_whatever_the_body_is():
+    answer = call("POST", "/recommend?format=json", b"{}", [("content-type", "text/plain")])
+
+    assert answer.status == 415
+    assert "content-type: got 'text/plain', wanted" in answer.json()["error"]
+
+
 def test_the_first_page_is_that_of_recommend():
     answer = get("/")
 
