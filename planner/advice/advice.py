@@ -118,19 +118,19 @@ def _nothing(
 
 
 def difference(first: PlanEstimate, second: PlanEstimate) -> tuple[float, float]:
-    """Return how much slower the second plan is, and how well that difference is known.
+    """Return the seconds that the second plan is slower, and half the interval around them.
 
     Parts that the two share cancel, and so do their errors; what is left beside is measured.
-
-    Returns
-    -------
-    seconds, and half the interval around them
     """
-    names = first.breakdown_s.keys() | second.breakdown_s.keys()
-    apart = {n: second.breakdown_s.get(n, 0.0) - first.breakdown_s.get(n, 0.0) for n in names}
     longer = max(first.latency_s, second.latency_s)
-    half = hypot(second.half_width_of(apart), APART * longer)
+    half = hypot(second.half_width_of(_apart(first, second)), APART * longer)
     return second.latency_s - first.latency_s, half
+
+
+def _apart(first: PlanEstimate, second: PlanEstimate) -> dict[str, float]:
+    """Give how much slower each part of the second plan is."""
+    names = first.breakdown_s.keys() | second.breakdown_s.keys()
+    return {n: second.breakdown_s.get(n, 0.0) - first.breakdown_s.get(n, 0.0) for n in names}
 
 
 def too_close(first: PlanEstimate, second: PlanEstimate) -> bool:
@@ -141,18 +141,15 @@ def too_close(first: PlanEstimate, second: PlanEstimate) -> bool:
 
 def _why(first: PlanEstimate, second: PlanEstimate) -> str:
     gain = second.latency_s / first.latency_s - 1
-    names = first.breakdown_s.keys() | second.breakdown_s.keys()
-    apart = {n: second.breakdown_s.get(n, 0.0) - first.breakdown_s.get(n, 0.0) for n in names}
-    name = max(apart, key=lambda part: apart[part])
-    here, there = first.breakdown_s.get(name, 0.0), second.breakdown_s.get(name, 0.0)
-    because = (
-        f"less time in {worded(name)} ({format_seconds(here)} against {format_seconds(there)})"
-    )
     if too_close(first, second):
         return (
             f"{first.plan} and {second.plan} are too close to call: {100 * gain:.1f} % apart, "
             f"less than the model can tell; measure both"
         )
+    apart = _apart(first, second)
+    name = max(apart, key=lambda part: apart[part])
+    here, there = (format_seconds(p.breakdown_s.get(name, 0.0)) for p in (first, second))
+    because = f"less time in {worded(name)} ({here} against {there})"
     return f"{first.plan} is {100 * gain:.1f} % faster than {second.plan}: {because}"
 
 
@@ -169,7 +166,7 @@ def _better(first: PlanEstimate, second: PlanEstimate, objective: Objective) -> 
 
 
 def _work(plan: PlanEstimate) -> float:
-    """GPU-seconds of one result."""
+    """Count the GPU-seconds of one result."""
     return plan.gpus / plan.throughput_per_s
 
 
@@ -208,10 +205,8 @@ def _sensitivity(first: PlanEstimate, rivals: list[PlanEstimate]) -> Iterator[st
 def _break_even(first: PlanEstimate, rival: PlanEstimate, name: str) -> float | None:
     """Factor on one part at which two plans take the same time; None where there is none."""
     part = rival.breakdown_s.get(name, 0.0) - first.breakdown_s.get(name, 0.0)
-    rest = rival.latency_s - first.latency_s - part
-    if part == 0 or -rest / part <= 0:
-        return None
-    return -rest / part
+    factor = -(rival.latency_s - first.latency_s - part) / part if part else 0.0
+    return factor if factor > 0 else None
 
 
 def _seats(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:
@@ -491,8 +486,7 @@ def sparse_note(model: Model, workload: Workload) -> Iterator[str]:
     indexer = model.main.indexer
     if model.kind != "decoder" or indexer is None:
         return
-    length = int(np.max(workload.length(model.streams[0].name)))
-    if length + int(np.max(workload.output_tokens)) > indexer.chosen:
+    if _longest(model, workload) > indexer.chosen:
         yield (
             f"attention is priced as if each token saw all before it: {model.name} looks at the "
             f"{indexer.chosen:,} that its indexer chooses, which is not priced"
@@ -509,13 +503,18 @@ def context_note(model: Model, workload: Workload) -> Iterator[str]:
     """
     if model.kind != "decoder" or not model.context:
         return
-    length = int(np.max(workload.length(model.streams[0].name)))
-    whole = length + int(np.max(workload.output_tokens))
+    whole = _longest(model, workload)
     if whole > model.context:
         yield (
             f"the context of {model.name} is {model.context:,} tokens, {whole:,} are asked for: "
             "engines refuse, or stretch it"
         )
+
+
+def _longest(model: Model, workload: Workload) -> int:
+    """Count the tokens of the longest prompt and answer."""
+    length = int(np.max(workload.length(model.streams[0].name)))
+    return length + int(np.max(workload.output_tokens))
 
 
 def compared(lead: PlanEstimate, rivals: Sequence[PlanEstimate], request: Request) -> Iterator[str]:
@@ -546,12 +545,11 @@ def disaggregation(splits: Splits | None, lead: PlanEstimate | None) -> Iterator
     if best is None or best.serving is None:
         yield f"no two pools of workers: {splits.reason}"
         return
-    gain = splits.gain(lead)
-    beside = ""
+    gain, beside = splits.gain(lead), ""
     if gain is not None and lead is not None:
         percent = f"{100 * abs(gain - 1):.0f}"
-        more = "as many" if percent == "0" else f"{percent} % {'more' if gain > 1 else 'fewer'}"
-        beside = f", {more} tokens/s {'as' if percent == '0' else 'than'} {lead.plan}"
+        more = f"{percent} % {'more' if gain > 1 else 'fewer'} tokens/s than"
+        beside = f", {'as many tokens/s as' if percent == '0' else more} {lead.plan}"
     yield f"{best.name} {_does(best.serving)}{beside}"
 
 
@@ -576,7 +574,7 @@ def misses(request: Request, serving: Serving | None) -> Iterator[str]:
 
 def notes_on(scenario: Scenario, estimate: PlanEstimate) -> list[str]:
     """Say what to know of a plan: what is done to make it legal, and who cannot run it."""
-    beyond = length_notes(scenario)
     refused = refusals(scenario, [estimate.plan])
+    below = footnotes(scenario, [estimate], refused)
     variables = variable_notes(scenario, estimate)
-    return [*estimate.notes, *beyond, *variables, *footnotes(scenario, [estimate], refused)]
+    return [*estimate.notes, *length_notes(scenario), *variables, *below]

@@ -58,8 +58,7 @@ def headlines(capacity: Capacity) -> Iterator[str]:
         unmet = [answer.demand.name for answer in capacity.answers if not answer.fleets]
         yield f"not met: {', '.join(unmet)}"
         return
-    cost = capacity.cost_per_hour
-    money = "" if cost is None else f", {_money(cost, capacity.prices)} an hour"
+    money = _hourly(capacity.cost_per_hour, capacity.prices)
     yield f"{counted(capacity.gpus, 'GPU')} in all{money}"
 
 
@@ -114,6 +113,10 @@ def _row(fleet: Fleet, capacity: Capacity, *, priced: bool) -> list[str]:
 def _money(value: float | None, prices: Prices | None) -> str:
     currency = prices.currency if prices else ""
     return "-" if value is None else f"{_number(value, 4)} {currency}".rstrip()
+
+
+def _hourly(cost: float | None, prices: Prices | None) -> str:
+    return "" if cost is None else f", {_money(cost, prices)} an hour"
 
 
 def _number(value: float, digits: int = 3) -> str:
@@ -293,12 +296,6 @@ def _apart(fleet: Fleet) -> str:
     return f"{estimate.hardware}: {assumed}" if assumed else ""
 
 
-def _given(capacity: Capacity) -> str:
-    """Say what an answer rests on."""
-    source = capacity.prices.source if capacity.prices else ""
-    return f"{ASSUMED}; prices: {one_line(source)}" if source else ASSUMED
-
-
 def parts(capacity: Capacity) -> Iterator[Part]:
     """Say everything that ``planner capacity`` does."""
     yield from (Title(text=line, level=1) for line in headlines(capacity))
@@ -322,21 +319,17 @@ def parts(capacity: Capacity) -> Iterator[Part]:
         yield together(shared)
     elif len(capacity.answers) > 1 and capacity.met:
         yield from ("", f"all demands on the same nodes: {UNPACKED}")
-    yield from ("", f"taken as given: {_given(capacity)}")
+    source = capacity.prices.source if capacity.prices else ""
+    prices = f"; prices: {one_line(source)}" if source else ""
+    yield from ("", f"taken as given: {ASSUMED}{prices}")
 
 
 def _together(shared: Together, capacity: Capacity) -> str:
     """Say what demands take on nodes that they share, and what each takes on its own."""
-    both = (
-        (shared.gpus, shared.cost_per_hour),
-        (shared.gpus_apart, shared.cost_per_hour_apart),
-    )
-    words = [
-        counted(gpus, "GPU")
-        + ("" if cost is None else f", {_money(cost, capacity.prices)} an hour")
-        for gpus, cost in both
-    ]
-    return f"all demands on the same whole nodes: {words[0]}; each on its own: {words[1]}"
+    prices = capacity.prices
+    together = f"{counted(shared.gpus, 'GPU')}{_hourly(shared.cost_per_hour, prices)}"
+    apart = f"{counted(shared.gpus_apart, 'GPU')}{_hourly(shared.cost_per_hour_apart, prices)}"
+    return f"all demands on the same whole nodes: {together}; each on its own: {apart}"
 
 
 def together(shared: Together) -> Table:
@@ -354,15 +347,12 @@ def _command(answer: Answer) -> Iterator[Part]:
     if launch is not None:
         yield Said(lines=[f"each replica with {launch.engine}:"], indent=2)
         yield Typed(line=launch.line, indent=4)
-        if answer.fleets[0].unfinished:
-            yield Said(lines=[f"{UNFINISHED}{_instead(answer.demand)}"], indent=2)
-
-
-def _instead(demand: Demand) -> str:
-    """Say how what makes results is counted in place of an export, where anything does."""
-    if demand.request.engine or demand.request.runtime:
-        return ": leave --engine and --runtime out to count what does"
-    return f", and no known engine runs {demand.request.model_name} as asked"
+    if launch is not None and answer.fleets[0].unfinished:
+        request = answer.demand.request
+        instead = f", and no known engine runs {request.model_name} as asked"
+        if request.engine or request.runtime:
+            instead = ": leave --engine and --runtime out to count what does"
+        yield Said(lines=[f"{UNFINISHED}{instead}"], indent=2)
 
 
 def _drawn(answer: Answer) -> list[str]:

@@ -57,15 +57,20 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
     if close is not None:
         parts += [*_notes([_NEAREST.format(scenario.deployment.title)]), close, ""]
     if shown.plans:
-        parts += [*_apart(answer), shown.table(), *_notes(_below_table(scenario, answer)), ""]
+        why = f"nothing that is known runs these, priced as {answer.request.runtime}:"
+        apart = [] if lead is not None else _notes([why])
+        parts += [*apart, shown.table(), *_notes(_below_table(scenario, answer)), ""]
     if answer.splits is not None and answer.splits.plans:
-        parts += [*_notes([_SPLITS]), answer.splits_table(), *_workers(answer), ""]
-    parts += _frontier_on_screen(answer.frontier)
+        lines = [[launch.engine, launch.line] for launch in split_lines(answer)]
+        typed = Table(rows=lines, align="<", fixed=1, indent=2, typed=range(len(lines)))
+        parts += [*_notes([_SPLITS]), answer.splits_table(), typed, ""]
+    if len(answer.frontier) > 1:
+        parts += [*_notes([FRONTIER]), frontier_table(answer.frontier), ""]
     if answer.request.at_most_gpus and len(answer.scaling) > 1:
         title = "the best plan of each number of GPUs"
         parts += [*_notes([title]), _scaling(answer), ""]
-    said = (line for line in answer.advice if line not in first)
-    parts += [*bullets(said), *engines.lighter(answer.alternatives)]
+    advice = (line for line in answer.advice if line not in first)
+    parts += [*bullets(advice), *engines.lighter(answer.alternatives)]
     parts += [*_notes(_below(answer, top)), *engines.others(answer.runs)]
     if rejected:
         rows = [[str(rejection.plan), rejection.explanation] for rejection in answer.rejected]
@@ -74,13 +79,6 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
         count = counted(len(answer.rejected), "plan")
         parts += _notes([f"{count} rejected (--rejected shows why)"])
     return parts
-
-
-def _workers(answer: Recommendation) -> Parts:
-    """Say what to type for each worker of the best split, with the engine that was priced."""
-    lines = split_lines(answer)
-    rows = [[one.engine, one.line] for one in lines]
-    return [Table(rows=rows, align="<", fixed=1, indent=2, typed=range(len(rows)))]
 
 
 def _shown(answer: Recommendation, top: int) -> Recommendation:
@@ -92,13 +90,6 @@ def _shown(answer: Recommendation, top: int) -> Recommendation:
 def _nearest(answer: Recommendation, top: int) -> Table | None:
     """Show the plans that run but miss what is wanted, where all do."""
     return None if answer.lead else engines.nearest(answer.rejected, answer.request, top)
-
-
-def _apart(answer: Recommendation) -> list[Line]:
-    """Say above plans that they cannot be run."""
-    if answer.lead is not None:
-        return []
-    return _notes([f"nothing that is known runs these, priced as {answer.request.runtime}:"])
 
 
 def _below(answer: Recommendation, top: int) -> list[str]:
@@ -150,16 +141,14 @@ def _tokens(scenario: Scenario) -> str:
 
 def _load(scenario: Scenario) -> list[str]:
     """Say how many requests come, and how soon tokens are wanted."""
-    request = scenario.request
-    wanted = wanted_of(request).words()
+    request, load = scenario.request, ""
     if request.concurrency:
-        return [f"{counted(request.concurrency, 'request')} at once", *wanted]
-    if request.rate:
-        return [f"{request.rate:.3g} requests a second", *wanted]
-    return [
-        *([f"{counted(len(scenario.trace), 'request')} of a trace"] if scenario.trace else []),
-        *wanted,
-    ]
+        load = f"{counted(request.concurrency, 'request')} at once"
+    elif request.rate:
+        load = f"{request.rate:.3g} requests a second"
+    elif scenario.trace:
+        load = f"{counted(len(scenario.trace), 'request')} of a trace"
+    return [*filter(None, [load]), *wanted_of(request).words()]
 
 
 def _precision(scenario: Scenario) -> str:
@@ -219,15 +208,9 @@ def _scaling(answer: Recommendation) -> Table:
     bars = _bars([estimate.latency_s for estimate in answer.scaling])
     where = partial(hosts_in_words, answer.scenario.deployment)
     rows = [
-        [
-            f"{best.gpus}{where(best.gpus)}",
-            format_seconds(best.latency_s),
-            cost(best),
-            str(best.plan),
-            bar,
-        ]
-        for best, bar in zip(answer.scaling, bars, strict=True)
-    ]  # fmt: skip
+        [f"{n.gpus}{where(n.gpus)}", format_seconds(n.latency_s), cost(n), str(n.plan), bar]
+        for n, bar in zip(answer.scaling, bars, strict=True)
+    ]
     head = ("GPUs", "latency", "GPU-s per result", "plan", "")
     return Table(
         head=head, rows=rows, align=">>><", indent=2, head_in="dim", columns_in={4: "cyan"}
@@ -340,18 +323,13 @@ def recommendation_markdown(answer: Recommendation, *, top: int) -> str:
     if shown.plans:
         parts += [shown.table(numbered=False), Said(lines=list(_below_table(scenario, answer)))]
     if shown.plans and answer.splits is not None and answer.splits.plans:
-        lines = [f"{one.engine}: `{one.line}`" for one in split_lines(answer)]
+        lines = [f"{launch.engine}: `{launch.line}`" for launch in split_lines(answer)]
         parts += [f"{_SPLITS}:", answer.splits_table(), Said(lines=lines)]
     if shown.plans and answer.frontier:
         parts += [f"{FRONTIER}.", frontier_table(answer.frontier)]
-    parts += [Said(lines=[*answer.notes, *_said(answer, top)])]
+    below = [*answer.notes, *answer.advice, *_below(answer, top)]
+    parts += [Said(lines=[*below, *engines.in_document(answer.runs, answer.alternatives)])]
     return document(parts)
-
-
-def _said(answer: Recommendation, top: int) -> Iterator[str]:
-    """Say what stands below the tables of a document."""
-    yield from (*answer.advice, *_below(answer, top))
-    yield from engines.in_document(answer.runs, answer.alternatives)
 
 
 def recommendation_page(answer: Recommendation, *, top: int) -> Parts:
@@ -368,7 +346,7 @@ def recommendation_page(answer: Recommendation, *, top: int) -> Parts:
         parts += [Title(text="Plans"), shown.table(), *_below_table(scenario, answer)]
     if answer.splits is not None and answer.splits.plans:
         parts += [Title(text=_SPLITS), answer.splits_table()]
-        parts += [f"{one.engine}: {one.line}" for one in split_lines(answer)]
+        parts += [f"{launch.engine}: {launch.line}" for launch in split_lines(answer)]
     if answer.frontier:
         drawn = frontier(FRONTIER, answer.frontier)
         parts += [Drawing(svg=drawn), frontier_table(answer.frontier, bars=False)]
@@ -426,15 +404,16 @@ def estimate_page(scenario: Scenario, estimate: PlanEstimate, launches: Sequence
         *_well_known(estimate),
         _host(scenario),
         Title(text="What to type"),
-        *(part for launch in launches for part in _typed(launch)),
+        *(
+            part
+            for launch in launches
+            for part in (
+                (f"{launch.engine}:", Typed(line=launch.line))
+                if launch.line
+                else (f"{launch.engine}: no, {launch.reason}",)
+            )
+        ),
     ]
-
-
-def _typed(launch: Launch) -> Parts:
-    """Say how an engine runs a plan, or why it does not."""
-    if not launch.line:
-        return [f"{launch.engine}: no, {launch.reason}"]
-    return [f"{launch.engine}:", Typed(line=launch.line)]
 
 
 def estimate_markdown(
@@ -445,17 +424,12 @@ def estimate_markdown(
         *misses(scenario.request, estimate.serving),
         *notes_on(scenario, estimate),
         *_throughput(scenario, estimate),
-        *_launches(launches),
     ]
-    title = Title(text=headline(scenario), level=1)
-    return document([title, estimate.table(), Said(lines=below)])
-
-
-def _launches(launches: Sequence[Launch]) -> Iterator[str]:
-    """Say how engines run a plan, for a document."""
     for launch in launches:
         how = f"`{launch.line}`" if launch.line else f"no, {launch.reason}"
-        yield f"{launch.engine}: {how}"
+        below.append(f"{launch.engine}: {how}")
+    title = Title(text=headline(scenario), level=1)
+    return document([title, estimate.table(), Said(lines=below)])
 
 
 def frontier_table(points: Sequence[Point], *, bars: bool = True) -> Table:
@@ -482,10 +456,3 @@ def frontier_table(points: Sequence[Point], *, bars: bool = True) -> Table:
     return Table(
         head=head, rows=rows, align=">>>><", indent=2, head_in="dim", columns_in={5: "cyan"}
     )
-
-
-def _frontier_on_screen(points: Sequence[Point]) -> list[str | Line | Table]:
-    """Write the frontier for a terminal; nothing where there is none."""
-    if len(points) < 2:
-        return []
-    return [Line(text=FRONTIER, style="dim"), frontier_table(points), ""]

@@ -36,29 +36,25 @@ def rows_of(portion: Portion) -> list[Row]:
 def _on(
     portion: Portion, hardware: str, sizes: Sequence[Mapping[str, int]], programs: Programs
 ) -> Iterator[Row]:
-    asked = [portion.request(hardware, one) for one in sizes]
+    asked = [portion.request(hardware, combination) for combination in sizes]
     try:
         first = resolve(asked[0])
     except InputError:
         raise
     except ModelError as error:  # of so many GPUs there are none in this hardware
-        yield from (_row(portion, hardware, one, reason=str(error)) for one in sizes)
+        yield from (_row(portion, hardware, each, reason=str(error)) for each in sizes)
         return
-    habits = first.deployment.habits
-    works = [workload_of(first.model, replace(one, precision=first.workload.precision), habits)
-             for one in asked]  # fmt: skip
-    scenario = replace(first, workload=_stacked(works))
-    found = sweep(scenario, _plans(portion, first, works), programs)
+    habits, precision = first.deployment.habits, first.workload.precision
+    works = [
+        workload_of(first.model, replace(request, precision=precision), habits) for request in asked
+    ]
+    found = sweep(replace(first, workload=_stacked(works)), _plans(portion, first, works), programs)
     refused = {plan: refusal(first, plan) for plan in found.plans}
+    names = LANGUAGE if first.model.kind == "decoder" else PICTURE
     for place, (request, work) in enumerate(zip(asked, works, strict=True)):
         alone = replace(first, request=request, workload=work)
-        yield from _answers(portion, alone, _sizes(alone), found, place, refused)
-
-
-def _sizes(scenario: Scenario) -> dict[str, int]:
-    """Give the sizes of a request, the model's usual ones where none were asked for."""
-    names = LANGUAGE if scenario.model.kind == "decoder" else PICTURE
-    return {name: getattr(scenario.resolved, name) for name in names}
+        usual = {name: getattr(alone.resolved, name) for name in names}
+        yield from _answers(portion, alone, usual, found, place, refused)
 
 
 def _stacked(works: Sequence[Workload]) -> Workload:

@@ -43,7 +43,7 @@ class Questions:
     request: Request
 
     def __post_init__(self) -> None:
-        """Refuse lists that are empty, and plans beside ``all`` or ``best``.
+        """Refuse empty lists, plans beside ``all`` or ``best``, and plans of other GPUs.
 
         Raises `InputError` also if there are more questions than one sweep answers.
         """
@@ -53,8 +53,10 @@ class Questions:
         words = {"all", "best"}.intersection(self.plans)
         if words and len(self.plans) > 1:
             raise InputError(f"plan: got {min(words)} beside others, wanted it alone")
-        if not words:
-            _check_plans(self.plans, self.gpus)
+        for plan in () if words else self.plans:
+            if (gpus := parse_plan(plan).gpus) not in self.gpus:  # it would have no row
+                wanted = f"wanted that of plan {plan} among them"
+                raise InputError(f"gpus: got none of {gpus}, {wanted}")
         if self.questions > MOST:
             raise InputError(f"sweep: got {self.questions:,} questions, wanted at most {MOST:,}")
 
@@ -158,13 +160,6 @@ def read_numbers(name: str, text: str | int | Sequence[int]) -> tuple[int, ...]:
             raise InputError(f"{name}: got {shown(part)}, wanted {WANTED}")
         numbers += span
     return _checked(name, numbers)
-
-
-def _check_plans(plans: Sequence[str], gpus: Sequence[int]) -> None:
-    """Refuse a plan whose number of GPUs is not asked for, which would have no row."""
-    for plan in plans:
-        if (wanted := parse_plan(plan).gpus) not in gpus:
-            raise InputError(f"gpus: got none of {wanted}, wanted that of plan {plan} among them")
 
 
 def _listed(name: str, given: object) -> list[object]:

@@ -99,9 +99,8 @@ def app(ask: Ask, pages: Mapping[str, Groups], hosts: Sequence[str], at_once: in
             waiting.discard(place)
 
     async def answer(request: Request) -> Response:
-        return await _answer(
-            _Page(pages=pages, name=request.url.path[1:], filled={}), request, answered
-        )
+        asked = _Page(pages=pages, name=request.url.path[1:], filled={})
+        return await _answer(asked, request, answered)
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -207,8 +206,8 @@ def _alone(asked: _Page, refused: Refused | None = None) -> Response:
     title = _FRONT[asked.name]
     body = [f"<h1>{title}</h1>"]
     if refused is not None:
-        said = Said(lines=[str(refused)], warns=True)
-        body.append(f'<div role="alert">{fragment(said)}</div>')
+        wrong = fragment(Said(lines=[str(refused)], warns=True))
+        body.append(f'<div role="alert">{wrong}</div>')
     return _framed(asked, page(title, body, {}), refused.status if refused else 200)
 
 

@@ -83,46 +83,29 @@ _ONE: Final = Field(name="hardware", label="hardware", kind="hardware", hint="h1
 _SEVERAL: Final = Field(
     name="hardware", label="hardware, one or several", kind="kinds", hint="h100-sxm,b200"
 )
-_GOALS: Final = ("latency", "throughput", "memory", "cost")
-_PLANS: Final = (
-    ("Request", (*_SIZES, *_HOW)), ("Language models under load", _LOAD), ("Machine", (_TOPOLOGY,)),
+_GOAL: Final = (
+    Field(
+        name="objective", label="objective", kind="choice",
+        choices=("latency", "throughput", "memory", "cost"),
+    ),
+    Field(name="at-most-gpus", label="fewer GPUs may do", kind="flag"),
 )  # fmt: skip
+_PLAN: Final = Field(name="plan", label="plan", hint="cfg2.ulysses4")
+_DEMAND: Final = (
+    _MODEL,
+    Field(name="rate", label="requests that come", hint="30/min"),
+    Field(name="slo", label="time a request may take", hint="60s"),
+    Field(name="percentile", label="of so many per cent", kind="number", hint="95"),
+    _SEVERAL,
+    Field(name="price", label="cost of a GPU-hour", kind="price", hint="2.5"),
+)
+_REQUEST: Final = ("Request", (*_SIZES, *_HOW))
+_OF_PLANS: Final = (_REQUEST, ("Language models under load", _LOAD), ("Machine", (_TOPOLOGY,)))
+_ON: Final = (_MODEL, _ONE, *_MACHINE)
 FORMS: Final[Mapping[str, Groups]] = {
-    "recommend": (
-        (
-            "What on what",
-            (
-                _MODEL,
-                _ONE,
-                *_MACHINE,
-                Field(name="objective", label="objective", kind="choice", choices=_GOALS),
-                Field(name="at-most-gpus", label="fewer GPUs may do", kind="flag"),
-            ),
-        ),
-        *_PLANS,
-    ),
-    "estimate": (
-        (
-            "What on what",
-            (_MODEL, _ONE, *_MACHINE, Field(name="plan", label="plan", hint="cfg2.ulysses4")),
-        ),
-        *_PLANS,
-    ),
-    "capacity": (
-        (
-            "Demand",
-            (
-                _MODEL,
-                Field(name="rate", label="requests that come", hint="30/min"),
-                Field(name="slo", label="time a request may take", hint="60s"),
-                Field(name="percentile", label="of so many per cent", kind="number", hint="95"),
-                _SEVERAL,
-                Field(name="price", label="cost of a GPU-hour", kind="price", hint="2.5"),
-            ),
-        ),
-        ("Request", (*_SIZES, *_HOW)),
-        ("Language models", (*_SLO, _DRAFT)),
-    ),
+    "recommend": (("What on what", (*_ON, *_GOAL)), *_OF_PLANS),
+    "estimate": (("What on what", (*_ON, _PLAN)), *_OF_PLANS),
+    "capacity": (("Demand", _DEMAND), _REQUEST, ("Language models", (*_SLO, _DRAFT))),
 }
 """Commands that have a page, each with the fields that have a label of their own."""
 

@@ -39,7 +39,8 @@ def form(pages: Mapping[str, Groups], page: str, filled: Filled) -> str:
         f'<nav aria-label="pages">{links}</nav>'
         f'<form method="post" action="/{page}" accept-charset="utf-8">'
         f"{_fieldset(title, first, filled)}{groups}"
-        f'<button type="submit">{page}</button></form>{_lists()}'
+        f'<button type="submit">{page}</button></form>'
+        f"{_offered('model', names())}{_offered('hardware', all_hardware())}"
     )
 
 
@@ -101,11 +102,7 @@ def _labelled(field: Field, value: str) -> str:
     )
 
 
-def _lists() -> str:
-    """List the names of models and hardware, which fields offer."""
-    return _datalist("model", names()) + _datalist("hardware", all_hardware())
-
-
-def _datalist(kind: str, known: Iterable[str]) -> str:
-    options = "".join(f'<option value="{escape(name)}"></option>' for name in known)
+def _offered(kind: str, named: Iterable[str]) -> str:
+    """List the names of a kind, which its fields offer."""
+    options = "".join(f'<option value="{escape(name)}"></option>' for name in named)
     return f'<datalist id="{kind}">{options}</datalist>'
