@@ -347,8 +347,6 @@ def sizes_of(text: str) -> list[float]:
 
     Raises `InputError` if a size does not parse, is not positive, or a range is empty.
 
-    Examples
-    --------
     >>> sizes_of("1KiB:4KiB,1MiB")
     [1024.0, 2048.0, 4096.0, 1048576.0]
     """

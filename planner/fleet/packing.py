@@ -59,9 +59,7 @@ def pack(
 
     sizes, costs : GPUs of a node and what it costs, by hardware.
 
-    Returns
-    -------
-    None where there are too many ways to look through
+    Returns None where there are too many ways to look through.
 
     >>> piles = [Pile(demand="a", hardware="x", gpus=2, count=3),
     ...          Pile(demand="b", hardware="x", gpus=1, count=2)]

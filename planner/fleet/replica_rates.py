@@ -22,10 +22,7 @@ FASTEST: Final = 4.0
 def ready(scenario: Scenario, plan: Plan) -> Served | str:
     """Make one replica of a plan ready to serve, or say why it cannot.
 
-    Raises
-    ------
-    InputError
-        If requests are longer than the model takes.
+    Raises `InputError` if requests are longer than the model takes.
     """
     lengths = lengths_of(scenario)
     check_context(scenario.model, lengths)
@@ -95,9 +92,7 @@ def most_rate(
 ) -> tuple[float, Serving | None]:
     """Find the most requests a second that a replica serves in time, and what clients see then.
 
-    Returns
-    -------
-    0 and None, where even the fewest take too long
+    Returns 0 and None where even the fewest take too long.
     """
     places = max(replica.engines, replica.places)
     low, high = 0.0, replica.at(places).requests_per_s

@@ -34,8 +34,6 @@ def lengths(
 
     Raises `InputError` if the autoencoder or the patches cannot take such a size.
 
-    Examples
-    --------
     1280 x 720 pixels are 80 x 45 latents and, in patches of two rounded up, 40 x 23 tokens;
     189 frames are 1 + 188 / 4 = 48 latent frames.
 

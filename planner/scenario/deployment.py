@@ -62,8 +62,6 @@ class Deployment:
 
         Raises `TopologyError` if the machine has fewer, or its hosts would hold unequal shares.
 
-        Examples
-        --------
         >>> from planner.scenario.scenario import resolve
         >>> two = resolve(Request(model="flux.1-dev", gpus=16, nodes=2)).deployment
         >>> [two.on(gpus).nodes for gpus in (8, 16, 32)]  # 0: as many as it takes

@@ -57,8 +57,6 @@ class Shared:
 def evaluate(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> PlanEstimate:
     """Price a legal plan; whether it fits is the caller's to judge.
 
-    Parameters
-    ----------
     scenario : whose deployment has the plan's GPUs, seated where a machine brings them.
     shared : with other estimates of the same request; it is used, and added to.
     """
@@ -264,17 +262,11 @@ def throughput(workload: Workload, plan: Plan, latency: float) -> float:
 def price(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> PlanEstimate:
     """Estimate a legal plan, whether or not it fits, on the best seats of a machine.
 
-    Parameters
-    ----------
     plan : legal (see `planner.search.plans.objections`), of no more GPUs than the deployment's.
     shared : with other estimates of the same request; it is used, and added to.
 
-    Raises
-    ------
-    TopologyError
-        If the deployment has fewer GPUs, or its nodes would hold unequal shares.
-    UncalibratedError
-        If there are no kernel parameters for the device.
+    Raises `TopologyError` if the deployment has fewer GPUs, or its nodes would hold unequal shares,
+    or `UncalibratedError` if there are no kernel parameters for the device.
     """
     return evaluate(replace(scenario, deployment=seated(scenario, plan)), plan, shared)
 

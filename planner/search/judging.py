@@ -63,8 +63,6 @@ def outcomes_on(
     Where they are many, a degree that no plan can have is rejected once, for all of them, and the
     shallowest pipelines come first.
 
-    Parameters
-    ----------
     seen : what became of plans of fewer GPUs. shared : with them. Both are used and added to.
     runs : plans that can be run. others : whether the rest is judged too.
     """

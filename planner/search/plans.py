@@ -135,8 +135,6 @@ def plans(
 ) -> Iterator[Plan]:
     """Yield every plan of `gpus` GPUs that the model's kind of request can use, legal or not.
 
-    Parameters
-    ----------
     without : axes with degrees that are left out (see `illegal_axes`).
     """
     names = _names(model)
@@ -206,12 +204,8 @@ def unpiped(plan: Plan, passes: int) -> Plan | None:
     replicas which share them (one turn) are never slower: a pipeline gains nothing but memory.
     None where the forwards do not divide the stages, or cannot be shared out.
 
-    Parameters
-    ----------
     passes : forwards a step.
 
-    Examples
-    --------
     >>> str(unpiped(Plan((("pp", 8), ("tp", 2))), passes=2))
     'dp4.cfg2.tp2'
     """
@@ -348,8 +342,6 @@ def _spans(deployment: Deployment, gpus: int) -> bool:
 def replacements(plan: Plan, passes: int, seen: Mapping[Plan, Outcome]) -> Iterator[Plan]:
     """Yield the plans with fewer stages, known to fit, that a pipeline can give way to.
 
-    Parameters
-    ----------
     passes : forwards a step. seen : what became of the plans with fewer stages.
     """
     if plan.degree("pp") > 1:

@@ -74,8 +74,6 @@ class Ranking:
 def search(scenario: Scenario, shared: Shared | None = None, runs: Runs = anything) -> Ranking:
     """Judge all plans of a request, and rank those that are legal and fit.
 
-    Parameters
-    ----------
     runs : plans that can be run, which none that cannot replaces.
     """
     request, shared = scenario.request, shared or Shared()

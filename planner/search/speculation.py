@@ -48,8 +48,6 @@ def draft_costs(
 
     The first takes the prompts of the step too, whose keys and values the draft keeps as well.
 
-    Parameters
-    ----------
     plan : of the model. decoding : sequences that do, with what they have cached.
     """
     speculation = scenario.workload.speculation

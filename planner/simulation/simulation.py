@@ -241,8 +241,6 @@ def simulate(
 def _latencies(turns: Sequence["_Turn"], beside: float) -> tuple[float, ...]:
     """Draw requests: each of their turns takes as long as one of the runs, by chance.
 
-    Parameters
-    ----------
     beside : seconds of a request outside of them.
     """
     draw = np.random.default_rng(0)
