@@ -430,14 +430,8 @@ def _links(
         return node.fabric(gpus, nodes), node.name
     from planner.request.subset import read_machine  # noqa: PLC0415  # only machines need it
 
-    whole = read_machine(
-        str(topology) if isinstance(topology, Path) else topology,
-        detect=False,
-        hardware=str(hardware or ""),
-        pcie_generation=None,
-        nodes=nodes,
-    )
-    part = whole.on(gpus, nodes)
+    source = str(topology) if isinstance(topology, Path) else topology
+    part = read_machine(source, hardware=str(hardware or ""), nodes=nodes).on(gpus, nodes)
     return part.fabric(), part.machine.hardware or ""
 
 

@@ -347,3 +347,9 @@ def workload(model, **changes):
 def with_habits(work, **habits):
     """The same request, run by somebody with other habits."""
     return replace(work, habits=replace(work.habits, **habits))
+
+
+def kept_bytes(model, length, itemsize=2):
+    """Bytes that all layers keep of a sequence, on one GPU."""
+    layers = [(block.count, tower) for block in model.blocks for tower in block.towers]
+    return sum(count * tower.kept().bytes(length, itemsize) for count, tower in layers)

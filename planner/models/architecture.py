@@ -19,14 +19,20 @@ tables), so that parameters sum up to what the published classes have.
 
 from collections.abc import Collection, Iterator
 from dataclasses import asdict
-from typing import Literal
+from typing import Final, Literal
 
-from costmodels.sizes import Real, Size
 from planner.models.mixers import DeltaRule, Heads, Indexer, Kept, LatentAttention, Mamba
 from planner.models.quantisation import Quantisation
 from topology.base.facts import facts
 from topology.base.values import dataclass
 
+_SHOWN: Final = (
+    "name", "family", "kind", "source", "repository", "parameters", "active_parameters",
+    "draft_parameters", "vision_parameters", "transformers", "layers",
+)  # fmt: skip
+"""What is said of a model first."""
+_MIXED: Final = ("rotary", "window", "chunked", "sinks", "gate", "shares_values")
+"""How a tower attends, beside its heads."""
 Activation = Literal["gelu", "silu", "relu2"]
 Kind = Literal["diffusion", "decoder", "encoder"]
 Masters = Literal["", "sharded", "any"]
@@ -228,12 +234,7 @@ class Tower:
             "heads": heads.query if heads else 0,
             "kv_heads": heads.key_value if heads else 0,
             "head_dim": heads.size if heads else 0,
-            "rotary": self.rotary,
-            "window": self.window,
-            "chunked": self.chunked,
-            "sinks": self.sinks,
-            "gate": self.gate,
-            "shares_values": self.shares_values,
+            **{name: getattr(self, name) for name in _MIXED},
             "latent": asdict(self.latent) if self.latent else None,
             "indexer": asdict(self.indexer) if self.indexer else None,
             "recurrence": asdict(self.recurrence) if self.recurrence else None,
@@ -497,18 +498,6 @@ class Model:
         """Count the weights of the layers that predict tokens after the next one."""
         return sum(block.count * block.parameters for block in self.draft)
 
-    def kept_bytes(self, length: Size, itemsize: int = 2) -> Real:
-        """Count the bytes that all layers keep of a sequence of `length` tokens, on one GPU.
-
-        itemsize : bytes of a number of the keys and values.
-
-        >>> from planner.models import read_model
-        >>> read_model("deepseek-v3").kept_bytes(1000) == 61 * 576 * 2 * 1000
-        True
-        """
-        layers = [(block.count, tower) for block in self.blocks for tower in block.towers]
-        return sum((n * t.kept().bytes(length, itemsize) for n, t in layers), start=0.0)
-
     def _kept(self) -> dict[str, int]:
         """Say what a sequence takes in 16 bits: each token where no window ends, and at once."""
         towers = [(block.count, tower.kept()) for block in self.blocks for tower in block.towers]
@@ -539,17 +528,7 @@ class Model:
         widest = max((ffn.width for ffn in feeds), default=0)
         mixture = next((ffn for ffn in reversed(feeds) if ffn.experts), None)
         return {
-            "name": self.name,
-            "family": self.family,
-            "kind": self.kind,
-            "source": self.source,
-            "repository": self.repository,
-            "parameters": self.parameters,
-            "active_parameters": self.active_parameters,
-            "draft_parameters": self.draft_parameters,
-            "vision_parameters": self.vision_parameters,
-            "transformers": self.transformers,
-            "layers": self.layers,
+            **{name: getattr(self, name) for name in _SHOWN},
             "hidden": self.main.hidden,
             "heads": heads.query,
             "kv_heads": heads.key_value,

@@ -26,7 +26,7 @@ _MOST_TEXT: Final = 2**20
 def lengths(
     model: Model, height: Size, width: Size, frames: Size, text_tokens: int | None = None
 ) -> dict[str, Size]:
-    """Tokens of every stream of a diffusion model.
+    """Count the tokens of every stream of a diffusion model.
 
     model : with a `latent`.
     height, width, frames : pixels and frames; numbers, or arrays that broadcast together.
@@ -47,9 +47,8 @@ def lengths(
     _check_sizes(model, latent, height, width, frames)
     if text_tokens is not None:
         _check_range("text tokens", text_tokens, _MOST_TEXT)
-    rows = _side(latent, height, latent.patch_height)
-    images = ceil_div(latent_frames(latent, frames), latent.patch_frames)
-    main = images * rows * line_of(latent, width)
+    images, rows, columns = grid(latent, height, width, frames)
+    main = images * rows * columns
     return {stream.name: _length(stream, main, frames, text_tokens) for stream in model.streams}
 
 
@@ -78,12 +77,8 @@ def grid(latent: Latent, height: Size, width: Size, frames: Size) -> tuple[Size,
     >>> grid(latent, 720, 1280, 129)
     (33, 45, 80)
     """
-    rows = _side(latent, height, latent.patch_height)
-    return (
-        ceil_div(latent_frames(latent, frames), latent.patch_frames),
-        rows,
-        line_of(latent, width),
-    )
+    images = ceil_div(latent_frames(latent, frames), latent.patch_frames)
+    return images, _side(latent, height, latent.patch_height), line_of(latent, width)
 
 
 def _side(latent: Latent, side: Size, patch: int) -> Size:
@@ -103,7 +98,7 @@ def _length(stream: Stream, main: Size, frames: Size, text_tokens: int | None) -
 
 
 def _rounded(count: Size, rate: float) -> Size:
-    """Whole tokens at `rate` a frame, one at least."""
+    """Count whole tokens at `rate` a frame, one at least."""
     if isinstance(count, int):
         return max(round(count * rate), 1)
     import numpy as np  # noqa: PLC0415  # what describes a model needs no arrays

@@ -179,10 +179,10 @@ def profile_on(machine: Machine, hardware: str, named: str) -> Profile | None:
 def read_machine(
     source: str | Machine,
     *,
-    detect: bool,
-    hardware: str,
-    pcie_generation: int | None,
     nodes: int,
+    detect: bool = False,
+    hardware: str = "",
+    pcie_generation: int | None = None,
     links: Mapping[str, float] = MappingProxyType({}),
 ) -> Subset:
     """Read the machine of a request, or look at the one this runs on.
@@ -215,9 +215,7 @@ def usual_machine(hardware: str, gpus: int, nodes: int, links: Mapping[str, floa
     """
     kind = find_hardware(hardware)
     machine = machine_of(kind, nodes or evenly(gpus, kind.gpus))
-    return read_machine(
-        machine, detect=False, hardware="", pcie_generation=None, nodes=nodes, links=links
-    )
+    return read_machine(machine, nodes=nodes, links=links)
 
 
 def _read(

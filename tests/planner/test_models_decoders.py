@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from testmodels import kept_bytes
 
 from planner.lowering import work
 from planner.models import read_model
@@ -404,12 +405,13 @@ def test_a_state_is_as_long_for_one_token_as_for_many_and_a_window_has_an_end():
     state = 45 * (64 * 128 * 128 * 4 + 3 * 12288 * 2)
     rows = 15 * 2 * 2 * 256 * 2
 
-    assert model.kept_bytes(1) == state + rows
-    assert model.kept_bytes(1000) == state + 1000 * rows
-    assert model.kept_bytes(1000, itemsize=1) == state + 1000 * rows / 2
+    assert kept_bytes(model, 1) == state + rows
+    assert kept_bytes(model, 1000) == state + 1000 * rows
+    assert kept_bytes(model, 1000, itemsize=1) == state + 1000 * rows / 2
     oss = read_model("gpt-oss-120b")
-    assert oss.kept_bytes(1000) == 18 * (128 + 1000) * 2 * 8 * 64 * 2
-    assert list(oss.kept_bytes(np.array([64, 1000]))) == [oss.kept_bytes(64), oss.kept_bytes(1000)]
+    assert kept_bytes(oss, 1000) == 18 * (128 + 1000) * 2 * 8 * 64 * 2
+    both = kept_bytes(oss, np.array([64, 1000]))
+    assert list(both) == [kept_bytes(oss, 64), kept_bytes(oss, 1000)]
 
 
 def test_a_latent_row_is_whole_on_every_rank_and_heads_are_cut():
@@ -430,7 +432,7 @@ def test_an_indexer_chooses_keys_and_keeps_one_a_token():
     # queries, keys, their norm and the heads' weights of 61 layers
     more = 61 * (1536 * 64 * 128 + 7168 * 128 + 2 * 128 + 7168 * 64)
     assert sparse.parameters - dense.parameters == more
-    assert sparse.kept_bytes(10) - dense.kept_bytes(10) == 61 * 132 * 10
+    assert kept_bytes(sparse, 10) - kept_bytes(dense, 10) == 61 * 132 * 10
 
 
 DEEPSEEK = {
@@ -456,7 +458,7 @@ def test_layers_may_look_at_what_an_earlier_one_chose():
     model = read_model(json.dumps(glm))
 
     assert model.parameters == 743_377_000_704
-    assert model.kept_bytes(1) == 78 * 576 * 2 + 21 * 132
+    assert kept_bytes(model, 1) == 78 * 576 * 2 + 21 * 132
     assert all(tower.indexer.chosen == 2048 for tower in model.towers)
     assert model.layers == 78
 

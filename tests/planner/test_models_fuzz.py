@@ -7,6 +7,7 @@ from pkgutil import iter_modules
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from testmodels import kept_bytes
 
 from planner.models import Model, names, read_model, readers
 from planner.models.readers import decoder, encoder
@@ -199,7 +200,7 @@ def sound(found):
     if isinstance(found, str):
         return found != "" and "\n" not in found
     assert 0 < found.active_parameters <= found.parameters
-    assert found.kept_bytes(10) <= found.kept_bytes(1000)
+    assert kept_bytes(found, 10) <= kept_bytes(found, 1000)
     return bool(json.dumps(found.to_dict(), allow_nan=False))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from planner.models.architecture import Activation, Ffn
 from planner.models.fields import CONTEXT, EXPERTS, HEAD_SIZE, HEADS, LAYERS, Fields
@@ -325,11 +325,22 @@ def _dense(fields: Fields, kind: str) -> Ffn:
     width = fields.integer(*other, *_DENSE_WIDTHS, default=4 * hidden)
     if kind == "qwen":  # the first Qwen counts gate and up together
         width //= 2
+    return _ffn(fields, kind, width)
+
+
+def _ffn(fields: Fields, kind: str, width: int) -> Ffn:
+    names = ("hidden_activation", "hidden_act", "mlp_hidden_act", "activation_function")
+    usual = "gelu" if kind in {"gpt2", "bloom", "falcon", "gpt_neox"} else "silu"
+    name, activation = fields.text(*names, default=usual), "silu"
+    if name.startswith("relu2"):
+        activation = "relu2"
+    elif "gelu" in name:
+        activation = "gelu"
     return Ffn(
         width=width,
-        gated=_gated(fields, kind),
-        activation=_activation(fields, kind),
-        biased=_biased(fields, kind),
+        gated=kind not in _NOT_GATED and activation != "relu2",
+        activation=cast("Activation", activation),
+        biased=fields.boolean("mlp_bias", default=kind in BIASED or kind == "gpt_oss"),
     )
 
 
@@ -348,11 +359,8 @@ def _experts(fields: Fields, kind: str) -> Ffn | None:
     groups = fields.integer("n_group", high=count, default=1)
     if count % groups:
         raise fields.refused("n_group", groups, f"a divisor of the {count} experts")
-    return Ffn(
-        width=width,
-        gated=_gated(fields, kind),
-        activation=_activation(fields, kind),
-        biased=_biased(fields, kind),
+    return replace(
+        _ffn(fields, kind, width),
         experts=count,
         active=fields.integer(*chosen, high=count),
         shared=shared,
@@ -382,20 +390,3 @@ def _shared(fields: Fields, kind: str, width: int) -> int:
     stated = fields.integer(*names, "shared_intermediate_size", low=0, default=0)
     count = fields.integer("n_shared_experts", "num_shared_experts", low=0, high=EXPERTS, default=0)
     return stated or count * width
-
-
-def _biased(fields: Fields, kind: str) -> bool:
-    return fields.boolean("mlp_bias", default=kind in BIASED or kind == "gpt_oss")
-
-
-def _gated(fields: Fields, kind: str) -> bool:
-    return kind not in _NOT_GATED and _activation(fields, kind) != "relu2"
-
-
-def _activation(fields: Fields, kind: str) -> Activation:
-    names = ("hidden_activation", "hidden_act", "mlp_hidden_act", "activation_function")
-    usual = "gelu" if kind in {"gpt2", "bloom", "falcon", "gpt_neox"} else "silu"
-    name = fields.text(*names, default=usual)
-    if name.startswith("relu2"):
-        return "relu2"
-    return "gelu" if "gelu" in name else "silu"

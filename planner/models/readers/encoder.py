@@ -50,9 +50,7 @@ def _t5(fields: Fields, kind: str) -> Model:
 def _clip(fields: Fields) -> Model:
     fields = fields.table("text_config") or fields
     hidden = fields.integer("hidden_size", default=512)
-    count = fields.integer("num_attention_heads", high=HEADS, default=8)
-    if hidden % count:
-        raise fields.refused("num_attention_heads", count, f"a divisor of hidden_size {hidden}")
+    count = fields.divisor("num_attention_heads", of="hidden_size", whole=hidden, default=8)
     vocabulary = fields.integer("vocab_size", high=VOCABULARY, default=49408)
     positions = fields.integer("max_position_embeddings", high=CONTEXT, default=77)
     tower = Tower(
