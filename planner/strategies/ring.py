@@ -56,9 +56,7 @@ class RingAttention(SequenceStrategy):
             return (yield from _linear(call, query, chunk, staying.tensors, degree))
         result: tuple[Tensor, Tensor] | None = None
         for step in range(degree):
-            following = Tensor(f"{call.name}.chunk{step + 1}", chunk.shape, chunk.itemsize)
-            if step + 1 < degree:
-                yield SendReceive(x=chunk, out=following, axis=AXIS, degree=degree)
+            following = yield from passed_on(chunk, f"{call.name}.chunk", step, degree)
             beside = staying if step == 0 else Keys([], ())
             both = yield from concat_rows([chunk, *beside.tensors], f"{chunk.name}.all")
             here = Keys([both], (*moving.spans, *beside.spans))
@@ -74,15 +72,21 @@ class RingAttention(SequenceStrategy):
 STRATEGY = RingAttention()
 
 
+def passed_on(x: Tensor, name: str, step: int, degree: int, axis: str = AXIS) -> Emits[Tensor]:
+    """Send what came in a step to the next rank, but in the last one; name what comes then."""
+    following = Tensor(f"{name}{step + 1}", x.shape, x.itemsize)
+    if step + 1 < degree:
+        yield SendReceive(x=x, out=following, axis=axis, degree=degree)
+    return following
+
+
 def _linear(
     call: AttentionCall, query: Tensor, chunk: Tensor, stay: Sequence[Tensor], degree: int
 ) -> Emits[list[Tensor]]:
     """Add up the states of all chunks as they come by; the queries look once."""
     state: Tensor | None = None
     for step in range(degree):
-        following = Tensor(f"{call.name}.chunk{step + 1}", chunk.shape, chunk.itemsize)
-        if step + 1 < degree:
-            yield SendReceive(x=chunk, out=following, axis=AXIS, degree=degree)
+        following = yield from passed_on(chunk, f"{call.name}.chunk", step, degree)
         both = yield from concat_rows([chunk, *(stay if step == 0 else [])], f"{chunk.name}.all")
         part = yield from sum_of_keys(call, both, f"{call.name}.state{step}")
         if state is not None:

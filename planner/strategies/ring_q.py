@@ -12,7 +12,7 @@ References
 
 from collections.abc import Iterator, Sequence
 
-from costmodels.program import Pointwise, SendReceive, Tensor
+from costmodels.program import Pointwise, Tensor
 from costmodels.program.emit import Emits, collective, concat_features, concat_rows, move
 from planner.models import Model
 from planner.strategies.attention import (
@@ -24,7 +24,7 @@ from planner.strategies.attention import (
     results_of,
 )
 from planner.strategies.base import Attend, AttentionCall, Proposal
-from planner.strategies.ring import RingAttention
+from planner.strategies.ring import RingAttention, passed_on
 
 AXIS = "ring_q"
 
@@ -55,16 +55,14 @@ class RingOfQueries(RingAttention):
         cut, whole = keys_apart(call, keys, AXIS)
         assert not whole.tensors
         both = yield from concat_rows(cut.tensors, f"{call.name}.kv")
-        found: list[tuple[Tensor, Tensor]] = []
+        parts: list[tuple[Tensor, Tensor]] = []
         for step in range(degree):
-            following = Tensor(f"{call.name}.queries{step + 1}", query.shape, query.itemsize)
-            if step + 1 < degree:
-                yield SendReceive(x=query, out=following, axis=AXIS, degree=degree)
+            following = yield from passed_on(query, f"{call.name}.queries", step, degree, self.axis)
             here = Keys([both], cut.spans)
             part = yield from partial_attention(call, query, here, (AXIS, step), asks=True)
-            found.append(part)
+            parts.append(part)
             query = following
-        out = yield from _merged(call, found, degree)
+        out = yield from _merged(call, parts, degree)
         return (yield from results_of(call, out))
 
 
@@ -72,10 +70,10 @@ STRATEGY = RingOfQueries()
 
 
 def _merged(
-    call: AttentionCall, found: Sequence[tuple[Tensor, Tensor]], degree: int
+    call: AttentionCall, parts: Sequence[tuple[Tensor, Tensor]], degree: int
 ) -> Emits[Tensor]:
     """Emit the results' way home, and the merge of those of all ranks by their sums."""
-    outs, totals = zip(*found, strict=True)
+    outs, totals = zip(*parts, strict=True)
     out = yield from _sent_home(outs, f"{call.name}.found", degree)
     total = yield from _sent_home(totals, f"{call.name}.sums", degree)
     wide = Tensor(f"{out.name}.wide", out.shape, SUM_BYTES)

@@ -23,7 +23,7 @@ def is_causal(model: Model) -> bool:
 
 
 def span_of(model: Model, stream: Stream, tokens: Size, share: Share) -> Span:
-    """How a rank holds a stream.
+    """Say how a rank holds a stream.
 
     Latent tokens are cut. A text of fixed length is cut where its tokens divide evenly, and is
     whole on every rank otherwise, as engines keep it.
@@ -49,7 +49,7 @@ def whole_notes(model: Model, workload: Workload, grain: int) -> Iterator[str]:
 
 
 def uneven(model: Model, workload: Workload, grain: int) -> NDArray[np.bool_]:
-    """Where tokens that must divide over `grain` ranks do not; one flag a request of a sweep."""
+    """Tell where tokens do not divide that must over `grain` ranks; a flag a request of a sweep."""
     flags = [np.asarray(workload.length(name)) % grain != 0 for name in _must_divide(model)]
     flags += [np.asarray(_lines(workload, stream) % grain != 0) for stream in convolved(model)]
     if model.kind == "decoder":
@@ -69,7 +69,7 @@ def convolved(model: Model) -> list[str]:
 
 
 def _lines(workload: Workload, stream: str) -> Size:
-    """Lines of tokens that an image has."""
+    """Count the lines of tokens that an image has."""
     return workload.length(stream) // workload.line
 
 
@@ -81,24 +81,14 @@ def _unlike_chunks(proposal: Proposal) -> Iterator[str]:
         if np.any(np.asarray(lines) % grain):
             yield f"{lines} lines of {stream} tokens, which a FFN convolves, for {grain} ranks"
     padded = {stream.name for stream in proposal.model.streams if stream.pads or stream.tokens}
-    if any(
-        tower.mixer == "relu_linear" and padded & set(tower.keys) for tower in proposal.model.towers
-    ):
+    if any(t.mixer == "relu_linear" and padded & set(t.keys) for t in proposal.model.towers):
         yield "linear attention over streams that are padded is not modelled"
-
-
-def _short_prompt(proposal: Proposal) -> Iterator[str]:
-    """Object to a prompt that has no token for some rank; longer ones are padded."""
-    if proposal.model.kind == "decoder":
-        tokens = proposal.workload.length(proposal.model.streams[0].name)
-        if np.any(np.asarray(tokens) < proposal.share.grain):
-            yield f"a prompt of {tokens} tokens for {proposal.share.grain} ranks: some have none"
 
 
 def sequence_objections(
     proposal: Proposal, degree: int, axis: str, *, padded: bool = False
 ) -> Iterator[str]:
-    """Reasons that hold for every way to cut a sequence; given once, for the outermost axis.
+    """Object to what holds against every way to cut a sequence; once, for the outermost axis.
 
     padded : tokens need not divide.
     """
@@ -113,7 +103,10 @@ def sequence_objections(
             left = f"{tokens % grain} left"
             what = "tokens" if name == "tokens" else f"{name} tokens"
             yield f"{tokens} {what} do not divide by {grain} ranks ({left})"
-    yield from _short_prompt(proposal)
+    if proposal.model.kind == "decoder":
+        tokens = proposal.workload.length(proposal.model.streams[0].name)
+        if np.any(np.asarray(tokens) < grain):
+            yield f"a prompt of {tokens} tokens for {grain} ranks: some have none"
     yield from _unlike_chunks(proposal)
     if any(tower.recurrence is not None for tower in proposal.model.towers):
         yield "a recurrence over a cut sequence is not modelled"
