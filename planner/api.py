@@ -569,7 +569,7 @@ def _distribution(given: object) -> str | tuple[float, ...]:
     if isinstance(given, str):
         return given
     seen = np.atleast_1d(_checked("distribution", cast(Number, given), least=0))
-    return tuple(float(one) for one in seen.ravel())
+    return tuple(map(float, seen.ravel()))
 
 
 @_public

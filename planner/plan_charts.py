@@ -87,7 +87,7 @@ def cost_by_latency(plans: Iterable[PlanEstimate]) -> str:
         Series(name="other plans", points=_priced(others[:MOST_OTHERS]), shape="none"),
     ]
     up = Axis(title=COST, write=rounded)
-    kept = [one for one in series if one.points]
+    kept = [drawn for drawn in series if drawn.points]
     axes = (_latency(front), up)
     return curves("Cost of a result against its latency", kept, axes, None)
 

@@ -401,7 +401,7 @@ def _offered(
     variable: tuple[str, str], usual: Scenario, other: Scenario, estimate: PlanEstimate, why: str
 ) -> Iterator[str]:
     """Say what a variable gains, if it gains anything."""
-    before, after = (price(one, estimate.plan).latency_s for one in (usual, other))
+    before, after = (price(run, estimate.plan).latency_s for run in (usual, other))
     share = 100 * (before - after) / estimate.latency_s
     if share >= SAME:
         gain = f"{format_seconds(before - after)} off ({share:.1f} %)"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, cast, get_args
 
 from planner.fleet.demand import HOUR, HOURS, KEPT, Demand, Prices, Spare
-from planner.request.lengths import read_requests
+from planner.request.lengths import read_requests, text_at
 from planner.request.quantities import read_rate, read_time
 from planner.request.request import UNMODELLED, Request
 from planner.scenario.keywords import request_of
@@ -161,11 +161,8 @@ def read_hours(source: object) -> tuple[float, ...]:
 def _column(path: str) -> list[str]:
     """Read the column of requests of a CSV file."""
     try:
-        table = csv.DictReader(decoded(content(path, MOST), path).splitlines())
+        table = csv.DictReader(text_at("hours", path, MOST, "a CSV file").splitlines())
         return [row["requests"] or "" for row in table]
-    except InputError as error:
-        why = str(error).removeprefix(f"{path}: ")
-        raise InputError(f"hours: got {shown(path)}, {why}; wanted a CSV file") from None
     except (KeyError, csv.Error):
         raise InputError(f"hours: {path[:60]}: got no column requests, wanted one") from None
 

@@ -172,8 +172,8 @@ def _alternatives(alternatives: Sequence[Alternative]) -> Iterator[tuple[str, st
     for other in alternatives:
         run, estimate = other.run, other.run.estimate
         if estimate is not None and run.launch is not None:
-            said = [f"{other.options}: {_named(run, estimate)}", *unfinished(other.runs)]
-            yield "; ".join(said), run.launch.line
+            named = f"{other.options}: {_named(run, estimate)}"
+            yield "; ".join([named, *unfinished(other.runs)]), run.launch.line
 
 
 def others(runs: Sequence[Contender]) -> Iterator[str | Line | Table]:

@@ -119,7 +119,8 @@ def _rows(what: str, source: str | Rows, read: Reader[Row]) -> list[Row]:
 
 
 def _in_file(what: str, path: str, read: Reader[Row]) -> list[Row]:
-    table = csv.DictReader(_text(what, path).splitlines())
+    text = text_at(what, path, MOST_BYTES, "a CSV file of requests")
+    table = csv.DictReader(text.splitlines())
     try:
         needed = [name for name in COLUMNS[what] if name != "count"]
         missing = [name for name in needed if name not in (table.fieldnames or ())]
@@ -133,14 +134,13 @@ def _in_file(what: str, path: str, read: Reader[Row]) -> list[Row]:
     return rows
 
 
-def _text(what: str, path: str) -> str:
+def text_at(what: str, path: str, most: int, wanted: str) -> str:
+    """Read the text of a file of at most so many bytes, that `what` of a request names."""
     try:
-        return decoded(content(path, MOST_BYTES), path)
+        return decoded(content(path, most), path)
     except InputError as error:
         why = str(error).removeprefix(f"{path}: ")
-        raise InputError(
-            f"{what}: got {shown(path)}, {why}; wanted a CSV file of requests"
-        ) from None
+        raise InputError(f"{what}: got {shown(path)}, {why}; wanted {wanted}") from None
 
 
 def _arrival(row: Mapping[str, object], where: str) -> tuple[float, int, int]:

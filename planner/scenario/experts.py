@@ -6,10 +6,12 @@ from typing import Final
 
 from costmodels.expert_routing import Distribution, routing_of
 from planner.models import Model, Tower
+from planner.request.lengths import text_at
 from planner.request.request import Request
-from topology.base import InputError, content, decoded, number_in, shown
+from topology.base import InputError, number_in, shown
 
 _MOST_BYTES: Final = 2**20
+_TOKENS: Final = "the tokens that each expert took"
 LAW: Final = re.compile("balanced|uniform|power_law.*")
 
 
@@ -60,21 +62,13 @@ def _check_experts(name: str, value: object, model: Model) -> None:
 
 def _seen(path: str) -> tuple[float, ...]:
     """Read the tokens of each expert, in order: numbers, with commas or blanks between them."""
-    try:
-        text = decoded(content(path, _MOST_BYTES), path)
-    except InputError as error:
-        why = str(error).removeprefix(f"{path}: ")
-        raise InputError(
-            f"expert_distribution: got {shown(path)}, {why}; wanted balanced, uniform, power_law, "
-            "power_law_1.01, or a file of the tokens that each expert took"
-        ) from None
+    wanted = f"balanced, uniform, power_law, power_law_1.01, or a file of {_TOKENS}"
+    text = text_at("expert_distribution", path, _MOST_BYTES, wanted)
     try:
         numbers = tuple(number_in(word) for word in text.replace(",", " ").split())
     except ValueError:
         numbers = ()
     if not numbers:
-        raise InputError(
-            f"expert_distribution: got {shown(path)}, which is not of numbers, wanted the tokens "
-            "that each expert took"
-        )
+        got = f"got {shown(path)}, which is not of numbers"
+        raise InputError(f"expert_distribution: {got}, wanted {_TOKENS}")
     return numbers

@@ -12,7 +12,6 @@ References
 from collections.abc import Iterator
 
 from costmodels.program import Collective, Loop, Matmul, Op, Tensor
-from costmodels.program.tensors import Weight
 from planner.request.plan import Plan
 from planner.strategies.base import Proposal
 
@@ -39,7 +38,9 @@ def objections(proposal: Proposal, plan: Plan) -> Iterator[str]:
 def gather(name: str, body: tuple[Op | Loop, ...], over: tuple[str, int], *, beside: bool) -> Op:
     """Gather the weights of one layer: beside what follows, or ahead of it."""
     axis, degree = over
-    weights = _weights(body)
+    ops = Loop(name="layer", count=1, body=body).walk()
+    named = {op.weight.name: op.weight for op in ops if isinstance(op, Matmul)}
+    weights = tuple(named.values())
     count = sum(weight.local_rows * weight.local_columns for weight in weights)
     itemsize = sum(weight.bytes for weight in weights) / max(1, count)
     each = -(-count // degree)
@@ -52,10 +53,3 @@ def gather(name: str, body: tuple[Op | Loop, ...], over: tuple[str, int], *, bes
         weights=weights,
         stream="comm" if beside else "compute",
     )
-
-
-def _weights(body: tuple[Op | Loop, ...]) -> tuple[Weight, ...]:
-    """List the matrices of a layer, each once."""
-    ops = Loop(name="layer", count=1, body=body).walk()
-    found = {op.weight.name: op.weight for op in ops if isinstance(op, Matmul)}
-    return tuple(found.values())

@@ -47,7 +47,7 @@ def local(workers: int | None = None) -> Executor:
             yield from ((portion.name, rows_of(portion)) for portion in portions)
             return
         with ProcessPoolExecutor(count, initializer=_undisturbed) as pool:
-            names = {pool.submit(rows_of, one): one.name for one in _largest_first(portions)}
+            names = {pool.submit(rows_of, each): each.name for each in _largest_first(portions)}
             try:
                 for future in as_completed(names):
                     yield names[future], future.result()
