@@ -79,9 +79,9 @@ def cost_by_latency(plans: Iterable[PlanEstimate]) -> str:
     front: list[PlanEstimate] = []
     others: list[PlanEstimate] = []
     cheapest = float("inf")
-    for plan in sorted(plans, key=lambda plan: (plan.latency_s, _cost(plan))):
-        (front if _cost(plan) < cheapest else others).append(plan)
-        cheapest = min(cheapest, _cost(plan))
+    for plan in sorted(plans, key=lambda plan: (plan.latency_s, plan.gpu_seconds)):
+        (front if plan.gpu_seconds < cheapest else others).append(plan)
+        cheapest = min(cheapest, plan.gpu_seconds)
     series = [
         Series(name="no plan beats these in both", points=_priced(front), shape="steps"),
         Series(name="other plans", points=_priced(others[:MOST_OTHERS]), shape="none"),
@@ -92,15 +92,11 @@ def cost_by_latency(plans: Iterable[PlanEstimate]) -> str:
     return curves("Cost of a result against its latency", kept, axes, None)
 
 
-def _cost(plan: PlanEstimate) -> float:
-    return plan.gpus / plan.throughput_per_s
-
-
 def _priced(plans: Iterable[PlanEstimate]) -> list[tuple[float, float, str]]:
     return [
         (
             plan.latency_s,
-            _cost(plan),
+            plan.gpu_seconds,
             f"{plan.name} on {plan.gpus}, {format_seconds(plan.latency_s)}, {cost(plan)} GPU-s",
         )
         for plan in plans

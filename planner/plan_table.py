@@ -98,7 +98,7 @@ def _of_tokens(plan: PlanEstimate, request: Request) -> list[str]:
 
 def cost(plan: PlanEstimate) -> str:
     """Write the GPU-seconds of a result."""
-    return rounded(plan.gpus / plan.throughput_per_s)
+    return rounded(plan.gpu_seconds)
 
 
 def rounded(value: float) -> str:

@@ -161,13 +161,8 @@ def _better(first: PlanEstimate, second: PlanEstimate, objective: Objective) -> 
     if objective == "memory":
         held = [format_bytes(plan.memory_bytes) for plan in (first, second)]
         return f"{first.plan} needs {held[0]} a GPU, {second.plan} {held[1]}"
-    spent = [f"{_work(plan):.3g}" for plan in (first, second)]
+    spent = [f"{plan.gpu_seconds:.3g}" for plan in (first, second)]
     return f"{first.plan} takes {spent[0]} {WORK} per result, {second.plan} {spent[1]}"
-
-
-def _work(plan: PlanEstimate) -> float:
-    """Count the GPU-seconds of one result."""
-    return plan.gpus / plan.throughput_per_s
 
 
 def _gain(factor: float, equal: str, more: str) -> str:
@@ -350,7 +345,7 @@ def _doubling(first: PlanEstimate, half: PlanEstimate, where: str) -> str:
     """Say what the last GPUs gain, and what they cost."""
     factor = half.latency_s / first.latency_s
     gain = _gain(factor, "as fast", "faster")
-    here, there = _work(first), _work(half)
+    here, there = first.gpu_seconds, half.gpu_seconds
     share = 100 * (here / there - 1)
     more = f"{abs(share):.0f} % {'more' if share > 0 else 'fewer'}"
     more = more if abs(share) >= SAME else "no more"

@@ -175,6 +175,11 @@ class PlanEstimate:
         return first, each, self.throughput_per_s * self.written
 
     @property
+    def gpu_seconds(self) -> float:
+        """What a result costs: GPUs times seconds."""
+        return self.gpus / self.throughput_per_s
+
+    @property
     def basis(self) -> Basis:
         """How well the time is known: the weakest of the parts that make up most of it."""
         heavy = [
@@ -321,7 +326,7 @@ class PlanEstimate:
             "memory_parts_bytes": dict(self.memory_parts_bytes),
             "peak_stage": self.peak_stage,
             "throughput_per_s": self.throughput_per_s,
-            "gpu_seconds_per_result": self.gpus / self.throughput_per_s,
+            "gpu_seconds_per_result": self.gpu_seconds,
             "basis": self.basis_word,
             "basis_by_part": {name: basis.name.lower() for name, basis in self.known.items()},
             "bound_by": self.bound_by,

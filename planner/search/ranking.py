@@ -138,7 +138,7 @@ def goal(estimate: PlanEstimate, request: Request) -> float:
         case "cost" if serving is not None:
             return 1 / serving.tokens_per_s_per_gpu
         case "cost":
-            return estimate.gpus / estimate.throughput_per_s
+            return estimate.gpu_seconds
 
 
 def seconds_of(estimate: PlanEstimate, request: Request) -> float:
