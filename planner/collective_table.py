@@ -84,7 +84,7 @@ class SideBySide:
         return runs
 
     def gain(self, own: "CollectiveTable", place: int) -> float:
-        """How many times as fast one is as the first, at the size of a place."""
+        """Say how many times as fast one is as the first, at the size of a place."""
         return self.tables[0].rows[place].time_s / own.rows[place].time_s
 
     def fastest(self) -> str:

@@ -154,7 +154,7 @@ def _why(first: PlanEstimate, second: PlanEstimate) -> str:
 
 
 def _better(first: PlanEstimate, second: PlanEstimate, objective: Objective) -> str:
-    """Why the first plan wins by another objective than latency."""
+    """Say why the first plan wins by another objective than latency."""
     if objective == "throughput":
         gain = _gain(first.throughput_per_s / second.throughput_per_s, "as many", "more")
         return f"{first.plan} serves {gain} requests a second {_than(gain)} {second.plan}"
@@ -181,7 +181,7 @@ def _than(gain: str) -> str:
 
 
 def _sensitivity(first: PlanEstimate, rivals: list[PlanEstimate]) -> Iterator[str]:
-    """At what factor on communication or attention another plan would come first."""
+    """Say at what factor on communication or attention another plan would come first."""
     flips = []
     for name, word in (("communication_exposed", "communication"), ("attention", "attention")):
         for rival in rivals:
@@ -205,7 +205,7 @@ def _break_even(first: PlanEstimate, rival: PlanEstimate, name: str) -> float | 
 
 
 def _seats(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:
-    """Which GPUs of a machine the plan uses, and in which order."""
+    """Say which GPUs of a machine the plan uses, and in which order."""
     where, subset = first.placement, scenario.deployment.subset
     if where is None or subset is None:
         return
@@ -294,7 +294,7 @@ def _exchanged_over_pcie(scenario: Scenario, plan: PlanEstimate) -> int:
 
 
 def _replicas(lead: PlanEstimate, peers: list[PlanEstimate], objective: Objective) -> Iterator[str]:
-    """When copies of the model serve more requests a second than the plan."""
+    """Say when copies of the model serve more requests a second than the plan."""
     copies = [plan for plan in peers if plan.plan.degree("dp") > 1]
     if not copies or objective != "latency":
         return
@@ -309,7 +309,7 @@ def _replicas(lead: PlanEstimate, peers: list[PlanEstimate], objective: Objectiv
 
 
 def _fewer(scenario: Scenario, lead: PlanEstimate, runnable: Ranking) -> Iterator[str]:
-    """When fewer GPUs are as fast, or much cheaper."""
+    """Say when fewer GPUs are as fast, or much cheaper."""
     smaller = [best for best in runnable.scaling if best.gpus < lead.gpus]
     if not smaller or scenario.request.objective in ("memory", "cost"):
         return

@@ -243,7 +243,7 @@ def _demand(
 
 
 def _line(value: object, what: str, longest: int) -> str:
-    """Read a text that stands in a line beside others."""
+    """Read the name of a demand or a currency: a text of one line."""
     line = value.strip() if isinstance(value, str) else ""
     if not 1 <= len(line) <= longest or not line.isprintable():
         raise InputError(

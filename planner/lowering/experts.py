@@ -31,7 +31,7 @@ Routed = tuple[Tensor, Tensor, Tensor]
 
 
 def ffn_columns(ffn: Ffn | None) -> tuple[Part, ...]:
-    """Columns of the projection up: gate and value side by side, if gated."""
+    """Give the columns of the projection up: gate and value side by side, if gated."""
     if ffn is None:
         return ()
     return (Part(ffn.width),) * (2 if ffn.gated else 1)

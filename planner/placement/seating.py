@@ -188,7 +188,7 @@ class _Seating:
         return tuple(sorted(tuple(sorted(row)) for row in ranks.tolist()))
 
     def bounds(self, degrees: tuple[int, ...]) -> NDArray[np.float64]:
-        """Seconds that no order can beat: along each axis the slowest group, alone."""
+        """Give the seconds that no order can beat: along each axis the slowest group, alone."""
         total = np.zeros(len(orders(degrees)))
         for number, (name, degree) in enumerate(self.plan.axes):
             messages = self.traffic.get(name, ())

@@ -73,11 +73,11 @@ class Plan:
         return replace(self, axes=tuple(axis for axis in self.axes if axis[0] != name))
 
     def degree(self, name: str) -> int:
-        """Degree of an axis, 1 where the plan does not have it."""
+        """Give the degree of an axis, 1 where the plan does not have it."""
         return dict(self.axes).get(name, 1)
 
     def stride(self, name: str) -> int:
-        """Distance in rank between neighbours along an axis.
+        """Give the distance in rank between neighbours along an axis.
 
         >>> Plan((("cfg", 2), ("ulysses", 4))).stride("cfg")
         4
@@ -104,7 +104,7 @@ class Plan:
         }
 
     def index_of(self, rank: int) -> dict[str, int]:
-        """Place of a rank along every axis, the innermost one running fastest.
+        """Give the place of a rank along every axis, the innermost one running fastest.
 
         >>> Plan((("cfg", 2), ("ulysses", 4))).index_of(5)
         {'cfg': 1, 'ulysses': 1}
@@ -112,7 +112,7 @@ class Plan:
         return {axis: rank // self.stride(axis) % degree for axis, degree in self.axes}
 
     def ranks_along(self, axis: str, rank: int) -> tuple[int, ...]:
-        """Ranks that differ from `rank` along one axis only, in order.
+        """List the ranks that differ from `rank` along one axis only, in order.
 
         >>> Plan((("cfg", 2), ("ulysses", 4))).ranks_along("cfg", 5)
         (1, 5)

@@ -319,7 +319,7 @@ def best_subset(survey: Survey, count: int) -> tuple[int, ...]:
 
 
 def _together(survey: Survey, subset: Sequence[int], op: str) -> float:
-    """Seconds of a collective over some GPUs of a host."""
+    """Give the seconds of a collective over some GPUs of a host."""
     return collective_time(op, _PROBE, fabric(survey.machine, subset, survey=survey))
 
 

@@ -83,7 +83,7 @@ class TokenWay:
 
     @property
     def taken(self) -> Taken:
-        """The same, as the cost models have it."""
+        """Give the way that tokens take as the cost models have it."""
         most = {"most": float(self.most)} if self.most else {}
         return Taken(way=self.way, sent=self.sent, **most)
 
@@ -283,7 +283,7 @@ class Workload:
     warmup: int = 1
 
     def length(self, stream: str) -> Size:
-        """Tokens of one stream of the model."""
+        """Count the tokens of one stream of the model."""
         return dict(self.tokens)[stream]
 
     @property

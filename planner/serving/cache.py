@@ -100,7 +100,7 @@ class Transfer:
         return float(np.interp(prompt, self.prompts, self.sent))
 
     def after(self, prompt: int, last: int) -> float:
-        """Seconds from the end of a prompt to all of it being there.
+        """Give the seconds from the end of a prompt to all of it being there.
 
         last : tokens that the last step of the prompt ran; those before have been sent beside it
             where the engine sends step by step.

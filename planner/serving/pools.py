@@ -68,7 +68,7 @@ class PrefillQueue(PoolQueue):
         self._look()
 
     def alone(self, prompt: int) -> float:
-        """Seconds of a prompt that finds nobody else, or of its first step."""
+        """Give the seconds of a prompt that finds nobody else, or of its first step."""
         left = prompt - self._hit(Sequence(0, 0.0, prompt, 1))
         return sum(self._times(min(left, self.ways.chunk), 0.0, 0.0, 0.0))
 

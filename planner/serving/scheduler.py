@@ -273,7 +273,7 @@ class Queue:
                 self._start(batch, sequence)
 
     def _times(self, tokens: float, context: float, rows: float, length: float) -> list[float]:
-        """Seconds of a step on the host and at each place."""
+        """Give the seconds of a step on the host and at each place."""
         return [self.host + self.row * rows, *self.steps(tokens, context, rows, length)]
 
     def _pass(self, batch: Batch, times: list[float]) -> None:

@@ -9,7 +9,7 @@ Part = Literal["qkv", "out", "ffn", "modulation", "cross"]
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = True) -> int:
-    """Parameters of one affine map.
+    """Count the parameters of one affine map.
 
     >>> linear(3, 5), linear(3, 5, bias=False)
     (20, 15)
@@ -18,7 +18,7 @@ def linear(inputs: int, outputs: int, *, bias: bool = True) -> int:
 
 
 def perceptron(inputs: int, hidden: int, outputs: int | None = None, *, bias: bool = True) -> int:
-    """Parameters of two affine maps in a row (a timestep or caption embedding).
+    """Count the parameters of two affine maps in a row (a timestep or caption embedding).
 
     >>> perceptron(256, 4) == linear(256, 4) + linear(4, 4)
     True

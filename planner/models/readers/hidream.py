@@ -45,7 +45,7 @@ def _experts(fields: Fields, dense: Ffn, hidden: int) -> Ffn:
 
 
 def _inner(width: int) -> int:
-    """Two thirds of a width, up to the next multiple of 256."""
+    """Take two thirds of a width, up to the next multiple of 256."""
     return -(-(2 * width // 3) // _ROUND) * _ROUND
 
 

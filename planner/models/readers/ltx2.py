@@ -68,7 +68,7 @@ def _side(fields: Fields, stream: str, prefix: str, *, size: int, text: int) -> 
 
 
 def _audio_rate(fields: Fields) -> float:
-    """Latents a second of sound."""
+    """Count the latents a second of sound."""
     hop = fields.integer("audio_hop_length", default=160)
     scale = fields.integer("audio_scale_factor", high=1024, default=4)
     return fields.integer("audio_sampling_rate", default=16000) / hop / scale

@@ -90,7 +90,7 @@ def _heads(
 
 
 def _width(fields: Fields, hidden: int) -> int:
-    """Four times the hidden size, scaled, up to a multiple of `multiple_of`."""
+    """Take four times the hidden size, scaled, up to a multiple of `multiple_of`."""
     scale = fields.number("ffn_dim_multiplier", low=1 / 64, high=64.0, default=1.0)
     step = fields.integer("multiple_of", high=WIDTH, default=256)
     return -(-max(int(4 * hidden * scale), 1) // step) * step

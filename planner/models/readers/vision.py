@@ -9,7 +9,7 @@ _HEADS = ("num_attention_heads", "num_heads", "vt_num_attention_heads")
 
 
 def vision_heads(fields: Fields) -> tuple[int, ...]:
-    """Head counts that a tensor-parallel degree must divide too."""
+    """List the head counts that a tensor-parallel degree must divide too."""
     tower = _tower(fields)
     if tower is None or not tower.has(*_HEADS):
         return ()
@@ -61,7 +61,7 @@ def _patches(tower: Fields, hidden: int) -> int:
 
 
 def _mergers(tower: Fields, hidden: int, text: int) -> int:
-    """Projections of square groups of patches to the language model's width."""
+    """Count the projections of square groups of patches to the language model's width."""
     kernel = tower.integers("merge_kernel_size", low=1, high=64, default=(1,))
     if not tower.has("spatial_merge_size", "merge_kernel_size"):
         return 0

@@ -75,7 +75,7 @@ def _grid(fields: Fields) -> parts.Grid:
 
 
 def _image_width(fields: Fields) -> int:
-    """Features of the image context, 0 without one (Wan 2.2 and text to video)."""
+    """Count the features of the image context, 0 without one (Wan 2.2 and text to video)."""
     if _original(fields):
         return _IMAGE_WIDTH if fields.text("model_type", default="t2v") == "i2v" else 0
     if not fields.has("added_kv_proj_dim"):

@@ -158,7 +158,7 @@ def _there(folder: harness.Folder) -> list[Path]:
 
 
 def _told(arguments: argparse.Namespace, *, outside: bool) -> dict[str, object]:
-    """How engines are to be built, by the options that say so."""
+    """Say how engines are to be built, by the options of the command line."""
     made_up = arguments.weights in harness.MADE_UP
     return {
         "weights": arguments.weights if made_up else str(Path(arguments.weights).resolve()),
