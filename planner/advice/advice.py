@@ -198,7 +198,7 @@ def _sensitivity(first: PlanEstimate, rivals: list[PlanEstimate]) -> Iterator[st
 
 
 def _break_even(first: PlanEstimate, rival: PlanEstimate, name: str) -> float | None:
-    """Factor on one part at which two plans take the same time; None where there is none."""
+    """Give the factor on a part at which two plans take the same time; None for none."""
     part = rival.breakdown_s.get(name, 0.0) - first.breakdown_s.get(name, 0.0)
     factor = -(rival.latency_s - first.latency_s - part) / part if part else 0.0
     return factor if factor > 0 else None

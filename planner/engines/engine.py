@@ -193,7 +193,7 @@ class Scheduling:
         return self.front.value if self.front else 0.0
 
     def host_s(self, rows: float) -> float:
-        """Seconds of an engine's host over a step of so many sequences, beside its kernels."""
+        """Give the seconds of a host over a step of so many sequences, beside its kernels."""
         step = self.step.value if self.step else 0.0
         return step + rows * (self.row.value if self.row else 0.0)
 

@@ -186,7 +186,7 @@ class DeltaRule:
         return hidden * projections + small + self.value_width * hidden
 
     def kept(self, degree: int = 1) -> int:
-        """Bytes of state and of the convolution's last inputs on one of `degree` ranks."""
+        """Count bytes of state and of the convolution's last inputs on one of `degree` ranks."""
         return _kept(self.state, self.convolved, self.kernel, self.itemsize, degree)
 
 
@@ -236,7 +236,7 @@ class Mamba:
         return hidden * projections + small + self.inner * hidden
 
     def kept(self, degree: int = 1) -> int:
-        """Bytes of state and of the convolution's last inputs on one of `degree` ranks."""
+        """Count bytes of state and of the convolution's last inputs on one of `degree` ranks."""
         return _kept(self.state, self.convolved, self.kernel, self.itemsize, degree)
 
 

@@ -257,7 +257,7 @@ def _speed(hardware: Hardware) -> float:
 
 
 def _memory(gpu: Gpu) -> float:
-    """Bytes of a GPU: what the machine says, which may be another card than the catalogue's."""
+    """Count the bytes of a GPU as the machine says, which may not be the catalogue's card."""
     return gpu.memory or find_hardware(_kind(gpu)).device.memory.value
 
 

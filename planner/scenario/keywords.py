@@ -95,7 +95,7 @@ def _links_of(value: object) -> object:
 
 
 def _numbers_of(values: Iterable[object]) -> object:
-    """Take any kind of numbers as they can be kept; what is none stays."""
+    """Take numbers of any kind as a request can keep them; what is none stays."""
     kept = tuple(values)
     try:
         return tuple(float(cast(float, number)) for number in kept)

@@ -47,7 +47,7 @@ class PoolQueue(Queue):
         return self.trail.sequences[done:]
 
     def _look(self) -> None:
-        """See when the next step may begin."""
+        """Note when this worker of a pool may begin its next step."""
         self.starts, _ = self._soonest()
 
 

@@ -195,7 +195,7 @@ def _decoder(scenario: Scenario, estimate: PlanEstimate) -> Iterator[Decoder]:
 
 
 def _step_s(ready: Served, rows: int) -> float:
-    """Seconds in which every sequence of an engine gets a token, in the middle of its answer."""
+    """Give the seconds in which every sequence gets a token, in the middle of its answer."""
     places, lengths = len(ready.steps.kinds), ready.lengths
     each, length = max(1.0, rows / places), lengths.prompt + lengths.output / 2
     times = [ready.ways.host_s(each), *ready.steps(0.0, 0.0, each, length)]

@@ -44,7 +44,7 @@ STRATEGY = TensorParallel()
 
 
 def padded_widths(model: Model, plan: Plan) -> dict[int, tuple[int, int]]:
-    """FFN widths that do not divide by the ranks they are cut over, what to, and these ranks."""
+    """List FFN widths that do not divide by the ranks they are cut over, what to, and these."""
     degree, cut = plan.degree(AXIS), max(1, plan.expert_ranks // plan.ep)
     feeds = [tower.ffn for tower in model.towers if tower.ffn is not None]
     widths = {(ffn.width, cut if ffn.experts else degree) for ffn in feeds}

@@ -79,7 +79,7 @@ def _z_image(fields: Fields) -> Model:
 def _heads(
     fields: Fields, hidden: int, names: tuple[str, str, str], *, query: int, shared: int
 ) -> Heads:
-    """Read heads that divide a hidden size, by the keys of that, of them and of keys and values."""
+    """Read heads of Lumina or Z-Image by three keys: features, heads, those of keys and values."""
     count = fields.integer(names[1], high=HEADS, default=query)
     key_value = fields.integer(names[2], high=HEADS, default=min(shared, count))
     if hidden % count:

@@ -72,7 +72,7 @@ def _mergers(tower: Fields, hidden: int, text: int) -> int:
 
 
 def _shuffled(tower: Fields, hidden: int, text: int) -> int:
-    """Projections of Llama 4: of patches that were shuffled together, then to the text's width."""
+    """Count Llama 4's projections of patches that were shuffled together, then to the text."""
     if not tower.has("pixel_shuffle_ratio"):
         return 0
     ratio = tower.number("pixel_shuffle_ratio", low=1 / 64, high=1.0)
