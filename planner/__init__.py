@@ -27,20 +27,9 @@ if TYPE_CHECKING:
     from topology.base import InputError
 
 __all__ = [
-    "InputError",
-    "attention",
-    "capacity",
-    "collective",
-    "dispatch",
-    "estimate",
-    "experts",
-    "matmul",
-    "read_model",
-    "read_topology",
-    "recommend",
-    "simulate",
-    "sweep",
-]
+    "InputError", "attention", "capacity", "collective", "dispatch", "estimate", "experts",
+    "matmul", "read_model", "read_topology", "recommend", "simulate", "sweep",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

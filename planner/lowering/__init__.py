@@ -9,17 +9,9 @@ from planner.lowering.program import (
     lower_steps,
     one_turn,
 )
-from planner.lowering.work import Chunk, share_of, stored
+from planner.lowering.work import Chunk, share_of
 
 __all__ = [
-    "Chunk",
-    "alike_places",
-    "cuts_of_requests",
-    "decode_steps",
-    "lower",
-    "lower_places",
-    "lower_steps",
-    "one_turn",
-    "share_of",
-    "stored",
-]
+    "Chunk", "alike_places", "cuts_of_requests", "decode_steps", "lower", "lower_places",
+    "lower_steps", "one_turn", "share_of",
+]  # fmt: skip

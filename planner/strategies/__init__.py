@@ -13,19 +13,10 @@ from typing import Final
 
 from planner.request.plan import Plan, TwoPools
 from planner.request.request import Request
-from planner.strategies.base import Proposal, SequenceStrategy, Share, Strategy
+from planner.strategies.base import Proposal, SequenceStrategy, Strategy
 from topology.base import InputError, unknown
 
-__all__ = [
-    "Proposal",
-    "SequenceStrategy",
-    "Share",
-    "Strategy",
-    "axes",
-    "parse_plan",
-    "parse_pools",
-    "strategies",
-]
+__all__ = ["Proposal", "SequenceStrategy", "axes", "parse_plan", "parse_pools", "strategies"]
 
 BESIDE: Final = ("vae", "ep", "patch", "fsdp")
 """What stands after a slash: what the GPUs of the axes divide in a way of its own."""
