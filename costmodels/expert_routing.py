@@ -93,6 +93,7 @@ class Routing:
         return replace(self, exponent=exponent_of(distribution), seen=())
 
     def _check_seen(self) -> None:
+        """Refuse tokens by expert that are not one count for each, or too few to choose among."""
         if len(self.seen) != self.experts:
             raise InputError(
                 f"distribution: got {len(self.seen)} numbers, wanted one for each of {self.experts}"

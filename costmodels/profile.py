@@ -231,8 +231,8 @@ def _check_head(document: Table, name: str) -> None:
 
 def _profile(document: Table, text: str) -> Profile:
     tables = {part: _inner(document.get(part, {}), part) for part in _PARTS}
-    check_keys("launch", tables["launch"], ("host", "gap", *_PROVENANCE))
-    check_keys("memory", tables["memory"], ("communicator", *_PROVENANCE))
+    check_known("launch", tables["launch"], ("host", "gap", *_PROVENANCE))
+    check_known("memory", tables["memory"], ("communicator", *_PROVENANCE))
     identity = f"{document['hardware']} {document['date']} {hash(text)}"
     defaults = {"kind": document.get("kind", "measured"), "source": document.get("source")}
     runtimes = tables["runtimes"].items()
@@ -338,8 +338,8 @@ def _runtime(where: str, row: Table, defaults: Table) -> RuntimeCalibration:
     functions = _inner(row.get("functions", {}), f"{where}.functions")
     units = {"host_kernel": "s", "host_collective": "s", "memory": "B"}
     place = f"runtimes.{where}"
-    check_keys(place, row, (*units, "functions", *_PROVENANCE))
-    check_keys(f"{place}.functions", functions, get_args(Function))
+    check_known(place, row, (*units, "functions", *_PROVENANCE))
+    check_known(f"{place}.functions", functions, get_args(Function))
     numbers = {key: _optional(row, place, key, unit, defaults) for key, unit in units.items()}
     fusions = ((key, _fusion(f"{where}.{key}", value)) for key, value in functions.items())
     return RuntimeCalibration(functions=tuple(fusions), **numbers)
@@ -347,7 +347,7 @@ def _runtime(where: str, row: Table, defaults: Table) -> RuntimeCalibration:
 
 def _fusion(where: str, entry: object) -> Fusion:
     row = _inner(entry, where)
-    check_keys(where, row, ("traffic", "kernels"))
+    check_known(where, row, ("traffic", "kernels"))
     if len(row) < len(("traffic", "kernels")):
         raise InputError(f"{where}: got {', '.join(row) or 'nothing'}, wanted traffic and kernels")
     traffic = _number(f"{where}.traffic", row["traffic"])
@@ -359,7 +359,7 @@ def _fusion(where: str, entry: object) -> Fusion:
 
 def _by_kind(part: str, unit: str, table: Table, defaults: Table) -> Iterator[tuple[str, Sourced]]:
     """Yield a number for each kind of collective that a part names."""
-    check_keys(part, table, (*OPS, *_PROVENANCE))
+    check_known(part, table, (*OPS, *_PROVENANCE))
     for kind in OPS:
         number = _optional(table, part, kind, unit, defaults)
         if number is not None:
@@ -387,7 +387,7 @@ def _fits(tables: Mapping[str, Table]) -> Iterator[tuple[str, Fit]]:
 
 
 def _fit(where: str, row: Table) -> Fit:
-    check_keys(f"{where}.fit", row, Fit.__dataclass_fields__)
+    check_known(f"{where}.fit", row, Fit.__dataclass_fields__)
     errors = {key: _number(f"{where}.fit.{key}", row[key]) for key in _CHECK if key in row}
     return Fit(
         rows=_whole(f"{where}.fit.rows", row.get("rows", 0)),
@@ -414,7 +414,7 @@ def _number(where: str, text: object) -> float:
     return check_number(where, value, "1")
 
 
-def check_keys(where: str, row: Iterable[str], known: Iterable[str]) -> None:
+def check_known(where: str, row: Iterable[str], known: Iterable[str]) -> None:
     """Refuse a key that nothing reads, with the nearest ones."""
     names = sorted(known)
     for key in row:
@@ -447,7 +447,7 @@ def _check_record(where: str, record: object, row: Table) -> None:
         if field in _DIVISORS[type(record)] and value < least:
             wanted = "more than 0" if value <= 0 else f"at least {least:g}"
             raise InputError(f"{where}.{name}: got {value:g}, wanted {wanted}")
-    check_keys(f"{where}.fit.standard_errors", dict(_errors(where, row)), numbers)
+    check_known(f"{where}.fit.standard_errors", dict(_errors(where, row)), numbers)
 
 
 def _numbers(record: object) -> Iterator[tuple[str, float]]:

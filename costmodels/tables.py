@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from costmodels.profile import Profile, check_keys, load_profile, profile_of
+from costmodels.profile import Profile, check_known, load_profile, profile_of
 from costmodels.runtime import Runtime, load_runtimes
 from topology.base import (
     InputError,
@@ -125,13 +125,13 @@ def _check_names(profile: Profile) -> None:
     curves = {place.rpartition(".")[2] for place in library().curves}
     places = [f"curves.{place}".split(".") for place, _ in profile.curves.curves]
     times = [f"times.{time.place}".split(".") for time in profile.curves.times]
-    check_keys("runtimes", [name for name, _ in profile.runtimes], runtimes())
-    check_keys("attention", [name for name, _ in profile.kernels.attention], IMPLEMENTATIONS)
+    check_known("runtimes", [name for name, _ in profile.runtimes], runtimes())
+    check_known("attention", [name for name, _ in profile.kernels.attention], IMPLEMENTATIONS)
     for part, name, link, *rest in (*places, *times):
-        check_keys(part, [name], [generation])
-        check_keys(f"{part}.{name}", [link], CLASSES)
+        check_known(part, [name], [generation])
+        check_known(f"{part}.{name}", [link], CLASSES)
         if part == "curves":
-            check_keys(f"{part}.{name}.{link}", [".".join(rest)], curves)
+            check_known(f"{part}.{name}.{link}", [".".join(rest)], curves)
 
 
 @cache

@@ -107,7 +107,7 @@ def load_engines(
 
 
 def _places(table: object, unit: str, form: Callable[[float], Form]) -> dict[str, Form]:
-    """Flatten ``hopper.nvlink = "4 MiB"`` and ``nvlink = "2 us"`` to values by place."""
+    """Read what an engine has by place: ``hopper.nvlink = "4 MiB"``, ``nvlink = "2 us"``."""
     flat: dict[str, Form] = {}
     for key, value in cast(Mapping[str, object], table).items():
         if isinstance(value, Mapping):

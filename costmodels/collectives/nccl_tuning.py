@@ -77,6 +77,7 @@ def _release(text: str) -> tuple[int, int]:
 
 
 def _numbers(tables: Mapping[str, Mapping[str, list[str]]]) -> Numbers:
+    """Read NCCL's constants of one release by name, each with the unit of its section."""
     return {
         key: tuple(parse(value, unit) for value in values)
         for section, unit in _UNITS.items()

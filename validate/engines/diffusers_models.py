@@ -81,6 +81,7 @@ class Maker:
         return torch.full(shape, value, device=self.device, dtype=getattr(torch, kind))
 
     def count(self, start: int, stop: int, *, kind: str = "int64") -> Tensor:
+        """Count from one number to another, as positions and timesteps of an input are."""
         import torch  # noqa: PLC0415  # an optional package
 
         return torch.arange(start, stop, device=self.device, dtype=getattr(torch, kind))
