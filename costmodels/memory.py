@@ -73,7 +73,7 @@ def weights(stages: Sequence[Loop], bodies: Bodies | None = None, *, layered: bo
     return sum(sizes.values())
 
 
-def gathered(stages: Sequence[Loop]) -> tuple[int, float]:
+def gathered_weights(stages: Sequence[Loop]) -> tuple[int, float]:
     """Give the ranks that hold a part of each layer's weights, and bytes of the largest layer.
 
     One rank and none where weights are whole.

@@ -138,7 +138,7 @@ def fixed_parts(
     precision = scenario.workload.precision
     encoders = 0.0 if scenario.request.offload else encoder_bytes(model, precision)
     vae = model.vae.parameters * itemsize if model.vae else 0.0
-    parts, layer = memory.gathered(program.transformer)
+    parts, layer = memory.gathered_weights(program.transformer)
     blocks = memory.weights(program.transformer, bodies) * model.transformers / parts
     outer = outer_parameters(model, program.axes) * itemsize
     own = model.own.masters if scenario.workload.habits.repository else ""

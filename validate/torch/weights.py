@@ -147,7 +147,7 @@ def _samples(tensor: Tensor, setting: Setting, batch: int) -> tuple[tuple[int, .
 
 
 def _kept(make: Given) -> Given:
-    """Make each input once a forward."""
+    """Make each input once a forward, and keep it."""
     made: dict[tuple[str, int], torch.Tensor] = {}
 
     def given(tensor: Tensor, forward: int) -> torch.Tensor:
