@@ -29,7 +29,6 @@ def _run(options: argparse.Namespace) -> common.Answer:
         options, estimate.to_dict, estimate.rows,
         lambda: report.estimate_page(scenario, estimate, lines()), estimate.name,
         table=lambda: on_screen(report.estimate(scenario, estimate, lines())),
-        markdown=lambda: report.estimate_markdown(scenario, estimate, lines()),
     )  # fmt: skip
     late = any(misses(scenario.request, estimate.serving))
     return text, common.NO if late else common.DONE

@@ -50,7 +50,6 @@ def _run(options: argparse.Namespace) -> common.Answer:
         options, answer.to_dict, answer.rows,
         lambda: report.recommendation_page(answer, top=top), report.asked(answer.scenario),
         table=lambda: on_screen(report.recommendation(answer, top=top, rejected=rejected)),
-        markdown=lambda: report.recommendation_markdown(answer, top=top),
     )  # fmt: skip
     return text, common.DONE if answer.runs_something else common.NO
 

@@ -196,17 +196,10 @@ def _lines(runs: Sequence[Contender]) -> dict[str, str]:
 
 
 def on_page(runs: Sequence[Contender], alternatives: Sequence[Alternative]) -> Iterator[Part]:
-    """Say for a page what to type, for other requests and engines too, and who cannot."""
+    """Say on a page what to type, for other requests and engines too, and who cannot."""
     lines = [*_alternatives(alternatives), *list(_lines(runs).items())[1:]]
     if lines:
         yield Title(text="With others")
     for sentence, line in lines:
         yield from (f"{sentence}:", Typed(line=line))
     yield Said(lines=list(unable(runs)))
-
-
-def in_document(runs: Sequence[Contender], alternatives: Sequence[Alternative]) -> Iterator[str]:
-    """Say for a document what to type, for other requests and engines too, and who cannot."""
-    yield from (f"{sentence}, `{line}`" for sentence, line in _alternatives(alternatives))
-    yield from (f"{title}: `{line}`" for title, line in _lines(runs).items())
-    yield from unable(runs)

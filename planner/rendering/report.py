@@ -19,7 +19,7 @@ from planner.search.plan_memory import usable_bytes
 from planner.search.ranking import hosts_in_words
 from planner.search.speculation import words
 from topology.base import counted, format_bytes, format_interval, format_number, format_seconds
-from topology.base.table import Drawing, Line, Part, Said, Table, Title, Typed, bullets, document
+from topology.base.table import Drawing, Line, Part, Said, Table, Title, Typed, bullets
 
 BAR = 36
 _NEAREST: Final = "plans as {} runs them, none of which meets what is wanted, the nearest first"
@@ -311,29 +311,8 @@ def _bars(values: Sequence[float]) -> list[str]:
     return ["█" * max(1, round(BAR * value / top)) if top else "" for value in values]
 
 
-def recommendation_markdown(answer: Recommendation, *, top: int) -> str:
-    """Write everything that ``planner recommend`` says, for a document."""
-    scenario, lead, shown = answer.scenario, answer.lead, _shown(answer, top)
-    parts: Parts = [Title(text=asked(scenario), level=1)]
-    if lead is not None:
-        parts += [Title(text=engines.headline(answer.runs[0], lead), level=1)]
-        parts += [*engines.unfinished(answer.runs), engines.table(answer.runs)]
-    if (close := _nearest(answer, top)) is not None:
-        parts += [f"{_NEAREST.format(scenario.deployment.title)}:", close]
-    if shown.plans:
-        parts += [shown.table(numbered=False), Said(lines=list(_below_table(scenario, answer)))]
-    if shown.plans and answer.splits is not None and answer.splits.plans:
-        lines = [f"{launch.engine}: `{launch.line}`" for launch in split_lines(answer)]
-        parts += [f"{_SPLITS}:", answer.splits_table(), Said(lines=lines)]
-    if shown.plans and answer.frontier:
-        parts += [f"{FRONTIER}.", frontier_table(answer.frontier)]
-    below = [*answer.notes, *answer.advice, *_below(answer, top)]
-    parts += [Said(lines=[*below, *engines.in_document(answer.runs, answer.alternatives)])]
-    return document(parts)
-
-
 def recommendation_page(answer: Recommendation, *, top: int) -> Parts:
-    """Say everything that ``planner recommend`` says on a page, with its charts."""
+    """Say everything that ``planner recommend`` says in a document, on a page with its charts."""
     scenario, lead, shown = answer.scenario, answer.lead, _shown(answer, top)
     parts: Parts = [Title(text=asked(scenario), level=1), *answer.notes]
     if lead is not None:
@@ -346,7 +325,7 @@ def recommendation_page(answer: Recommendation, *, top: int) -> Parts:
         parts += [Title(text="Plans"), shown.table(), *_below_table(scenario, answer)]
     if answer.splits is not None and answer.splits.plans:
         parts += [Title(text=_SPLITS), answer.splits_table()]
-        parts += [f"{launch.engine}: {launch.line}" for launch in split_lines(answer)]
+        parts += [part for one in split_lines(answer) for part in _typed(one)]
     if answer.frontier:
         drawn = frontier(FRONTIER, answer.frontier)
         parts += [Drawing(svg=drawn), frontier_table(answer.frontier, bars=False)]
@@ -389,7 +368,7 @@ def _well_known(estimate: PlanEstimate) -> Parts:
 
 
 def estimate_page(scenario: Scenario, estimate: PlanEstimate, launches: Sequence[Launch]) -> Parts:
-    """Say everything about one plan on a page, with its charts."""
+    """Say everything about one plan in a document, on a page with its charts."""
     took = format_interval(estimate.latency_s, estimate.half_width_s)
     usable = usable_bytes(scenario)
     return [
@@ -404,32 +383,15 @@ def estimate_page(scenario: Scenario, estimate: PlanEstimate, launches: Sequence
         *_well_known(estimate),
         _host(scenario),
         Title(text="What to type"),
-        *(
-            part
-            for launch in launches
-            for part in (
-                (f"{launch.engine}:", Typed(line=launch.line))
-                if launch.line
-                else (f"{launch.engine}: no, {launch.reason}",)
-            )
-        ),
+        *(part for launch in launches for part in _typed(launch)),
     ]
 
 
-def estimate_markdown(
-    scenario: Scenario, estimate: PlanEstimate, launches: Sequence[Launch]
-) -> str:
-    """Write everything about one plan, for a document."""
-    below = [
-        *misses(scenario.request, estimate.serving),
-        *notes_on(scenario, estimate),
-        *_throughput(scenario, estimate),
-    ]
-    for launch in launches:
-        how = f"`{launch.line}`" if launch.line else f"no, {launch.reason}"
-        below.append(f"{launch.engine}: {how}")
-    title = Title(text=headline(scenario), level=1)
-    return document([title, estimate.table(), Said(lines=below)])
+def _typed(launch: Launch) -> Parts:
+    """Say how an engine runs a plan, or why it does not."""
+    if not launch.line:
+        return [f"{launch.engine}: no, {launch.reason}"]
+    return [f"{launch.engine}:", Typed(line=launch.line)]
 
 
 def frontier_table(points: Sequence[Point], *, bars: bool = True) -> Table:

@@ -33,7 +33,7 @@ from planner.search.judging import judge
 from planner.search.ranking import Ranking
 from planner.strategies import parse_plan
 from topology.base import counted, format_seconds
-from topology.base.table import terminal
+from topology.base.table import document, terminal
 
 KNOWN = dict.fromkeys(("gemm", "attention", "communication_exposed"), Basis.MEASURED)
 
@@ -54,7 +54,7 @@ def test_one_line_says_what_throughput_is_of(model, gpus, batch, line):
     assert line in about[0]
     shown = report.estimate(scenario, found.plans[0], [])
     assert about[0] in terminal(shown, 400)
-    assert about[0] in report.estimate_markdown(scenario, found.plans[0], [])
+    assert about[0] in document(report.estimate_page(scenario, found.plans[0], []))
 
 
 def test_nothing_is_said_of_a_batch_that_replicas_share_evenly():

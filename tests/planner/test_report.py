@@ -15,6 +15,7 @@ from planner.runners.launch import launch_lines
 from planner.search.estimate import WORDS, worded
 from topology.base import format_bytes, format_seconds
 from topology.base.table import continued, terminal
+from topology.base.table import document as in_document
 
 CASES = [
     ("cosmos3-nano", {}),
@@ -131,7 +132,7 @@ def test_an_estimate_has_a_bar_for_every_part():
 def test_a_document_names_parts_as_the_table_does(model, plan):
     scenario, one = asked(model), priced(model, plan)
     table = terminal(report.estimate(scenario, one, []), 200)
-    document = report.estimate_markdown(scenario, one, [])
+    document = in_document(report.estimate_page(scenario, one, []))
 
     assert "_" not in re.sub(r"allgather_kv", "", document)
     for name, size in one.memory_parts_bytes.items():
@@ -162,13 +163,14 @@ def test_bars_are_as_long_as_their_parts():
 @cases
 def test_markdown_tables_are_tables(model, more):
     answer = recommended(model, **more)
-    text = report.recommendation_markdown(answer, top=5)
+    text = in_document(report.recommendation_page(answer, top=5))
     tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
     able = [run for run in answer.runs if run.estimate]
 
     assert all(len({line.count("|") for line in rows}) == 1 for rows in tables)
     counts = [len(able), min(5, len(answer.runnable))] if able else []
     counts += [min(len(answer.frontier), 12)] if answer.frontier else []
+    counts += [len(answer.lead.known)] if able else []
     assert [len(rows) - 2 for rows in tables] == counts
     assert all(f"- {said}" in text for said in answer.advice)
 
@@ -176,12 +178,13 @@ def test_markdown_tables_are_tables(model, more):
 def test_an_estimate_in_markdown_has_every_part():
     scenario, one = asked("flux.1-dev"), priced("flux.1-dev", "ulysses8")
     lines = launch_lines(scenario, one.plan, one.placement)
-    text = report.estimate_markdown(scenario, one, lines)
+    text = in_document(report.estimate_page(scenario, one, lines))
 
     assert all(f"| memory {worded(name)} |" in text for name in one.memory_parts_bytes)
     assert all(f"| stage {worded(name)} |" in text for name in one.stages_s)
     assert f"| {one.plan} |" in text
-    assert all(f"- {launch.engine}: " in text for launch in lines)
+    assert all(f"{launch.engine}:" in text for launch in lines)
+    assert all(f"```sh\n{launch.line}\n```" in text for launch in lines if launch.line)
 
 
 @pytest.mark.parametrize("style", ["table", "markdown"])
@@ -276,9 +279,9 @@ def test_what_plans_are_ranked_by_has_a_column(objective, column):
 
     assert column in header
     assert "GPUs" in header
-    document = report.recommendation_markdown(answer, top=5)
-    assert f"| plan | GPUs | {column} | latency |" in document
-    assert f"| {answer.plans[0].plan} | {answer.plans[0].gpus} | " in document
+    document = in_document(report.recommendation_page(answer, top=5))
+    assert f"| # | plan | GPUs | {column} | latency |" in document
+    assert f"| 1 | {answer.plans[0].plan} | {answer.plans[0].gpus} | " in document
 
 
 def test_a_speed_up_over_a_gpu_without_room_says_so():

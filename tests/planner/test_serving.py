@@ -26,7 +26,7 @@ from planner.serving.scheduler import Queue, Workers
 from planner.strategies import parse_plan
 from topology.base import InputError, ModelError, format_seconds
 from topology.base.page import web
-from topology.base.table import terminal
+from topology.base.table import document, terminal
 from topology.base.values import dataclass
 from validate.reference import execute
 from validate.reference.weights import Source
@@ -465,7 +465,7 @@ def test_where_no_plan_meets_what_is_wanted_the_nearest_are_shown():
     assert line == rows[0]["reason"]
     texts = (
         terminal(report.recommendation(hopeless, top=8), 120),
-        report.recommendation_markdown(hopeless, top=8),
+        document(report.recommendation_page(hopeless, top=8)),
         web("", report.recommendation_page(hopeless, top=8)),
     )
     for text in texts:
