@@ -5,8 +5,10 @@ stream are free. Loops inside a body are barriers. A collective that runs beside
 part of itself, because it takes multiprocessors and power away from it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from functools import reduce
+from operator import add
 from typing import Final, TypeVar
 
 import numpy as np
@@ -14,7 +16,7 @@ import numpy as np
 from costmodels.basis import Basis
 from costmodels.overlap import hidden_share, waiting_share
 from costmodels.price import Class, Priced, Prices, Target, cached_price, host_seconds
-from costmodels.program import Collective, Communication, Loop, Op, Real, Size, larger
+from costmodels.program import Collective, Communication, Loop, Op, Real, Size, larger, smaller
 from topology.base.values import dataclass
 
 K = TypeVar("K")
@@ -105,6 +107,15 @@ def _compute(classes: Mapping[Class, Real]) -> Real:
     return total
 
 
+def following(costs: Sequence[Cost]) -> Cost:
+    """Cost of what different ranks do one after another: their hosts begin at the same time."""
+    host: Real = 0.0
+    later: Real = 0.0
+    for one in reversed(costs):
+        host, later = larger(host, one.host + later), later + one.device
+    return replace(reduce(add, costs), host=host)
+
+
 def cost(loop: Loop, target: Target, prices: Prices | None = None) -> Cost:
     """Price all turns of a loop on `target`.
 
@@ -152,22 +163,17 @@ def _overlap(
     communication = classes.get("communication", 0.0)
     if all(op.stream == "compute" for op, _ in priced):
         return communication, 0.0
-    compute, finish = _compute(classes), makespan(priced)
-    beside = larger(compute + communication - finish, 0.0)
-    hidden = beside * _hidden_share(priced, target)
-    return larger(finish - compute, 0.0) + beside - hidden, hidden
+    kept = [_kept(op, price, target) for op, price in priced]
+    exposed = larger(makespan(priced, kept) - _compute(classes), 0.0)
+    return exposed, larger(communication - exposed, 0.0)
 
 
-def _hidden_share(priced: list[tuple[Op, Priced]], target: Target) -> Real:
-    """Share that is hidden of what runs beside compute: the mean over messages, by their time."""
-    total: Real = 0.0
-    hidden: Real = 0.0
-    for op, price in priced:
-        if op.stream != "compute" and isinstance(op, Communication):
-            urgent = target.hides or _of_weights(op)
-            share = hidden_share(op.kind, price.seconds, target.profile, urgent=urgent)
-            total, hidden = total + price.seconds, hidden + price.seconds * share
-    return hidden / larger(total, _TINY)
+def _kept(op: Op, price: Priced, target: Target) -> Real:
+    """Share of its pace that compute keeps beside an operation."""
+    if op.stream == "compute" or not isinstance(op, Communication):
+        return 1.0
+    urgent = target.hides or _of_weights(op)
+    return hidden_share(op.kind, price.seconds, target.profile, urgent=urgent)
 
 
 def _of_weights(op: Op) -> bool:
@@ -175,18 +181,46 @@ def _of_weights(op: Op) -> bool:
     return isinstance(op, Collective) and bool(op.weights)
 
 
-def makespan(priced: list[tuple[Op, Priced]]) -> Real:
-    """Finish time of operations issued in this order on their streams."""
+def makespan(priced: Sequence[tuple[Op, Priced]], kept: Sequence[Real] = ()) -> Real:
+    """Finish time of operations issued in this order on their streams.
+
+    kept : share of its pace that compute keeps beside each of them, all of it where left out.
+    """
     free: dict[str, Real] = {}
     ready: dict[str, Real] = {}
+    beside: list[tuple[Real, Real, Real]] = []
     last: Real = 0.0
-    for op, price in priced:
+    for (op, price), share in zip(priced, kept or [1.0] * len(priced), strict=True):
         start: Real = free.get(op.stream, 0.0)
         for tensor in op.reads:
             start = larger(start, ready.get(tensor.name, 0.0))
-        end = start + price.seconds
+        if op.stream == "compute":
+            end = _slowed(start, price.seconds, beside)
+        else:
+            end = start + price.seconds
+            beside.append((start, end, share))
+            for times in (free, ready):  # of compute that was issued before
+                times.update({one: _later(at, beside[-1:]) for one, at in times.items()})
         free[op.stream] = end
         for tensor in op.writes:
             ready[tensor.name] = end
         last = larger(last, end)
     return last
+
+
+def _later(at: Real, beside: Sequence[tuple[Real, Real, Real]]) -> Real:
+    """When compute ends that would end at a moment, were there not this message."""
+    start = beside[0][0]
+    return at + _slowed(start, larger(at - start, 0.0), beside) - larger(at, start)
+
+
+def _slowed(start: Real, work: Real, beside: Sequence[tuple[Real, Real, Real]]) -> Real:
+    """When compute ends that keeps a share of its pace beside each of these messages."""
+    now = start
+    for begin, end, share in beside:
+        alone = smaller(work, larger(begin - now, 0.0))
+        now, work = now + alone, work - alone
+        window = larger(end - larger(begin, now), 0.0)
+        now = now + smaller(work / larger(share, _TINY), window)
+        work = work - smaller(work, share * window)
+    return now + work

@@ -30,12 +30,13 @@ from costmodels.program.ops import (
     StreamName,
     turns,
 )
-from costmodels.program.tensors import Part, Span, Tensor, Weight, larger
+from costmodels.program.tensors import Part, Span, Tensor, Weight, larger, smaller
 from costmodels.sizes import Real, Size, ceil_div
 
 __all__ = [
     "Attention", "CausalConvolution", "Collective", "CollectiveKind", "Communication", "Convolve",
     "Depthwise", "ExpertTokens", "Function", "HeadProduct", "LinearAttention", "Loop", "Matmul",
     "Move", "Op", "Part", "Pointwise", "Program", "Real", "Rearrange", "Recurrence", "SendReceive",
-    "Size", "Span", "StreamName", "Tensor", "Weight", "ceil_div", "larger", "turns",
+    "Size", "Span", "StreamName", "Tensor", "Weight", "ceil_div", "larger", "smaller",
+    "turns",
 ]  # fmt: skip

@@ -25,6 +25,13 @@ def larger(first: Real, second: Real) -> Real:
     return np.maximum(first, second)
 
 
+def smaller(first: Real, second: Real) -> Real:
+    """Return the smaller of two; arrays broadcast."""
+    if isinstance(first, float) and isinstance(second, float):
+        return min(first, second)
+    return np.minimum(first, second)
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A value on one rank: its name, its shape there and bytes an element.

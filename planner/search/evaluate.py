@@ -11,7 +11,7 @@ from costmodels import memory
 from costmodels.basis import Basis
 from costmodels.price import Prices, Target
 from costmodels.program import Loop, Program, Real, ceil_div
-from costmodels.timeline import Cost, cost
+from costmodels.timeline import Cost, cost, following
 from planner.engines.tables import allowed
 from planner.lowering import decode_steps, lower, lower_places
 from planner.request.plan import Plan
@@ -175,12 +175,13 @@ def _stages(places: Sequence[Program], target: Target, prices: Prices | None) ->
     """
     if places[0].stages[-1].name == "decode":
         rows = zip(*(program.stages for program in places), strict=True)
-        return {row[0].name: cost(_in_turn(row), target, prices) for row in rows}
-    costs = [_by_stage(program, target, prices) for program in places]
-    if len(places) == 1:
-        return costs[0]
-    rows = zip(*([s for s in p.stages if s.name == "denoise"] for p in places), strict=True)
-    return {**costs[0], "denoise": reduce(add, [_piped(row, target, prices) for row in rows])}
+        return {row[0].name: _in_turn(row, target, prices) for row in rows}
+    costs, degree = _by_stage(places[0], target, prices), dict(places[0].axes).get("pp", 1)
+    if degree == 1:
+        return costs
+    loops = [[s for s in place.stages if s.name == "denoise"] for place in places]
+    rows = zip(*(loops if len(loops) > 1 else loops * degree), strict=True)
+    return {**costs, "denoise": reduce(add, [_piped(row, target, prices) for row in rows])}
 
 
 def _piped(places: Sequence[Loop], target: Target, prices: Prices | None) -> Cost:
@@ -189,7 +190,7 @@ def _piped(places: Sequence[Loop], target: Target, prices: Prices | None) -> Cos
     turns = np.maximum(sum(inner), 1)
     steps = [cost(loop, target, prices) for loop in places]
     slowest = max(steps, key=lambda step: float(np.sum(step.time)))
-    once = reduce(add, steps).times(1 / turns)
+    once = following([step.times(1 / turns) for step in steps])
     return once + slowest.times((turns - len(places)) / turns)
 
 
@@ -201,14 +202,19 @@ def _by_stage(program: Program, target: Target, prices: Prices | None) -> dict[s
     return costs
 
 
-def _in_turn(places: Sequence[Loop]) -> Loop:
-    """Put a decoder's stage together: one turn at each place, and the scores of the last."""
+def _in_turn(places: Sequence[Loop], target: Target, prices: Prices | None) -> Cost:
+    """Price a decoder's stage: one turn at each place, and the scores of the last."""
     *before, last = places
     if not before:
-        return last
-    forwards = (place.body[0] for place in before)
-    turns = tuple(replace(loop, count=1) for loop in forwards if isinstance(loop, Loop))
-    return replace(last, body=(*turns, *last.body[1:]))
+        return cost(last, target, prices)
+    forwards = [(place, place.body[0]) for place in before]
+    loops = [
+        replace(place, body=(replace(forward, count=1),))
+        for place, forward in forwards
+        if isinstance(forward, Loop)
+    ]
+    turns = [*loops, replace(last, body=last.body[1:])]
+    return following([cost(loop, target, prices) for loop in turns])
 
 
 def _breakdown(costs: Mapping[str, Cost]) -> dict[str, float]:
@@ -249,7 +255,7 @@ def _step(
         prompt = workload.length(model.streams[0].name)
         return float(speculated(scenario, plan, prices, prompt, prompt)[0].time)
     once = replace(workload, output_tokens=1)
-    return float(cost(_in_turn(decode_steps(model, once, plan)), target, prices).time)
+    return float(_in_turn(decode_steps(model, once, plan), target, prices).time)
 
 
 def throughput(workload: Workload, plan: Plan, latency: float) -> float:

@@ -10,11 +10,14 @@ _NANOSECONDS: Final = 1000  # in a microsecond
 _GRAPHS: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _COPIES: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 """By their number in CUPTI's `CUpti_ActivityMemcpyKind`."""
+_NAMES: Final = "StringIds"
+_TABLES: Final = (
+    "SELECT name FROM sqlite_master AS one WHERE type='table' AND NOT EXISTS "
+    "(SELECT 1 FROM pragma_table_xinfo(one.name) WHERE hidden)"
+)
+"""What holds rows as they are: views and columns that are worked out may have no end."""
 _WORK: Final = {  # category: table, and what names its rows
-    "kernel": (
-        "CUPTI_ACTIVITY_KIND_KERNEL",
-        "(SELECT value FROM StringIds WHERE id=demangledName)",
-    ),
+    "kernel": ("CUPTI_ACTIVITY_KIND_KERNEL", "demangledName"),
     "gpu_memcpy": ("CUPTI_ACTIVITY_KIND_MEMCPY", "copyKind"),
     "gpu_memset": ("CUPTI_ACTIVITY_KIND_MEMSET", "'Memset'"),
 }
@@ -28,8 +31,7 @@ def events_of(data: bytes) -> list[Mapping[str, Any]]:
     database = sqlite3.connect(":memory:")
     try:
         database.deserialize(data)
-        named = database.execute("SELECT name FROM sqlite_master WHERE type='table'")
-        tables = {name for (name,) in named}
+        tables = {name for (name,) in database.execute(_TABLES)}
         if _GRAPHS in tables and database.execute(f"SELECT 1 FROM {_GRAPHS}").fetchone():  # noqa: S608
             raise InputError(
                 "got CUDA graphs as wholes, wanted their kernels: nsys profile "
@@ -43,16 +45,19 @@ def events_of(data: bytes) -> list[Mapping[str, Any]]:
 
 
 def _events(database: sqlite3.Connection, tables: set[str]) -> Iterator[Mapping[str, Any]]:
+    names = {}
+    if _NAMES in tables:
+        names = dict(database.execute(f"SELECT id, value FROM {_NAMES}"))  # noqa: S608
     for category, (table, name) in _WORK.items():
         if table not in tables:  # there are none of its kind
             continue
         asked = f"SELECT start, end, globalPid, deviceId, streamId, {name} FROM {table}"  # noqa: S608
         for start, end, process, device, stream, says in database.execute(asked):
-            copy = f"Memcpy {_COPIES.get(says, '')}"
+            named = {"kernel": names.get(says), "gpu_memcpy": f"Memcpy {_COPIES.get(says, '')}"}
             yield {
                 "ph": "X",
                 "cat": category,
-                "name": copy if category == "gpu_memcpy" else says,
+                "name": named.get(category, says),
                 "ts": start / _NANOSECONDS,
                 "dur": (end - start) / _NANOSECONDS,
                 "args": {"device": f"{process} {device}", "stream": stream},
