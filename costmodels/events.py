@@ -3,19 +3,24 @@
 A rank has streams. Tasks of one stream run one after another, in the order given, once what they
 wait for is done and a host has issued them. A message belongs to several ranks and starts when it
 has come up on all of them. While it runs, compute beside it keeps a part of its pace, and messages
-that meet on a rank share its links evenly.
+that want more of a link than there is go on at paces that are max-min fair.
 """
 
 import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Final
 
 from topology.base import ModelError
 from topology.base.values import dataclass
 
 Lane = tuple[int, str]
 """A stream of a rank."""
+Uses = tuple[tuple[int, float], ...]
+"""Numbers of links, and the share of each that a message takes while nothing holds it up."""
+_FULL: Final = 1 + 2.0**-30
+"""What messages may want of a link together before one of them is held up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +29,7 @@ class Task:
 
     seconds : on its own. after : numbers of tasks that must be done; each rank waits for its own.
     issued : seconds at which hosts have issued it. beside : share of its pace that compute keeps
-    while this message runs.
+    while this message runs. uses : links that it loads.
     """
 
     ranks: tuple[int, ...]
@@ -34,6 +39,7 @@ class Task:
     issued: float = 0.0
     beside: float = 1.0
     message: bool = False
+    uses: Uses = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,56 @@ def in_order(tasks: Sequence[Task]) -> dict[Lane, list[int]]:
     return lanes
 
 
+def fair_paces(wanted: Mapping[int, Uses]) -> dict[int, float]:
+    """Share links among messages: no pace can rise without one that is no higher falling.
+
+    All rise together up to their own pace, 1; those that pass a link that is full then stop.
+
+    References
+    ----------
+    Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2.
+
+    Examples
+    --------
+    Two rings that take all of link 0, and a message that takes half of links 0 and 1:
+
+    >>> fair_paces({1: ((0, 1.0),), 2: ((0, 1.0),), 3: ((0, 0.5), (1, 0.5)), 4: ((1, 0.9),)})
+    {1: 0.4, 2: 0.4, 3: 0.4, 4: 0.888888888888889}
+    """
+    paces: dict[int, float] = {}
+    left: dict[int, float] = defaultdict(lambda: 1.0)
+    while rising := {number: uses for number, uses in wanted.items() if number not in paces}:
+        asked: dict[int, float] = defaultdict(float)
+        for uses in rising.values():
+            for link, share in uses:
+                asked[link] += share
+        level = min((left[link] / asked[link] for link in asked), default=1.0)
+        full = {link for link in asked if left[link] <= asked[link] * level * _FULL}
+        for number, uses in rising.items():
+            if level * _FULL >= 1 or any(link in full for link, _ in uses):
+                paces[number] = min(1.0, level)
+                for link, share in uses:
+                    left[link] = max(0.0, left[link] - paces[number] * share)
+    return paces
+
+
+def contended(tasks: Sequence[Task]) -> frozenset[int]:
+    """Find the links of which messages that may run at once want more than there is.
+
+    Messages of one stream that have a rank in common do not.
+    """
+    users: dict[tuple[int, str], dict[tuple[int, ...], float]] = defaultdict(dict)
+    for task in {(id(task.uses), task.ranks, task.stream): task for task in tasks}.values():
+        for link, share in task.uses:
+            groups = users[link, task.stream]
+            groups[task.ranks] = max(groups.get(task.ranks, 0.0), share)
+    most: dict[int, float] = defaultdict(float)
+    for (link, _), groups in users.items():
+        in_turn = frozenset.intersection(*map(frozenset, groups))
+        most[link] += max(groups.values()) if in_turn else sum(groups.values())
+    return frozenset(link for link, share in most.items() if share > _FULL)
+
+
 def run(tasks: Sequence[Task], lanes: Mapping[Lane, Sequence[int]] | None = None) -> TaskTimes:
     """Run tasks.
 
@@ -82,102 +138,124 @@ def run(tasks: Sequence[Task], lanes: Mapping[Lane, Sequence[int]] | None = None
 class _Clock:
     """What is under way, and the events to come.
 
-    came : when a task had come up, by rank. left, since, pace : seconds of a running task that
-    were still to do at a moment, and how fast it goes on since then; an event of another version
-    was planned at an older pace.
+    lanes : of each rank. heads : place of the first task of a lane that has not ended; up : whether
+    it has come up. came : when a message had come up, by rank. left, since, pace : seconds of a
+    task that were still to do at a moment, and how fast it goes on since then; an event of another
+    version was planned at an older pace. messages, working : under way on a rank. sharing, fair :
+    messages under way on contended links, what they want of these, and their paces.
     """
 
     def __init__(self, tasks: Sequence[Task], lanes: Mapping[Lane, Sequence[int]]) -> None:
         self.tasks, self.lanes, self.now = tasks, lanes, 0.0
-        self.events: list[tuple[float, int, int, int]] = []
-        self.heads = dict.fromkeys(lanes, 0)
+        self.events: list[tuple[float, int, int]] = []
+        self.heads, self.up = dict.fromkeys(lanes, 0), dict.fromkeys(lanes, False)
         self.streams: dict[int, list[Lane]] = defaultdict(list)
         for lane in lanes:
             self.streams[lane[0]].append(lane)
         self.start, self.end = [-1.0] * len(tasks), [-1.0] * len(tasks)
-        self.came: list[dict[int, float]] = [{} for _ in tasks]
-        self.left: dict[int, float] = {}
-        self.since, self.pace = [0.0] * len(tasks), [-1.0] * len(tasks)
-        self.version = [0] * len(tasks)
-        self.active: dict[int, set[int]] = defaultdict(set)
+        self.came: dict[int, dict[int, float]] = defaultdict(dict)
+        self.left, self.since = [0.0] * len(tasks), [0.0] * len(tasks)
+        self.pace, self.version = [-1.0] * len(tasks), [0] * len(tasks)
+        self.messages: dict[int, list[int]] = {lane[0]: [] for lane in lanes}
+        self.working: dict[int, list[int]] = {lane[0]: [] for lane in lanes}
+        self.contended = contended(tasks)
+        self.sharing: dict[int, Uses] = {}
+        self.fair: Mapping[int, float] = {}
 
     def run(self) -> TaskTimes:
         for lane in self.lanes:
             self._look(lane)
         while self.events:
-            self.now, number, version, _ = heapq.heappop(self.events)
+            self.now, number, version = heapq.heappop(self.events)
             if version < 0:
                 for rank in self.tasks[number].ranks:
                     self._look((rank, self.tasks[number].stream))
-            elif version == self.version[number] and number in self.left:
+            elif version == self.version[number]:
                 self._finish(number)
         stuck = sum(end < 0 for end in self.end)
         if stuck:
             raise ModelError(f"{stuck} of {len(self.tasks)} tasks wait for each other")
         came = [
-            tuple(came[rank] for rank in task.ranks)
-            for task, came in zip(self.tasks, self.came, strict=True)
+            tuple(self.came[number][rank] for rank in task.ranks) if number in self.came else (at,)
+            for number, (task, at) in enumerate(zip(self.tasks, self.start, strict=True))
         ]
         return TaskTimes(start=self.start, end=self.end, came=came)
 
     def _look(self, lane: Lane) -> None:
         """Let the first task of a stream come up, if nothing holds it back."""
-        head, rank = self.heads[lane], lane[0]
-        if head == len(self.lanes[lane]):
+        head, numbers = self.heads[lane], self.lanes[lane]
+        if self.up[lane] or head == len(numbers):
             return
-        number = self.lanes[lane][head]
-        task, came = self.tasks[number], self.came[number]
-        if rank in came or any(
-            self.end[before] < 0 and rank in self.tasks[before].ranks for before in task.after
-        ):
-            return
-        if task.issued > self.now:
-            heapq.heappush(self.events, (task.issued, number, -1, rank))
-            return
-        came[rank] = self.now
-        if len(came) == len(task.ranks):
-            self._start(number)
-
-    def _start(self, number: int) -> None:
+        rank, number = lane[0], numbers[head]
         task = self.tasks[number]
+        for before in task.after:
+            if self.end[before] < 0 and rank in self.tasks[before].ranks:
+                return
+        if task.issued > self.now:
+            heapq.heappush(self.events, (task.issued, number, -1))
+            return
+        self.up[lane] = True
+        if len(task.ranks) > 1:
+            came = self.came[number]
+            came[rank] = self.now
+            if len(came) < len(task.ranks):
+                return
+        self._start(number, task)
+
+    def _start(self, number: int, task: Task) -> None:
         self.start[number] = self.since[number] = self.now
         self.left[number] = task.seconds
-        for rank in task.ranks:
-            self.active[rank].add(number)
-        self._repace(task)
+        if task.message:
+            uses = tuple(use for use in task.uses if use[0] in self.contended)
+            if uses:
+                self.sharing[number] = uses
+            for rank in task.ranks:
+                self.messages[rank].append(number)
+            self._repace(number)
+            self._meet(task, shared=bool(uses))
+        else:
+            self.working[task.ranks[0]].append(number)
+            self._repace(number)
 
     def _finish(self, number: int) -> None:
         task = self.tasks[number]
-        del self.left[number]
         self.end[number] = self.now
+        active = self.messages if task.message else self.working
         for rank in task.ranks:
-            self.active[rank].discard(number)
+            active[rank].remove(number)
             self.heads[rank, task.stream] += 1
-        self._repace(task)
+            self.up[rank, task.stream] = False
+        if task.message:
+            self._meet(task, shared=self.sharing.pop(number, None) is not None)
         for rank in task.ranks:
             for lane in self.streams[rank]:
                 self._look(lane)
 
-    def _repace(self, changed: Task) -> None:
-        """Go on at another pace with what runs where something started or ended."""
-        for number in sorted({running for rank in changed.ranks for running in self.active[rank]}):
-            pace = self._pace_of(number)
-            if pace == self.pace[number]:
-                continue
-            done = (self.now - self.since[number]) * max(0.0, self.pace[number])
-            left = self.left[number] = max(0.0, self.left[number] - done)
-            self.since[number], self.pace[number] = self.now, pace
-            self.version[number] += 1
-            if pace or not left:
-                at = self.now + (left / pace if left else 0.0)
-                heapq.heappush(self.events, (at, number, self.version[number], 0))
+    def _meet(self, message: Task, *, shared: bool) -> None:
+        """Go on at another pace with what runs beside a message that started or ended."""
+        for rank in message.ranks:
+            for number in self.working[rank]:
+                self._repace(number)
+        if shared:
+            self.fair = fair_paces(self.sharing)
+            for number in self.sharing:
+                self._repace(number)
 
-    def _pace_of(self, number: int) -> float:
+    def _repace(self, number: int) -> None:
+        """Plan the end of a task at the pace that it has now."""
         task = self.tasks[number]
-        if task.message:
-            return 1.0 / max(len(self._messages(rank)) for rank in task.ranks)
-        return prod(message.beside for message in self._messages(task.ranks[0]))
+        pace = self.fair.get(number, 1.0) if task.message else self._beside(task.ranks[0])
+        if pace == self.pace[number]:
+            return
+        self.left[number] -= (self.now - self.since[number]) * self.pace[number]
+        left = self.left[number] = max(0.0, self.left[number])
+        self.since[number], self.pace[number] = self.now, pace
+        self.version[number] += 1
+        if pace or not left:
+            at = self.now + (left / pace if left else 0.0)
+            heapq.heappush(self.events, (at, number, self.version[number]))
 
-    def _messages(self, rank: int) -> list[Task]:
-        running = (self.tasks[number] for number in self.active[rank])
-        return [task for task in running if task.message]
+    def _beside(self, rank: int) -> float:
+        """Pace that compute keeps beside the messages of a rank."""
+        sent = self.messages[rank]
+        return prod(self.tasks[number].beside for number in sent) if sent else 1.0

@@ -13,7 +13,14 @@
 """
 
 from costmodels.collectives.algorithms import Algorithm
-from costmodels.collectives.calls import basis, choose, collective_time, steps, supports
+from costmodels.collectives.calls import (
+    basis,
+    choose,
+    collective_time,
+    staging_rate,
+    steps,
+    supports,
+)
 from costmodels.collectives.measured import Calibration, CurveCalibration, Times
 from costmodels.collectives.operations import (
     OPS,
@@ -33,6 +40,7 @@ from costmodels.collectives.settings import (
     read_algorithm,
     read_launch,
 )
+from costmodels.collectives.tables import network_share
 
 __all__ = [
     "ALGORITHMS",
@@ -53,9 +61,11 @@ __all__ = [
     "choose",
     "collective_time",
     "least_bytes",
+    "network_share",
     "read_algorithm",
     "read_launch",
     "read_op",
+    "staging_rate",
     "steps",
     "supports",
 ]  # fmt: skip

@@ -133,6 +133,18 @@ def choose(
     return model.name, model.protocol
 
 
+def staging_rate(op: str, message_bytes: float, fabric: Fabric) -> float:
+    """Bytes a second of host memory that all copies of a group share; 0 where none pass it.
+
+    >>> from topology.catalogue import find_hardware
+    >>> cards, node = (find_hardware(name).fabric(4) for name in ("l40s", "h100-sxm"))
+    >>> staging_rate("all_gather", 1e8, cards) > staging_rate("all_gather", 1e8, node)
+    True
+    """
+    pricing = _pricing(op, fabric, "auto", DEFAULT, None)
+    return 0.0 if pricing is None else pricing.at(_checked(message_bytes)).model.curve.pool
+
+
 def steps(op: str, fabric: Fabric, algorithm: Named) -> int:
     """Count the steps of an algorithm that wait for each other; 0 where they are not counted.
 

@@ -12,8 +12,10 @@ from costmodels.collectives.transports import (
     Transports,
     load_losses,
     load_transports,
+    transport_of,
 )
 from topology.base import shipped_table
+from topology.catalogue import Network
 
 _CURVES = ("collectives_nvlink.toml", "collectives_pcie.toml", "collectives_kernels.toml")
 
@@ -36,6 +38,11 @@ def transports() -> Transports:
     networks = dict(_read("collectives_network.toml"))
     del networks["losses"]
     return load_transports(networks)
+
+
+def network_share(network: Network) -> float:
+    """Give the share of the nominal bandwidth of NICs that large messages reach."""
+    return transport_of(network, transports()).efficiency
 
 
 @cache

@@ -191,7 +191,7 @@ class Named(_Taken):
         return value
 
 
-class Link(_Taken):
+class LinkAction(_Taken):
     """Takes a link and times its bandwidth, such as ``GPU0-NVSwitch=0.5``, each link once."""
 
     def taken(self, value: str, before: dict[str, float]) -> object:
@@ -523,7 +523,7 @@ def add_generation(parser: argparse.ArgumentParser) -> None:
 def add_links(parser: argparse.ArgumentParser) -> None:
     """Add links that are not as usual."""
     parser.add_argument(
-        "--link", dest="links", action=Link, default={}, metavar="NAME=TIMES", help=_LINK
+        "--link", dest="links", action=LinkAction, default={}, metavar="NAME=TIMES", help=_LINK
     )
 
 

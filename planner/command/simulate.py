@@ -34,6 +34,7 @@ _COMPARE: Final = (
     "a trace of one rank, to put beside the simulated turn: by PyTorch's profiler (Chrome's JSON, "
     "or .json.gz), or what nsys export --type sqlite wrote (default: none)"
 )
+_LINKS: Final = "say of each kind of message which link is the busiest, and how busy it is"
 _WHAT_IF: Final = "run it again with one thing changed at a time: faster links, equal GPUs ..."
 
 
@@ -50,6 +51,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_numbers(parser, {"--jitter F": _JITTER}, common.share, 0.0)
     common.add_numbers(parser, {"--runs N": _RUNS}, default=1)
     common.add_flags(parser, {"--what-if": _WHAT_IF})
+    parser.add_argument("--links", action="store_true", dest="link_uses", help=_LINKS)
     common.add_named(parser, {"--compare FILE": _COMPARE, "--trace FILE": _TRACE})
     common.add_output(parser, common.ROWS)
 
@@ -106,6 +108,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
     from planner.simulation.comparison import compare  # noqa: PLC0415
     from planner.simulation.disturbances import Disturbances  # noqa: PLC0415
     from planner.simulation.simulation import simulate  # noqa: PLC0415
+    from planner.simulation.utilisation import link_uses  # noqa: PLC0415
     from planner.simulation.what_if import what_if  # noqa: PLC0415
 
     scenario = resolve(common.request_of(options))
@@ -125,13 +128,16 @@ def _run(options: argparse.Namespace) -> common.Answer:
     changes = what_if(scenario, simulation, disturbed) if options.what_if else ()
     headline = report.headline(scenario)
     notes = notes_on(scenario, simulation.estimate)
-    parts = partial(simulated.parts, simulation, headline, notes, changes, compared)
+    uses = link_uses(simulation) if options.link_uses else ()
+    asked = uses, changes, compared
+    parts = partial(simulated.parts, simulation, headline, notes, asked)
     title = str(simulation.estimate.plan)
 
     def document() -> dict[str, object]:
         told = {"what_if": [change.to_dict() for change in changes]} if options.what_if else {}
         beside = {"compared": compared.to_dict()} if compared else {}
-        return {**simulation.to_dict(), **told, **beside}
+        busy = {"links": [use.to_dict() for use in uses]} if options.link_uses else {}
+        return {**simulation.to_dict(), **busy, **told, **beside}
 
     return render_parts(options, document, simulation.rows, parts, title), common.DONE
 

@@ -9,6 +9,7 @@ from planner.search.estimate import worded
 from planner.simulation.comparison import StepComparison
 from planner.simulation.critical import by_kind
 from planner.simulation.simulation import LEAST, Simulation
+from planner.simulation.utilisation import LinkUse, link_table
 from planner.simulation.what_if import WhatIf, what_if_table
 from topology.base import counted, format_seconds
 from topology.base.table import Drawing, Part, Said, Title
@@ -32,7 +33,7 @@ def headlines(simulation: Simulation) -> Iterator[str]:
     yield (
         f"{worded(simulation.stage)}: {turns} of {format_seconds(simulation.turn_s)}, of which "
         "one was run; "
-        f"{simulation.tasks:,} operations on {counted(len(simulation.ranks), 'rank')}"
+        f"{simulation.tasks:,} operations on {_ranks(simulation)}"
     )
     shares = {kind: s / simulation.turn_s for kind, s in by_kind(simulation.path).items()}
     told = (f"{worded(kind)} {100 * x:.0f} %" for kind, x in shares.items() if x >= SHOWN_SHARE)
@@ -43,23 +44,31 @@ def headlines(simulation: Simulation) -> Iterator[str]:
     yield from (f"{name}: {number}" for name, number in estimate.token_rows())
     replicas = estimate.plan.degree("dp")
     if replicas > 1:
-        yield f"one of {replicas} replicas, which do not meet"
+        yield f"one of {replicas} replicas, which meet on links alone"
+
+
+def _ranks(simulation: Simulation) -> str:
+    """Count the ranks, and those of them that were run where others are like them."""
+    leads, all_ranks = len(set(simulation.first)), counted(len(simulation.ranks), "rank")
+    return all_ranks if leads >= len(simulation.ranks) else f"{leads} of {all_ranks}, which differ"
 
 
 def parts(
     simulation: Simulation,
     headline: str,
-    notes: Sequence[str] = (),
-    changes: Sequence[WhatIf] = (),
-    compared: StepComparison | None = None,
+    notes: Sequence[str],
+    asked: tuple[Sequence[LinkUse], Sequence[WhatIf], StepComparison | None],
 ) -> Iterator[Part]:
-    """Say everything that ``planner simulate`` does."""
+    """Say everything that ``planner simulate`` does; of what was `asked` beside, what there is."""
+    uses, changes, compared = asked
     yield Title(text=headline, level=1)
     yield Said(lines=[*headlines(simulation)])
     yield from ("", simulation.stage_table())
     yield Title(text=f"a turn of {worded(simulation.stage)}, by rank")
     yield simulation.rank_table()
     yield from ("", simulation.path_table())
+    if uses:
+        yield from ("", link_table(uses))
     if changes:
         yield from ("", what_if_table(simulation, changes))
     if compared:
@@ -73,7 +82,7 @@ def parts(
 def trace(simulation: Simulation) -> str:
     """Write the turn as Chrome's trace events, which Perfetto and chrome://tracing open."""
     events: list[dict[str, object]] = []
-    for rank in range(len(simulation.ranks)):
+    for rank in sorted({event.rank for event in simulation.events}):
         events.append(_named("process_name", rank, 0, f"rank {rank}"))
         events += [_named("thread_name", rank, tid, name) for name, tid in _LANES.items()]
     for event in simulation.events:

@@ -158,7 +158,7 @@ def compare(simulation: Simulation, measured: Trace) -> StepComparison:
             end_s=event.end_s,
         )
         for event in simulation.events
-        if event.rank == rank
+        if event.rank == simulation.first[rank]
     ]
     return StepComparison(
         step=steps.words,

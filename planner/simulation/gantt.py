@@ -85,8 +85,9 @@ def _fill(
 
 def _streams(events: Sequence[Event], ranks: int) -> Iterator[tuple[int, str, list[Event]]]:
     by_stream: dict[tuple[int, str], list[Event]] = defaultdict(list)
+    shown = sorted({event.rank for event in events})[:ranks]
     for event in events:
-        if event.rank < ranks:
+        if event.rank in shown:
             by_stream[event.rank, event.stream].append(event)
     for rank, stream in sorted(by_stream, key=lambda key: (key[0], key[1] != "compute")):
         yield rank, stream, by_stream[rank, stream]

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,17 @@ from planner.search.evaluate import seated
 from planner.simulation.critical import PathPiece, by_kind, by_work, critical_path
 from planner.simulation.disturbances import ALIKE, Disturbances
 from planner.simulation.gantt import chart, legend, middle, rows
-from planner.simulation.tasks import Event, RankTasks, jittered, paces_of, tasks_of
+from planner.simulation.links import Wiring
+from planner.simulation.symmetry import Alike, alike
+from planner.simulation.tasks import (
+    Event,
+    RankTasks,
+    StageRun,
+    jittered,
+    messages_of,
+    paces_of,
+    tasks_of,
+)
 from topology.base import InputError, counted, format_seconds
 from topology.base.rows import as_frame, flat
 from topology.base.table import Drawing, Table
@@ -69,9 +79,11 @@ class Simulation:
     """A plan as it ran.
 
     estimate : the same by the closed form. stages_s : seconds of each stage. stage : the main one,
-    turns : of it. turn_s : seconds of the one that was run. ranks, events : of that turn; those of
-    one replica, as replicas do not meet. tasks : run in all. path : what that turn could not have
-    been shorter than. latencies_s : of requests drawn from several runs, in order; none of one.
+    turns : of it. turn_s : seconds of the one that was run. ranks : of one replica in that turn.
+    first : of all ranks, replica by replica, the first one that does the same as each; events are
+    those of such ranks. wiring : the links under all ranks. tasks : run in all. path : what that
+    turn could not have been shorter than. latencies_s : of requests drawn from several runs, in
+    order; none of one.
     """
 
     estimate: PlanEstimate
@@ -80,7 +92,9 @@ class Simulation:
     turns: float
     turn_s: float
     ranks: Sequence[RankTime]
+    first: Sequence[int]
     events: Sequence[Event]
+    wiring: Wiring
     tasks: int
     path: Sequence[PathPiece]
     latencies_s: Sequence[float] = ()
@@ -214,24 +228,33 @@ def simulate(
     deployment = seated(scenario, estimate.plan)
     target = deployment.target(scenario.model, estimate.plan)
     programs = lower_places(scenario.model, scenario.workload, estimate.plan)
-    stages = list(zip(*(program.stages for program in programs), strict=True))
-    _check_size(stages, replica, disturbed.runs)
+    wiring = Wiring(deployment, estimate.plan, target.fabrics)
     prices: Prices = {}
-    turns = [_turn(places, replica, target, prices, disturbed) for places in stages]
+    stages = [
+        _stage(places, wiring, target, prices, disturbed)
+        for places in zip(*(program.stages for program in programs), strict=True)
+    ]
+    _check_size(stages, estimate.plan, disturbed.runs)
+    turns = [_turn(stage, target, prices, disturbed) for stage in stages]
     main = max(turns, key=lambda turn: turn.seconds)
     events = tuple(_events(main))
     spent: dict[str, float] = defaultdict(float)
     for turn in turns:
-        spent[SHOWN_AS.get(turn.stage.name, turn.stage.name)] += turn.seconds
+        spent[SHOWN_AS.get(turn.name, turn.name)] += turn.seconds
     beside = {"output": estimate.stages_s["output"]} if "output" in estimate.stages_s else {}
+    first = main.stage.same.first
+    times = rank_times(events, main.stage.paces, main.ran.seconds)
+    own = enumerate(first[: replica.gpus])
     return Simulation(
         estimate=estimate,
         stages_s={**spent, **beside},
-        stage=main.stage.name,
+        stage=main.name,
         turns=main.count,
         turn_s=main.ran.seconds,
-        ranks=tuple(rank_times(events, main.paces, main.ran.seconds)),
+        ranks=tuple(replace(times[lead], rank=rank) for rank, lead in own),
+        first=first,
         events=events,
+        wiring=wiring,
         tasks=sum(len(turn.work.tasks) for turn in turns),
         path=tuple(critical_path(main.work, main.ran)),
         latencies_s=_latencies(turns, sum(beside.values())) if disturbed.runs > 1 else (),
@@ -259,35 +282,56 @@ def _latencies(turns: Sequence["_Turn"], beside: float) -> tuple[float, ...]:
 class _Turn:
     """One turn of a stage as it ran; samples : seconds that it took in each of the runs."""
 
-    stage: Loop
+    stage: StageRun
     work: RankTasks
     ran: TaskTimes
-    paces: Sequence[float]
     samples: Sequence[float]
 
     @property
+    def name(self) -> str:
+        return self.stage.places[0].name
+
+    @property
     def count(self) -> float:
-        return float(np.max(self.stage.count))
+        return float(np.max(self.stage.places[0].count))
 
     @property
     def seconds(self) -> float:
         return float(np.mean(self.samples)) * self.count
 
 
-def _turn(
-    places: tuple[Loop, ...],
-    plan: Plan,
+def _stage(
+    places: Sequence[Loop],
+    wiring: Wiring,
     target: Target,
     prices: Prices,
     disturbed: Disturbances,
-) -> _Turn:
-    """Run one turn of a stage; ranks that do not meet are alike, and one GPU decodes."""
+) -> StageRun:
+    """Find the ranks that a stage is run on; replicas are disturbed alike, and one GPU decodes."""
+    plan, paused = wiring.plan, disturbed.paused
+    replica, replicas = plan.without("dp"), plan.degree("dp")
     meets = any(isinstance(op, Communication) for op in places[0].walk())
     spread = rank_spread() if meets and not disturbed.even else 0.0
-    paces = paces_of(plan.gpus, spread, disturbed.slow)
+    paces = paces_of(replica.gpus, spread, disturbed.slow)
     if places[0].name == DECODE and not meets:
-        paces = paces[:1]
-    work = tasks_of(places, plan, target, paces, prices, disturbed.paused)
+        only = Alike(first=[0], groups={}, uses={})
+        return StageRun(places=places, place_of=[0], paces=paces[:1], paused=paused, same=only)
+    if len(places) == 1:
+        places = [*places] * plan.degree("pp")
+    place_of = [plan.index_of(rank).get("pp", 0) for rank in range(plan.gpus)]
+    marks = [
+        (place, paces[own], paused.get(own, 0.0), own if disturbed.jitter else 0)
+        for place, own in zip(place_of, [*range(replica.gpus)] * replicas, strict=True)
+    ]
+    same = alike(wiring, messages_of(places, target, prices), marks)
+    return StageRun(
+        places=places, place_of=place_of, paces=paces * replicas, paused=paused, same=same
+    )
+
+
+def _turn(stage: StageRun, target: Target, prices: Prices, disturbed: Disturbances) -> _Turn:
+    """Run one turn of a stage."""
+    work = tasks_of(stage, target, prices)
     if not disturbed.jitter:
         ran = run(work.tasks, work.lanes)
         samples = [ran.seconds]
@@ -296,18 +340,20 @@ def _turn(
         all_runs = [(one, run(one.tasks, one.lanes)) for one in draws]
         samples = [ran.seconds for _, ran in all_runs]
         work, ran = all_runs[0]
-    return _Turn(stage=places[0], work=work, ran=ran, paces=paces, samples=samples)
+    return _Turn(stage=stage, work=work, ran=ran, samples=samples)
 
 
-def _check_size(stages: Sequence[Sequence[Loop]], plan: Plan, runs: int) -> None:
-    tasks = plan.gpus * sum(
-        turns(loops[1:]) for places in stages for _, loops in places[0].nested()
-    )
+def _check_size(stages: Sequence[StageRun], plan: Plan, runs: int) -> None:
+    tasks = 0
+    for stage in stages:
+        each = [sum(turns(loops[1:]) for _, loops in one.nested()) for one in stage.places]
+        tasks += sum(each[stage.place_of[rank]] for rank in stage.same.leads)
     if tasks * runs > MOST_TASKS:
         again = f" in each of {runs} runs" if runs > 1 else ""
         instead = "fewer runs do" if tasks <= MOST_TASKS else "`planner estimate` prices it"
+        ranks = max(len(stage.same.leads) for stage in stages)
         raise InputError(
-            f"simulate: {plan} has {tasks:.2g} operations on {counted(plan.gpus, 'rank')}{again}, "
+            f"simulate: {plan} has {tasks:.2g} operations on {counted(ranks, 'rank')}{again}, "
             f"wanted at most {MOST_TASKS:.2g} in all; {instead}"
         )
 
@@ -323,11 +369,14 @@ def _events(turn: _Turn) -> Iterator[Event]:
                 came_s=came,
                 start_s=ran.start[number],
                 end_s=ran.end[number],
+                sent=turn.work.sent.get(number),
             )
 
 
-def rank_times(events: Sequence[Event], paces: Sequence[float], turn_s: float) -> list[RankTime]:
-    """Add up what every rank does.
+def rank_times(
+    events: Sequence[Event], paces: Sequence[float], turn_s: float
+) -> dict[int, RankTime]:
+    """Add up what every rank does that has events.
 
     A moment counts as compute if anything is computed then; else as communication, if a message
     is under way; else as waiting, if the rank has come to one; else as idle.
@@ -335,7 +384,7 @@ def rank_times(events: Sequence[Event], paces: Sequence[float], turn_s: float) -
     by_rank: dict[int, list[Event]] = defaultdict(list)
     for event in events:
         by_rank[event.rank].append(event)
-    return [_rank_time(rank, pace, by_rank[rank], turn_s) for rank, pace in enumerate(paces)]
+    return {rank: _rank_time(rank, paces[rank], own, turn_s) for rank, own in by_rank.items()}
 
 
 def _rank_time(rank: int, pace: float, events: Sequence[Event], turn_s: float) -> RankTime:

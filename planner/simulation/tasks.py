@@ -2,11 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from math import exp
 from random import Random
 from statistics import NormalDist
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -15,13 +14,16 @@ from costmodels.events import Lane, Task
 from costmodels.overlap import hidden_share
 from costmodels.price import Class, Priced, Prices, Target, cached_price, host_seconds
 from costmodels.program import Communication, Loop, Op, SendReceive, Tensor
-from planner.request.plan import Plan
+from planner.simulation.links import Group, MessageKind, sent_by
+from planner.simulation.symmetry import Alike
 from topology.base.values import dataclass
 
 FORWARD: Final = "forward"
 """The loop of which places of a pipeline take turns."""
+MOST_PACES: Final = 64
+"""Ranks up to which each has a pace of its own."""
 
-MessageKey = tuple[str, tuple[int, ...], int]
+MessageKey = tuple[str, Group, int]
 """What tells messages apart: the axis, the ranks, and how many the ranks had there before."""
 
 
@@ -37,7 +39,10 @@ class TaskLabel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A task on one of its ranks. came_s : when it could have run there, had all others come."""
+    """A task on one of its ranks.
+
+    came_s : when it could have run there, had all others come. sent : by a message.
+    """
 
     rank: int
     stream: str
@@ -45,15 +50,20 @@ class Event:
     came_s: float
     start_s: float
     end_s: float
+    sent: MessageKind | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTasks:
-    """Tasks with their labels, in the order of every rank's streams."""
+    """Tasks with their labels, in the order of every rank's streams.
+
+    sent : what the messages among them send, by their numbers.
+    """
 
     tasks: Sequence[Task]
     labels: Sequence[TaskLabel]
     lanes: Mapping[Lane, Sequence[int]]
+    sent: Mapping[int, MessageKind] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,29 +75,46 @@ class Step:
     label: TaskLabel
 
 
-def tasks_of(
-    stages: tuple[Loop, ...],
-    plan: Plan,
-    target: Target,
-    paces: Sequence[float],
-    prices: Prices,
-    paused: Mapping[int, float] = MappingProxyType({}),
-) -> RankTasks:
-    """Write one turn of a stage down for all ranks.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRun:
+    """A stage at every place of a pipeline, and the ranks that run it.
 
-    stages : of the program at every place of a pipeline, one where they are alike. paces : how
-        many times as long as usual each rank computes. prices : of operations, which are added to.
-    paused : seconds that hosts of ranks issue nothing for at first.
+    place_of : of every rank. paces : how many times as long as usual each computes. paused :
+    seconds that their hosts issue nothing for at first. same : which ranks are alike.
     """
-    draft = _Draft(plan, target)
-    places = plan.degree("pp")
+
+    places: Sequence[Loop]
+    place_of: Sequence[int]
+    paces: Sequence[float]
+    paused: Mapping[int, float]
+    same: Alike
+
+
+def tasks_of(stage: StageRun, target: Target, prices: Prices) -> RankTasks:
+    """Write one turn of a stage down for all ranks that are run.
+
+    prices : of operations, which are added to.
+    """
+    draft, places = _Draft(target, stage.same), stage.places
+    forwards = [_forwards(loop) - len(places) + 1 for loop in places]
     steps = [
-        list(_steps(stage, target, prices, _Turns(place, _forwards(stage) - places + 1)))
-        for place, stage in enumerate(stages if len(stages) > 1 else stages * places)
+        list(_steps(loop, target, prices, _Turns(place, forwards[place])))
+        for place, loop in enumerate(places)
     ]
-    for rank, pace in enumerate(paces):
-        draft.add_rank(rank, pace, steps[plan.index_of(rank).get("pp", 0)], paused.get(rank, 0.0))
-    return RankTasks(tasks=draft.tasks, labels=draft.labels, lanes=draft.lanes)
+    for rank in stage.same.leads:
+        own = steps[stage.place_of[rank]]
+        draft.add_rank(rank, stage.paces[rank], own, stage.paused.get(rank, 0.0))
+    return RankTasks(tasks=draft.tasks, labels=draft.labels, lanes=draft.lanes, sent=draft.sent)
+
+
+def messages_of(places: Sequence[Loop], target: Target, prices: Prices) -> list[MessageKind]:
+    """List the kinds of messages in a stage."""
+    return [
+        sent_by(op, float(cached_price(op, target, prices).seconds), target.fabrics[op.axis])
+        for stage in places
+        for op in stage.walk()
+        if isinstance(op, Communication)
+    ]
 
 
 class _Turns:
@@ -137,12 +164,13 @@ def _steps(loop: Loop, target: Target, prices: Prices, turns: _Turns) -> Iterato
 class _Draft:
     """Tasks so far, and the messages that some rank has come to."""
 
-    def __init__(self, plan: Plan, target: Target) -> None:
-        self.plan, self.target = plan, target
+    def __init__(self, target: Target, same: Alike) -> None:
+        self.target, self.same = target, same
         self.tasks: list[Task] = []
         self.labels: list[TaskLabel] = []
         self.lanes: dict[Lane, list[int]] = defaultdict(list)
         self.messages: dict[MessageKey, int] = {}
+        self.sent: dict[int, MessageKind] = {}
 
     def add_rank(self, rank: int, pace: float, steps: Sequence[Step], host: float) -> None:
         """Add the tasks of one rank; messages that another rank has come to are joined.
@@ -158,7 +186,7 @@ class _Draft:
             after = _after(ready, op.reads)
             others = tuple(n for n in sorted(after) if self.tasks[n].stream != op.stream)
             if isinstance(op, Communication):
-                key = op.axis, self.plan.ranks_along(op.axis, rank), sent[op.axis]
+                key = op.axis, self.same.groups[op.axis, rank], sent[op.axis]
                 sent[op.axis] += 1
                 number = self._message(key, op, step)
                 task = self.tasks[number]
@@ -187,8 +215,17 @@ class _Draft:
             profile, urgent = self.target.profile, self.target.hides
             share = hidden_share(op.kind, seconds, profile, urgent=urgent)
             kept = 1.0 if alone else float(share)
-            task = Task(ranks=key[1], stream=op.stream, seconds=seconds, beside=kept, message=True)
-            self.messages[key] = self._add(task, step)
+            sent = sent_by(op, seconds, self.target.fabrics[op.axis])
+            task = Task(
+                ranks=key[1],
+                stream=op.stream,
+                seconds=seconds,
+                beside=kept,
+                message=True,
+                uses=self.same.uses.get((sent, key[1]), ()),
+            )
+            number = self.messages[key] = self._add(task, step)
+            self.sent[number] = sent
         return self.messages[key]
 
     def _add(self, task: Task, step: Step) -> int:
@@ -215,7 +252,8 @@ def paces_of(ranks: int, spread: float, slow: Mapping[int, float]) -> list[float
     """Say how many times as long as usual each rank computes.
 
     As many draws from a normal distribution as they are on average, dealt out to ranks in an
-    order that is always the same.
+    order that is always the same. Of very many one is as slow as the slowest is on average, and
+    the others are alike.
 
     >>> paces_of(2, 0.0, {1: 1.1})
     [1.0, 1.1]
@@ -225,5 +263,7 @@ def paces_of(ranks: int, spread: float, slow: Mapping[int, float]) -> list[float
         1.0 if usual is None else usual.inv_cdf((place + 0.625) / (ranks + 0.25))
         for place in range(ranks)
     ]
+    if spread and ranks > MOST_PACES:
+        paces = [(ranks - paces[-1]) / (ranks - 1)] * (ranks - 1) + paces[-1:]
     Random(ranks).shuffle(paces)  # noqa: S311  # no secret
     return [pace * slow.get(rank, 1.0) for rank, pace in enumerate(paces)]

@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.events import Task, in_order, run
+from costmodels.events import Task, contended, fair_paces, in_order, run
 from topology.base import ModelError
 
 SECONDS = st.floats(0.0, 10.0)
+USES = st.dictionaries(st.integers(0, 3), st.floats(0.05, 1.0), max_size=3).map(
+    lambda shares: tuple(shares.items())
+)
 
 
 @st.composite
@@ -31,6 +34,7 @@ def works(draw):
                 issued=draw(SECONDS),
                 beside=draw(st.floats(0.1, 1.0)),
                 message=message,
+                uses=draw(USES) if message else (),
             )
         )
     return made
@@ -90,12 +94,69 @@ def test_compute_keeps_a_part_of_its_pace_beside_a_message():
     assert found.end == pytest.approx([2.0, 3.5, 3.5])
 
 
-def test_messages_that_meet_on_a_rank_share_its_links():
+def test_two_rings_on_one_link_share_it():
     """Two of one second, the second from half-way: each at half its pace while both run."""
-    one = Task(ranks=(0, 1), stream="comm", seconds=1.0, message=True)
-    other = Task(ranks=(1, 2), stream="compute", seconds=1.0, issued=0.5, message=True)
+    one = Task(ranks=(0, 1), stream="comm", seconds=1.0, message=True, uses=((0, 1.0),))
+    other = Task(
+        ranks=(2, 3), stream="comm", seconds=1.0, issued=0.5, message=True, uses=((0, 1.0),)
+    )
 
-    assert run([one, other]).end == pytest.approx([1.5, 2.0])
+    assert run([one, other]).end == pytest.approx([1.5, 2.0], abs=1e-12)
+
+
+def test_a_schedule_of_three_ranks_and_four_operations():
+    """By hand: the link of the messages is full from 2 to 5 s, so that the first ends at 4 s.
+
+    It has run alone for a second, and then at a pace of 1 / 1.5 for its other 4/3 s; the second
+    has 2/3 s left when it is alone again. Beside the first, compute of rank 0 keeps half its pace.
+    """
+    work = [
+        Task(ranks=(0, 1), stream="comm", seconds=7 / 3, issued=1.0, message=True, beside=0.5,
+             uses=((7, 0.75), (8, 0.2))),
+        Task(ranks=(0,), stream="compute", seconds=3.0),
+        Task(ranks=(2,), stream="compute", seconds=2.0),
+        Task(ranks=(2,), stream="comm", seconds=2.0, after=(2,), message=True,
+             uses=((7, 0.75), (9, 1.0))),
+    ]  # fmt: skip
+
+    found = run(work)
+
+    assert found.start == pytest.approx([1.0, 0.0, 0.0, 2.0], abs=1e-12)
+    assert found.end == pytest.approx([4.0, 4.5, 2.0, 4.0 + 2 / 3], abs=1e-12)
+
+
+@given(st.lists(USES, max_size=8))
+def test_shares_are_max_min_fair(wanted):
+    """A pace below 1 passes a full link on which nobody is faster; no link carries too much."""
+    paces = fair_paces(dict(enumerate(wanted)))
+    carried = {
+        link: sum(paces[n] * dict(uses).get(link, 0.0) for n, uses in enumerate(wanted))
+        for link in range(4)
+    }
+
+    assert all(total <= 1 + 1e-9 for total in carried.values())
+    for number, uses in enumerate(wanted):
+        fastest = {
+            link: max(paces[n] for n, other in enumerate(wanted) if link in dict(other))
+            for link, _ in uses
+        }
+        assert paces[number] == 1.0 or any(
+            carried[link] >= 1 - 1e-6 and paces[number] >= fastest[link] - 1e-6 for link, _ in uses
+        )
+
+
+@given(works())
+def test_links_that_are_never_full_need_no_notice(tasks):
+    full = contended(tasks)
+    fewer = [
+        Task(
+            ranks=t.ranks, stream=t.stream, seconds=t.seconds, after=t.after, issued=t.issued,
+            beside=t.beside, message=t.message, uses=tuple(u for u in t.uses if u[0] in full),
+        )
+        for t in tasks
+    ]  # fmt: skip
+
+    assert run(fewer).end == pytest.approx(run(tasks).end)
 
 
 def test_a_message_starts_when_its_last_rank_has_come():

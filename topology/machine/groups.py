@@ -24,6 +24,9 @@ _ORDER: Final[tuple[Architecture, ...]] = (
     "volta", "turing", "ampere", "ada", "hopper", "blackwell",
 )  # fmt: skip
 
+Seat = tuple[int, str]
+"""A GPU: the number of its copy of a machine, and its name there."""
+
 
 def fabric(
     machine: Machine,
@@ -63,7 +66,14 @@ def _described(survey: Survey, ranks: Sequence[int], beside: Sequence[Sequence[i
     machine = survey.machine
     if not beside and isinstance(ranks, range) and (whole := _of_whole_hosts(survey, ranks)):
         return whole
-    islands = _islands(machine, ranks)
+    if not ranks or len(set(ranks)) != len(ranks):
+        raise TopologyError(f"a group needs different GPUs, got {list(ranks)[:16]}")
+    islands = islands_of(machine, ranks)
+    sizes = sorted(set(map(len, islands)))
+    if len(sizes) > 1:
+        raise TopologyError(
+            f"the group has {sizes[0]} to {sizes[-1]} GPUs on its nodes: expected the same on each"
+        )
     others = [_by_copy(machine, group) for group in beside]
     shapes = {
         (names, tuple(other[copy] for other in others if copy in other))
@@ -123,21 +133,14 @@ def _of_whole_hosts(survey: Survey, ranks: range) -> Fabric | None:
     return _fabric([part], (count, islands, hosts), network)
 
 
-def _islands(machine: Machine, ranks: Sequence[int]) -> list[list[tuple[int, str]]]:
+def islands_of(machine: Machine, ranks: Sequence[int]) -> list[list[Seat]]:
     """Split a group by host, or by NVLink domain where that spans hosts."""
-    if not ranks or len(set(ranks)) != len(ranks):
-        raise TopologyError(f"a group needs different GPUs, got {list(ranks)[:16]}")
     switches = _switches(machine)
-    islands: dict[tuple[int, int | str], list[tuple[int, str]]] = {}
+    islands: dict[tuple[int, int | str], list[Seat]] = {}
     for rank in ranks:
         copy, gpu = machine.place(rank)
         inside = switches.get(gpu.name, gpu.host)
         islands.setdefault((copy // machine.domain_hosts, inside), []).append((copy, gpu.name))
-    sizes = sorted({len(members) for members in islands.values()})
-    if len(sizes) > 1:
-        raise TopologyError(
-            f"the group has {sizes[0]} to {sizes[-1]} GPUs on its nodes: expected the same on each"
-        )
     return list(islands.values())
 
 
@@ -240,10 +243,10 @@ def _network(machine: Machine, span: tuple[int, int], hosts: int, sharing: int) 
     cluster, nics = machine.cluster, machine.usable_nics
     if cluster is None:
         raise TopologyError(f"{machine.name} has {machine.hosts} nodes and no network between them")
-    node = sum(_port(machine, nic, cluster) for nic in nics) or cluster.nic_bandwidth.value
+    node = sum(port_rate(machine, nic) for nic in nics) or cluster.nic_bandwidth.value
     per_leaf = cluster.hosts_per_leaf
     if per_leaf and span[0] // per_leaf != span[1] // per_leaf:
-        node = min(node, cluster.rails * cluster.uplink(per_leaf, len(nics)).value)
+        node = min(node, leaf_rate(cluster, len(nics)))
     return Network(
         kind=cluster.kind,
         bandwidth=BytesPerSecond(node * hosts / sharing),
@@ -251,7 +254,13 @@ def _network(machine: Machine, span: tuple[int, int], hosts: int, sharing: int) 
     )
 
 
-def _port(machine: Machine, nic: Nic, cluster: Cluster) -> float:
+def port_rate(machine: Machine, nic: Nic) -> float:
     """Bytes per second of a NIC: its own speed or that of its PCIe link."""
-    speed = (nic.bandwidth or cluster.nic_bandwidth).value
-    return min([speed, *(link.bandwidth.value for link in machine.links_of(nic.name))])
+    speed = nic.bandwidth or (machine.cluster.nic_bandwidth if machine.cluster else None)
+    links = [link.bandwidth.value for link in machine.links_of(nic.name)]
+    return min([*links, *([speed.value] if speed else [])], default=0.0)
+
+
+def leaf_rate(cluster: Cluster, nics: int) -> float:
+    """Bytes per second out of the leaf switches of all rails beside some hosts."""
+    return cluster.rails * cluster.uplink(cluster.hosts_per_leaf, nics).value

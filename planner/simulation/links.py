@@ -1,0 +1,134 @@
+"""Which links the messages of a plan load, and how much of each they take while alone.
+
+How long a message takes on its own is the closed form's to say. Of a link it takes the bytes that
+it brings there over what the link could carry in that time.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from costmodels.collectives import least_bytes, network_share, staging_rate
+from costmodels.program import Communication, SendReceive
+from planner.placement.seating import group_ranks
+from planner.request.plan import Plan
+from planner.scenario.deployment import Deployment
+from topology.base.values import dataclass
+from topology.catalogue import Fabric, link_rates
+from topology.machine import (
+    Link,
+    Loads,
+    exchange_loads,
+    machine_of,
+    ring_loads,
+    shift_loads,
+    survey_of,
+)
+
+Group = tuple[int, ...]
+EXCHANGED: Final = ("all_to_all", "gather", "scatter")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageKind:
+    """Messages of a kind along an axis.
+
+    exchanged : every rank sends to all others, not to the next one alone. offset : how far that is
+    along the axis, 0 for a ring in the best order; ends : it does not go around. sent : bytes that
+    a rank sends. seconds : of one message alone. stream : that it is on. staging : B/s of the host
+    memory that copies go through, 0 where they do not.
+    """
+
+    kind: str
+    axis: str
+    exchanged: bool = False
+    offset: int = 0
+    ends: bool = False
+    sent: float
+    seconds: float
+    stream: str
+    staging: float
+
+
+def sent_by(op: Communication, seconds: float, fabric: Fabric) -> MessageKind:
+    """Say what a message brings to the links of its group, and in how long."""
+    size, ranks = float(np.max(op.message_bytes)), fabric.ranks
+    exchanged, offset, ends = False, 0, False
+    if isinstance(op, SendReceive):
+        sent, offset, ends = size, op.offset, op.ends
+    elif op.kind in EXCHANGED or op.tokens is not None:
+        sent, exchanged = size * (ranks - 1) / ranks, True
+    else:
+        inside = fabric if fabric.nodes == 1 else fabric.without_multicast()
+        sent = float(least_bytes(op.kind, size, inside))
+    return MessageKind(
+        kind=op.kind, axis=op.axis, exchanged=exchanged, offset=offset, ends=ends, sent=sent,
+        seconds=seconds, stream=op.stream, staging=staging_rate(op.kind, size, fabric),
+    )  # fmt: skip
+
+
+class Wiring:
+    """The links under all ranks of a plan, whose replicas are numbered one after the other."""
+
+    def __init__(self, deployment: Deployment, plan: Plan, fabrics: Mapping[str, Fabric]) -> None:
+        self.plan = Plan((("dp", plan.degree("dp")), *plan.without("dp").axes))
+        place, subset = deployment.placed, deployment.subset
+        if place is None or subset is None:
+            hosts = deployment.hosts
+            self.survey = survey_of(machine_of(deployment.hardware, hosts))
+            local: Sequence[int] = range(plan.gpus // hosts)
+        else:
+            self.survey, hosts, local = subset.survey, place.hosts, place.devices
+        every = len(self.survey.machine.gpus)
+        seats = [host * every + seat for host in range(hosts) for seat in local]
+        replicas = [plan.index_of(rank).get("dp", 0) for rank in range(plan.gpus)]
+        self.seats = [seats[rank] for rank in sorted(range(plan.gpus), key=replicas.__getitem__)]
+        self.counts_all = place is not None
+        network = next((f.network for f in fabrics.values() if f.network is not None), None)
+        self.reached = {False: link_rates().copy.value, True: 1.0}
+        if network is not None:
+            self.reached[True] = network_share(network)
+
+    def groups(self, axis: str) -> list[Group]:
+        """List the groups of ranks along an axis."""
+        names, degrees = zip(*self.plan.axes, strict=True)
+        return [tuple(row) for row in group_ranks(degrees, names.index(axis)).tolist()]
+
+    def loads(self, sent: MessageKind) -> Iterator[tuple[Group, Loads]]:
+        """Give the bytes over links of a message of each group along its axis."""
+        for group in self.groups(sent.axis):
+            seats = [self.seats[rank] for rank in group]
+            if not sent.sent * sent.seconds:
+                yield group, defaultdict(float)
+            elif sent.exchanged:
+                yield group, exchange_loads(self.survey, seats, sent.sent)
+            elif sent.offset:
+                yield group, shift_loads(self.survey, seats, sent.sent, sent.offset, ends=sent.ends)
+            else:
+                yield group, ring_loads(self.survey, seats, sent.sent)
+
+    def busy(self, sent: MessageKind) -> Iterator[tuple[Group, Mapping[Link, float]]]:
+        """Give the seconds that links need for a message of each group, at the best they reach."""
+        for group, loads in self.loads(sent):
+            rates = {link: link.rate * self.reached[link.far] or sent.staging for link in loads}
+            yield group, {link: load / rates[link] for link, load in loads.items() if rates[link]}
+
+    def shares(self, sent: MessageKind) -> Iterator[tuple[Group, Mapping[Link, float]]]:
+        """Give what a message of each group takes of links, of all of a link at most.
+
+        Where the closed form knows that the groups along an axis share a link, they take no more
+        than all of it together: of NICs, and on a machine with seats of its own of all in a host.
+        """
+        alone = list(self.busy(sent))
+        together: dict[Link, float] = defaultdict(float)
+        for _, busy in alone:
+            for link, time in busy.items():
+                together[link] += time if self._counted(link) else 0.0
+        for group, busy in alone:
+            full = {link: max(together[link], time, sent.seconds) for link, time in busy.items()}
+            yield group, {link: time / full[link] for link, time in busy.items()}
+
+    def _counted(self, link: Link) -> bool:
+        return not link.shared and (link.far or (self.counts_all and bool(link.rate)))

@@ -1,0 +1,121 @@
+"""How busy links are in a turn: while messages of a kind are under way, and over all of it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from planner.simulation.links import MessageKind
+from planner.simulation.simulation import Simulation, covered
+from planner.simulation.tasks import Event
+from topology.base import format_seconds
+from topology.base.table import Table
+from topology.base.values import dataclass
+from topology.machine import Link
+
+HEAD: Final = ("messages", "under way", "slowed", "busiest link", "busy")
+AS_BUSY: Final = 2.0**-20
+SHOWN: Final = 0.005
+Passed = Mapping[Link, Mapping[int, float]]
+"""Seconds of links, by the rank that stands for a group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkUse:
+    """Messages of a kind, and the link that has most to do with them.
+
+    under_way_s : seconds in which some are on that link. slowed : how much longer they take than
+    alone, as a part of that. busy : part of what the link can carry while they are under way.
+    alike : links that are as busy.
+    """
+
+    messages: str
+    under_way_s: float
+    slowed: float
+    link: str
+    busy: float
+    alike: int
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "messages": self.messages,
+            "under_way_s": self.under_way_s,
+            "slowed": self.slowed,
+            "busiest_link": self.link,
+            "busy": self.busy,
+            "links_as_busy": self.alike,
+        }
+
+
+def link_uses(simulation: Simulation) -> list[LinkUse]:
+    """Say of each kind of message which link is the busiest, and then of the whole turn."""
+    events: dict[MessageKind, list[Event]] = defaultdict(list)
+    for event in simulation.events:
+        if event.sent is not None:
+            events[event.sent].append(event)
+    kinds: dict[str, list[MessageKind]] = defaultdict(list)
+    for sent in events:
+        kinds[f"{sent.kind} along {sent.axis}"].append(sent)
+    passed = {sent: _passed(simulation, sent) for sent in events}
+    uses = [
+        _use(name, {one: events[one] for one in own}, passed)
+        for name, own in kinds.items()
+        if any(passed[one] for one in own)
+    ]
+    uses.sort(key=lambda use: -use.under_way_s)
+    return [*uses, _use("the whole turn", events, passed, simulation.turn_s)] if uses else []
+
+
+def _passed(simulation: Simulation, sent: MessageKind) -> Passed:
+    """Give the seconds of links for a message of each group, by the rank that stands for it."""
+    passed: dict[Link, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for group, seconds in simulation.wiring.busy(sent):
+        for link, time in seconds.items():
+            passed[link][simulation.first[group[0]]] += time
+    return passed
+
+
+def _use(
+    name: str,
+    events: Mapping[MessageKind, Sequence[Event]],
+    passed: Mapping[MessageKind, Passed],
+    within_s: float = 0.0,
+) -> LinkUse:
+    busy: dict[Link, float] = defaultdict(float)
+    for sent, own in events.items():
+        times = Counter(event.rank for event in own)
+        for link, ranks in passed[sent].items():
+            busy[link] += sum(times[rank] * seconds for rank, seconds in ranks.items())
+    busiest, most = max(busy.items(), key=lambda item: item[1])
+    spans = [
+        (event.start_s, event.end_s)
+        for sent, own in events.items()
+        for event in own
+        if event.rank in passed[sent].get(busiest, ())
+    ]
+    alone = sum(sent.seconds * len(own) for sent, own in events.items())
+    took = sum(event.end_s - event.start_s for own in events.values() for event in own)
+    under_way = within_s or covered(spans)
+    return LinkUse(
+        messages=name,
+        under_way_s=under_way,
+        slowed=max(0.0, took / alone - 1),
+        link=str(busiest),
+        busy=most / under_way,
+        alike=sum(seconds > most * (1 - AS_BUSY) for seconds in busy.values()),
+    )
+
+
+def link_table(uses: Sequence[LinkUse]) -> Table:
+    """Put the busiest links in rows."""
+    rows = [
+        [
+            use.messages.replace("_", "-"),
+            format_seconds(use.under_way_s),
+            f"{100 * use.slowed:.0f} %" if use.slowed > SHOWN else "-",
+            use.link + (f" and {use.alike - 1} more" if use.alike > 1 else ""),
+            f"{100 * use.busy:.0f} %",
+        ]
+        for use in uses
+    ]
+    return Table(head=HEAD, rows=rows, indent=2, align="<>><>")

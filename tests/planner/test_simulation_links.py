@@ -1,0 +1,113 @@
+"""Messages on links: alone as the closed form has them, together slower; ranks that are alike."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import planner
+from costmodels.events import Task, run
+from planner.command import cli
+from planner.scenario.keywords import request_of
+from planner.scenario.scenario import resolve
+from planner.simulation import simulation, symmetry
+from planner.simulation.links import MessageKind, Wiring
+from planner.simulation.utilisation import link_uses
+from planner.strategies import parse_plan
+
+CLUSTER = (Path(__file__).parents[2] / "examples" / "cluster.toml").read_text(encoding="utf-8")
+NARROW = CLUSTER.replace("oversubscription = 2.0", "oversubscription = 16.0")
+SMALL = {"height": 256, "width": 256, "frames": 17}
+PLANS = [
+    ("wan2.1-1.3b", 8, "dp4.ulysses2", {"hardware": "l40s", **SMALL}),
+    ("wan2.1-1.3b", 8, "ulysses2.ring4", {"hardware": "l40s", "slow": {5: 1.1}, **SMALL}),
+    ("wan2.1-1.3b", 16, "cfg2.ulysses4.ring2", {"topology": NARROW, **SMALL}),
+    ("flux.1-dev", 4, "ulysses4/fsdp4", {"pause": {2: 0.01}}),
+    ("llama-3.1-8b", 16, "pp2.tp8", {"output_tokens": 4}),
+    ("qwen3-235b-a22b", 8, "adp4.tp2/ep8", {"output_tokens": 4}),
+]
+
+
+@pytest.mark.parametrize(("model", "gpus", "plan", "asked"), PLANS)
+def test_ranks_that_are_folded_do_what_all_would(monkeypatch, model, gpus, plan, asked):
+    folded = planner.simulate(model, gpus, plan, even=True, **asked)
+
+    def apart(wiring, kinds, marks):
+        return symmetry.alike(wiring, kinds, list(enumerate(marks)))
+
+    monkeypatch.setattr(simulation, "alike", apart)
+    whole = planner.simulate(model, gpus, plan, even=True, **asked)
+
+    assert len(set(whole.first)) == gpus > len(set(folded.first))
+    assert folded.turn_s == pytest.approx(whole.turn_s, rel=1e-9)
+    for one, other in zip(folded.ranks, whole.ranks, strict=True):
+        assert one.rank == other.rank
+        assert one.waiting_s == pytest.approx(other.waiting_s, rel=1e-6, abs=1e-9)
+        assert one.communication_s == pytest.approx(other.communication_s, rel=1e-6)
+    for one, other in zip(link_uses(folded), link_uses(whole), strict=True):
+        assert one.busy == pytest.approx(other.busy, rel=1e-6)
+        assert one.alike == other.alike
+
+
+def test_a_thousand_ranks_are_run_as_those_that_differ():
+    """Time and memory grow with the ranks that differ: four of 1,024 here."""
+    found = planner.simulate("deepseek-v3", 1024, "adp128.tp8/ep256", output_tokens=4)
+
+    assert len(found.ranks) == 1024
+    assert 1 < len(set(found.first)) <= 8
+    assert found.latency_s == pytest.approx(found.estimate.latency_s, rel=0.01)
+
+
+@pytest.mark.parametrize("hardware", ["l40s", "h100-sxm"])
+def test_jobs_on_one_machine_slow_each_other_where_they_share_links(hardware):
+    """Copies of cards without peers pass the memory of their host; on NVLink nothing is shared."""
+    alone = planner.simulate("wan2.1-1.3b", 2, "ulysses2", hardware=hardware, even=True, **SMALL)
+    four = planner.simulate("wan2.1-1.3b", 8, "dp4.ulysses2", hardware=hardware, even=True, **SMALL)
+
+    apart = four.turn_s / alone.turn_s
+    assert (apart > 1.1) if hardware == "l40s" else apart == pytest.approx(1.0)
+    assert four.latency_s >= four.estimate.latency_s * (1 - 0.01)
+
+
+def test_leaf_switches_that_are_oversubscribed_hold_groups_up():
+    """Halves of a job on both leaves exchange through the spine, all at once."""
+    wide, narrow = (
+        planner.simulate("wan2.1-1.3b", 128, "cfg2.ulysses4.ring16", topology=text, even=True)
+        for text in (CLUSTER.replace("oversubscription = 2.0", "oversubscription = 1.0"), NARROW)
+    )
+
+    uses = {use.messages: use for use in link_uses(narrow)}
+    assert max(use.slowed for use in link_uses(wide)) < 0.01
+    assert uses["all_gather along cfg"].slowed > 0.5
+    assert "spine" in uses["all_gather along cfg"].link
+    assert uses["all_gather along cfg"].busy == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("hardware", ["h100-sxm", "a100-pcie-80gb", "l40s", "v100-sxm", "gb200"])
+@pytest.mark.parametrize("gpus", [2, 4, 8, 16])
+def test_a_message_alone_takes_as_long_as_the_closed_form_says(hardware, gpus):
+    """Even where that is less than its links could do it in: no group is in its own way."""
+    scenario = resolve(request_of("wan2.1-1.3b", gpus, {"hardware": hardware, "precision": "fp16"}))
+    plan = parse_plan(f"ulysses{gpus}")
+    wiring = Wiring(scenario.deployment, plan, scenario.deployment.fabrics(plan))
+    ring = MessageKind(kind="-", axis="ulysses", sent=1e9, seconds=1e-3, stream="comm", staging=1e9)
+    for kind in (ring, replace(ring, exchanged=True), replace(ring, offset=1)):
+        (group, taken), *rest = wiring.shares(kind)
+        uses = tuple(enumerate(taken.values()))
+        alone = Task(ranks=group, stream="comm", seconds=1e-3, message=True, uses=uses)
+
+        assert not rest
+        assert run([alone]).end == [1e-3]
+
+
+def test_links_are_said(capsys):
+    words = ("--model", "flux", "--gpus", "4", "--plan", "ulysses4", "--links", "--format", "json")
+    assert cli.main(["simulate", *words]) == 0
+    rows = json.loads(capsys.readouterr().out)["links"]
+
+    assert rows[-1]["messages"] == "the whole turn"
+    assert {row["links_as_busy"] for row in rows} == {8}
+    assert all(0 < row["busy"] <= 1 and row["slowed"] < 1e-9 for row in rows)
+    assert cli.main(["simulate", *words[:-2]]) == 0
+    assert "GPU0 to NVLink and 7 more" in capsys.readouterr().out
