@@ -55,7 +55,7 @@ def at_peak(
     whole = sum(parts.values())
     alone = scenario.model.named_in(scenario.workload.habits.one_at_a_time)
     away = scenario.request.offload and alone
-    gone = parts["activations"] + (parts["transformer_weights"] if away else 0.0)
+    gone = parts["activations"] + (parts["transformer_weights"] if away else 0)
     peaks = {program.transformer[-1].name: whole, "vae_decode": whole - gone + decode}
     parts["vae_decode"] = decode
     stage = max(peaks, key=lambda name: peaks[name])
