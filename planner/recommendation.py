@@ -149,12 +149,12 @@ class Recommendation:
         """Whether a plan, or two pools of workers, can be run and do what is wanted."""
         return self.lead is not None or (self.splits is not None and self.splits.best is not None)
 
-    def table(self, *, numbered: bool = True) -> Table:
+    def table(self) -> Table:
         """Make a row of each plan, best first, with a sign at those that cannot be run."""
         barred = {refused.plan for refused in self.refusals}
         where = partial(hosts_in_words, self.scenario.deployment)
         rows = plan_rows(self.plans, self.request, self.baseline, barred, where)
-        return numbered_table(rows, self.plans, self.lead) if numbered else rows
+        return numbered_table(rows, self.plans, self.lead)
 
     def splits_table(self) -> Table:
         """Make a row of each split of the GPUs into two pools, best first."""

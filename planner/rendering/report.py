@@ -330,7 +330,7 @@ def recommendation_page(answer: Recommendation, *, top: int) -> Parts:
         drawn = frontier(FRONTIER, answer.frontier)
         parts += [Drawing(svg=drawn), frontier_table(answer.frontier, bars=False)]
     parts += _charts(answer, shown.plans)
-    known = [*answer.advice, *_below(answer, top)]
+    known = [*answer.advice, *answer.footnotes(shown.plans)]
     parts += [Title(text="What to know"), Said(lines=known)]
     parts += [] if lead is None else _well_known(lead)
     return [*parts, _host(scenario), *engines.on_page(answer.runs, answer.alternatives)]
