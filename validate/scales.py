@@ -29,12 +29,9 @@ def scales(argv: list[str]) -> None:
     subject = look_up(Case(model=options.model, batch=options.batch, stage=stage, **sizes))
     try:
         identity = {"model": model.name, "checkpoint": checkpoint_of(model)}
-        largest = largest_activations(
-            subject.model,
-            subject.workload,
-            weights_from(options.weights, identity),
-            given_from(Path(options.inputs)),
-        )
+        source = weights_from(options.weights, identity)
+        given = given_from(Path(options.inputs), source.embedding)
+        largest = largest_activations(subject.model, subject.workload, source, given)
     except RunError as error:
         raise InputError(str(error)) from None
     document = {

@@ -16,6 +16,8 @@ Names = dict[str, list[str]]
 def checkpoint_of(model: Model) -> dict[str, Mapping[str, object]]:
     """Return ``weights``, ``gains`` and ``biases`` by our names, and ``unused`` with the reasons.
 
+    ``embeddings`` are by stream: what its inputs are looked up in.
+
     Layers behind those of another block are numbered from there: ``{layer+19}``. Empty where the
     tensors of the model's family are not known.
     """
@@ -34,7 +36,8 @@ def checkpoint_of(model: Model) -> dict[str, Mapping[str, object]]:
     unused = dict(cast("Mapping[str, str]", entry.get("unused", {})))
     if model.kind == "decoder" and model.tied_embeddings and unused.pop(EMBEDDING, ""):
         tensors["weights"] = {**tensors["weights"], "head": [_of(EMBEDDING, "weight")]}
-    return {**tensors, "unused": unused}
+    embeddings = cast("Mapping[str, object]", entry.get("embeddings", {}))
+    return {**tensors, "embeddings": embeddings, "unused": unused}
 
 
 def _entry(family: str) -> Mapping[str, object]:
@@ -44,7 +47,7 @@ def _entry(family: str) -> Mapping[str, object]:
         return entry
     taken = _entry(str(entry["like"]))
     both = {**taken, **entry}
-    for key in (*KINDS, "biased", "unused"):
+    for key in (*KINDS, "biased", "embeddings", "unused"):
         both[key] = {**cast(Names, taken.get(key, {})), **cast(Names, entry.get(key, {}))}
     return both
 

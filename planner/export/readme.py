@@ -44,6 +44,7 @@ def readme(document: Document, tools: Sequence[Tool]) -> str:
             *_triton(document),
             *_others(tools),
             *_WHAT,
+            *(_COMPUTED if document["computes"] else _MADE_UP),
             *_unused(document["checkpoint"]),
             "",
             f"TensorRT builds no engines of several GPUs with {_or(document['excluded'])}.",
@@ -176,6 +177,14 @@ _WHAT = (
     "`inputs/NAME#FORWARD.npy` (for C++: `inputs/BUFFER.rankN.bin`), and drawn where they are",
     "missing. Results go to `results`.",
     "",
+)
+_COMPUTED = (
+    "With --weights FOLDER the networks compute the model: its norms, turns of heads by position",
+    "and biases too. Rows of the prompt and of the next token come embedded, or to the Python",
+    "runner as numbers of tokens, [batch, tokens], which it looks up in that folder; what comes",
+    "out are scores of the token after those. Nothing here chooses it or goes on from there.",
+)
+_MADE_UP = (
     "The networks do the model's matrix products, attentions and messages at their real sizes.",
     "With --weights FOLDER they have its biases and learned norms too. Norms divide by the root",
     "mean square, heads of queries and keys each by its own, and positions are not the model's:",

@@ -90,6 +90,7 @@ def tensorrt_folder(
         precision=precision,
         multi_device=multi_device,
         reaches=read_scales(scales, scenario.model.name) if scales else {},
+        numerics=scenario.model.numerics,
     )
     program = lower(scenario.model, workload, plan, ordered=True)
     networks = networks_of(program, recipe)
@@ -187,6 +188,7 @@ def plan_document(
         "excluded": list(allowed().excluded),
         "enqueue": _enqueue(estimate, order),
         "checkpoint": checkpoint_of(model),
+        "computes": model.numerics is not None,
         "expected": estimate.to_dict(),
         "cautions": [
             *allowed().cautions(model, plan, scenario.request.tensorrt_version),

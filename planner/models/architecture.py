@@ -395,6 +395,24 @@ class Own:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """What a decoder's numbers depend on beside its weights.
+
+    epsilon : added to mean squares in norms. theta : base of the angles that heads are turned by.
+    normed : heads of queries and keys are. slower : as Llama 3.1 has it, angles of which `context`
+    tokens hold fewer turns than `few` grow so many times slower, and those of `many` as they are.
+    """
+
+    epsilon: float
+    theta: float
+    normed: bool = False
+    slower: float = 1.0
+    few: float = 0.0
+    many: float = 1.0
+    context: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A model as its configuration describes it.
 
@@ -411,6 +429,8 @@ class Model:
     repository : of the weights, as engines are told it; empty where none is known.
     attention : kernel that the model's own repository calls on Hopper, empty for the framework's.
     own : what else that repository does, where it runs the model in eager PyTorch.
+    numerics : of a decoder that networks can compute; None where more belongs to it, or the
+    configuration does not say.
     usual : catalogue entry whose request, autoencoder and encoders are assumed where a
     configuration has none.
     assumed : what the configuration did not say and was taken from the class's usual values.
@@ -442,6 +462,7 @@ class Model:
     repository: str = ""
     attention: str = ""
     own: Own = Own()
+    numerics: Numerics | None = None
     usual: str = ""
     assumed: tuple[str, ...] = ()
 

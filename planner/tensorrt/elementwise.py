@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.program import Pointwise
-from costmodels.program.rows import rotary_angles
+from costmodels.program.rows import Index, positions, rotary_angles
 from planner.tensorrt.draft import Draft
 from planner.tensorrt.network import Value
 from planner.tensorrt.products import Learned, of_heads, of_norm
@@ -72,7 +73,8 @@ def _normed(draft: Draft, x: Value, hint: str, learned: Sequence[Learned] = ()) 
     """Divide rows of 32-bit numbers by their root mean square; what is learned may follow."""
     square = draft.elementwise("PROD", x, x, f"{hint}.square")
     mean = draft.reduce("AVG", square, -1, f"{hint}.mean")
-    kept = draft.elementwise("SUM", mean, draft.scalar(TINY, mean, "tiny"), f"{hint}.kept")
+    least = draft.numerics.epsilon if draft.numerics else TINY
+    kept = draft.elementwise("SUM", mean, draft.scalar(least, mean, "tiny"), f"{hint}.kept")
     root = draft.unary("SQRT", kept, f"{hint}.root")
     more = {"learned": list(learned)} if learned else {}
     return draft.add(
@@ -109,11 +111,13 @@ def _silu_gated(draft: Draft, x: Value, name: str) -> Value:
 
 
 def _rotary(draft: Draft, op: Pointwise, x: Value) -> Value:
-    """Norm of every head of q and k, and the turn of its halves; v as it is."""
+    """Norm of every head of q and k, unless the model has none, and turn its halves; v as it is."""
     name, count, half = op.outputs[0].name, sum(op.heads), op.size // 2
     heads = draft.shuffle(x, (*x.shape[:2], x.shape[2] // op.size, op.size), f"{name}.heads")
     both = draft.take(heads, 0, count, 2, f"{name}.both")
-    normed = _normed(draft, draft.wide(both), name, of_heads(draft, op))
+    normed = draft.wide(both)
+    if draft.numerics is None or draft.numerics.normed:
+        normed = _normed(draft, normed, name, of_heads(draft, op))
     cos, sin = _angles(draft, op)
     low = draft.take(normed, 0, half, 3, f"{name}.low")
     high = draft.take(normed, half, half, 3, f"{name}.high")
@@ -135,11 +139,29 @@ def _angles(draft: Draft, op: Pointwise) -> tuple[Value, Value]:
     """Cosines and sines of every row's angles, ``[1, rows, 1, size / 2]``; each rank its rows."""
     key = ("angles", op.spans, op.size)
     if (*key, "cos") not in draft.made:
-        angles = [rotary_angles(op, index) for index in draft.indices]
+        angles = [_angle(draft, op, index) for index in draft.indices]
         for name, function in (("cos", np.cos), ("sin", np.sin)):
             tables = [function(angle).astype(np.float32)[None, :, None] for angle in angles]
             draft.made[*key, name] = draft.table(tables, name)
     return draft.made[*key, "cos"], draft.made[*key, "sin"]
+
+
+def _angle(draft: Draft, op: Pointwise, index: Index) -> NDArray[np.float64]:
+    """Find what a rank's heads are turned by, ``[rows, size / 2]``.
+
+    References
+    ----------
+    Su et al., "RoFormer", arXiv:2104.09864, section 3.2.2; what Llama 3.1 slows: transformers
+    modeling_rope_utils.py, ``llama3``.
+    """
+    known, half = draft.numerics, op.size // 2
+    if known is None:
+        return rotary_angles(op, index)
+    each = known.theta ** -(np.arange(half) / half)
+    turns = known.context * each / (2 * np.pi)
+    kept = np.clip((turns - known.few) / (known.many - known.few), 0, 1)
+    places = np.concatenate([positions(span, index) for span in op.spans])
+    return np.asarray(places[:, None] * each * (kept + (1 - kept) / known.slower))
 
 
 def _route(draft: Draft, op: Pointwise, x: Value) -> list[Value]:

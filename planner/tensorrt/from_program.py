@@ -35,6 +35,7 @@ from costmodels.program import (
 )
 from costmodels.program.rows import Index
 from planner.engines.tables import allowed
+from planner.models.architecture import Numerics
 from planner.request.plan import Plan
 from planner.tensorrt.attention import attend, linear_attention, with_multi_device_attention
 from planner.tensorrt.draft import Draft
@@ -54,6 +55,7 @@ class Recipe:
     precision : of the matrix products. layers : of every block, all where zero.
     multi_device : attention over keys that stay where they are, in place of AllGather-KV.
     reaches : largest activation of each product, by the weight's name and layer, if measured.
+    numerics : of the model, where its networks compute it.
     """
 
     compute: Dtype = "bf16"
@@ -61,6 +63,7 @@ class Recipe:
     layers: int = 0
     multi_device: bool = False
     reaches: Mapping[str, float] = field(default_factory=dict)
+    numerics: Numerics | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +140,7 @@ def _network(
         indices(section.axes),
         precision=recipe.precision,
         reaches=recipe.reaches,
+        numerics=recipe.numerics,
     )
     given = frozenset(tensor.name for tensor in program.inputs) | {"predictions"}
     writing = _Writing(draft=draft, recipe=recipe, given=given, spread=spread)

@@ -119,7 +119,7 @@ def largest_activations(
     """Run the unsplit model; return the largest activation by a weight's name and layer."""
     work = replace(one_token(workload), precision="bf16")
     program = lower(model, work, Plan(), ordered=True)
-    made = networks_of(program, Recipe(compute="fp32"))
+    made = networks_of(program, Recipe(compute="fp32", numerics=model.numerics))
     weights = {
         layer.name: named(str(layer.attributes["weight"]), cast(int, layer.attributes["layer"]))
         for network in made

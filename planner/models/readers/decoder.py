@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final
 
-from planner.models.architecture import Block, Ffn, Model, Stream, Tower
+from planner.models.architecture import Block, Ffn, Model, Numerics, Stream, Tower
 from planner.models.fields import CONTEXT, HEAD_SIZE, HEADS, LAYERS, VOCABULARY, Fields
 from planner.models.mixers import Heads, Indexer, LatentAttention
 from planner.models.quantisation import Quantisation, read_quantisation
@@ -92,6 +92,9 @@ _TIED: Final = _POSITIONED | {
     "bloom", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma4",
     "gemma4_text", "mpt", "starcoder2",
 }  # fmt: skip
+_COMPUTED: Final = {"llama", "mistral", "qwen3"}
+_THETA: Final = 10_000
+"""Base of rotary angles where nothing is said, as transformers has it."""
 _NOT_READ: Final = {
     "hidden_size_per_layer_input": "embeddings of each layer",
     "num_kv_shared_layers": "layers that look at the keys of others",
@@ -152,7 +155,38 @@ def read(fields: Fields) -> Model:
         vision_parameters=vision,
         vetoes=vision_heads(fields),
         quantisation=_quantisation(fields, sizes),
+        numerics=_numerics(language, kind),
         assumed=() if kind else ("no class is named; read as a Llama-like decoder",),
+    )
+
+
+def _numerics(fields: Fields, kind: str) -> Numerics | None:
+    """Read what the numbers of a plain Llama-like decoder depend on; None of any other."""
+    table = fields.table("rope_parameters")
+    scaling, base = table or fields.table("rope_scaling"), table or fields
+    turns = "default" if scaling is None else scaling.text("rope_type", "type", default="default")
+    other = any(fields.boolean(name, default=False) for name in ("attention_bias", "mlp_bias"))
+    if kind not in _COMPUTED or other or turns not in ("default", "llama3"):
+        return None
+    if not fields.has("rms_norm_eps") or fields.text("hidden_act", default="silu") != "silu":
+        return None
+    numerics = Numerics(
+        epsilon=fields.number("rms_norm_eps", high=1.0),
+        theta=base.number("rope_theta", low=1.0, high=CONTEXT, default=_THETA),
+        normed=kind == "qwen3",
+    )
+    if turns == "default" or scaling is None:
+        return numerics
+    few = scaling.number("low_freq_factor")
+    many = scaling.number("high_freq_factor")
+    if many <= few:
+        raise scaling.refused("high_freq_factor", many, f"more than low_freq_factor {few:g}")
+    return replace(
+        numerics,
+        slower=scaling.number("factor", low=1.0),
+        few=few,
+        many=many,
+        context=scaling.number("original_max_position_embeddings", low=1.0, high=CONTEXT),
     )
 
 

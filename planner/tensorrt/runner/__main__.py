@@ -248,7 +248,7 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
         tables={network["name"]: folder.tables(network, rank) for network in folder.documents},
         engines=harness.engine_of(folder, rank),
         outside=harness.outside_of(folder, rank),
-        given=harness.given_from(folder.path / "inputs"),
+        given=harness.given_from(folder.path / "inputs", harness.embedding_of(folder)),
         limits=limits,
         graph=arguments.graph,
         steps=arguments.steps,

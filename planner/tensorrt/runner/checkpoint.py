@@ -10,7 +10,7 @@ activation over the largest number of the format.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
@@ -144,6 +144,26 @@ def from_checkpoint(tensors: Mapping[str, Stored], names: Names) -> Weights:
         return np.stack(made)
 
     return share
+
+
+Embedding = Callable[[str, NDArray[np.generic]], Floats]
+"""From the name of an input, such as ``prompt.tokens``, and numbers of tokens to their rows."""
+
+
+def embedding_from(tensors: Mapping[str, Stored], names: Names) -> Embedding | None:
+    """Look up rows of embeddings by stream; None where the checkpoint has none."""
+    if not names:
+        return None
+
+    def rows(name: str, numbers: NDArray[np.generic]) -> Floats:
+        ((key, table),) = _find(tensors, name, names[name.rpartition(".")[2]], 0)
+        if not 0 <= numbers.min(initial=0) <= numbers.max(initial=0) < table.shape[0]:
+            got = f"{numbers.min()} to {numbers.max()}"
+            raise InputError(f"{name}: got {got}, wanted rows of {key}, 0 to {table.shape[0] - 1}")
+        found = table.rows(numbers.reshape(-1).astype(np.int64), slice(None))
+        return found.reshape(*numbers.shape, -1)
+
+    return rows
 
 
 Matches = list[tuple[str, Stored]]

@@ -15,11 +15,14 @@ from typing import IO, Final
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.tensorrt.runner.build import Options, build
 from planner.tensorrt.runner.checkpoint import (
+    Embedding,
     Stored,
     contents,
+    embedding_from,
     few,
     from_checkpoint,
     learned_from,
@@ -141,12 +144,14 @@ def digest_of(plan: Document, networks: Sequence[Document]) -> str:
 class Source:
     """Where numbers come from. unused : tensors of a checkpoint that no layer has a place for.
 
+    embedding : from the numbers of a stream's tokens to its rows, where a checkpoint has any.
     files : of a checkpoint, mapped; pages that were read are let go of.
     """
 
     weights: Weights
     learned: Learned | None = None
     reaches: Reaches | None = None
+    embedding: Embedding | None = None
     unused: tuple[str, ...] = ()
     files: tuple[mmap.mmap, ...] = ()
 
@@ -182,6 +187,7 @@ def weights_from(what: str, plan: Document) -> Source:
         weights=from_checkpoint(tensors, names["weights"]),
         reaches=reaches_from(tensors, names["weights"]),
         learned=learned_from(tensors, names.get("gains", {}), names.get("biases", {})),
+        embedding=embedding_from(tensors, names.get("embeddings", {})),
         unused=tuple(unused(tensors, names)),
         files=tuple(mapped),
     )
@@ -300,14 +306,22 @@ def _draft(target: Path) -> Iterator[IO[bytes]]:
             draft.unlink(missing_ok=True)
 
 
-def given_from(inputs: Path) -> Callable[[str, int, tuple[int, ...]], Floats]:
-    """Read inputs from a folder's ``NAME#FORWARD.npy``, or draw them by name."""
+def given_from(
+    inputs: Path, embedding: Embedding | None = None
+) -> Callable[[str, int, tuple[int, ...]], Floats]:
+    """Read inputs from a folder's ``NAME#FORWARD.npy``, or draw them by name.
+
+    embedding : turns whole numbers, ``[batch, tokens]``, into rows of that shape.
+    """
 
     def given(name: str, forward: int, shape: tuple[int, ...]) -> Floats:
         path = inputs / f"{name}#{forward}.npy"
         if path.exists():
             with _readable(path), path.open("rb") as file:
-                array = np.asarray(np.load(file, allow_pickle=False), np.float32)
+                stored = np.load(file, allow_pickle=False)
+                if stored.dtype.kind in "iu" and stored.shape != shape and embedding is not None:
+                    stored = embedding(name, stored)
+                array = np.asarray(stored, np.float32)
             if array.shape != shape:
                 raise InputError(f"{path}: {list(array.shape)}, wanted {list(shape)}")
             return array
@@ -315,6 +329,20 @@ def given_from(inputs: Path) -> Callable[[str, int, tuple[int, ...]], Floats]:
         return random.standard_normal(shape).astype(np.float32)
 
     return given
+
+
+def embedding_of(folder: Folder) -> Embedding:
+    """Look up rows in the embedding of the checkpoint that the engines were built from."""
+
+    def rows(name: str, numbers: NDArray[np.generic]) -> Floats:
+        record = folder.path / "engines" / "built.json"
+        what = str(document_at(record)["weights"]) if record.exists() else "drawn"
+        embedding = None if what in MADE_UP else weights_from(what, folder.plan).embedding
+        if embedding is None:
+            raise InputError(f"{name}: whole numbers, and engines of {what}, which embed none")
+        return embedding(name, numbers)
+
+    return rows
 
 
 def check_built(folder: Folder, ranks: Sequence[int]) -> None:
