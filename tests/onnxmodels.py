@@ -2,9 +2,12 @@
 
 import warnings
 
-import torch
-from torch import nn
-from torch.nn import functional
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
 
 HIDDEN, HEADS, SIZE = 64, 4, 16
 
