@@ -8,6 +8,12 @@ from typing import Final, Literal
 from planner.request.request import Request
 from topology.base.values import dataclass
 
+SAID: Final = (
+    "height", "width", "frames", "steps", "input_tokens", "output_tokens",
+    "ttft_percentile", "tpot_percentile", "kv_precision", "chunk", "prefix_hit", "spread", "burst",
+    "speculative", "draft", "acceptance",
+)  # fmt: skip
+"""What a demand says of its requests, where that is not usual."""
 KEPT: Final = ("spare", "headroom", "growth_per_month")
 """What a demand says of its fleet, where that is not usual."""
 HOUR: Final = 3600
@@ -61,9 +67,9 @@ class Demand:
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        request = self.request
+        request, usual = self.request, Request.__dataclass_fields__
         limits = {f"{name}_s": getattr(request, name) for name in ("slo_ttft", "slo_tpot")}
-        limits |= {name: getattr(request, name) for name in ("ttft_percentile", "tpot_percentile")}
+        said = {name: getattr(request, name) for name in SAID}
         kept = {name: getattr(self, name) for name in KEPT} | {"hours_per_s": [*self.hours_per_s]}
         return {
             "name": self.name,
@@ -71,7 +77,9 @@ class Demand:
             "rate_per_s": self.rate_per_s,
             "slo_s": self.slo_s if math.isfinite(self.slo_s) else None,
             "share": self.share,
+            "batch": request.batch,
             **{name: value for name, value in limits.items() if value is not None},
+            **{name: value for name, value in said.items() if value != usual[name].default},
             **{name: value for name, value in kept.items() if value},
         }
 

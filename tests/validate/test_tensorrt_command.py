@@ -14,6 +14,7 @@ from validate.launch import Place
 from validate.plans import system
 from validate.plans.cases import Case
 from validate.tensorrt import check as checking
+from validate.tensorrt import command as tensorrt_command
 from validate.tensorrt import start
 from validate.tensorrt.check import How, Report, check, median, predicted
 from validate.tensorrt.command import answer, place_among
@@ -165,7 +166,7 @@ def test_without_a_graph_a_step_is_no_shorter_than_its_launches():
 )
 def test_ranks_of_mpirun_and_torchrun_are_known(monkeypatch, names, local):
     env = {names[0]: "5", names[1]: "8", local: "1", "MASTER_ADDR": "first"}
-    monkeypatch.setattr(system, "environment", lambda: env)
+    monkeypatch.setattr(tensorrt_command, "environment", lambda: env)
     place = place_among(None, ["ulysses8"])
 
     assert (place.rank, place.world, place.local) == (5, 8, 1)
@@ -174,7 +175,7 @@ def test_ranks_of_mpirun_and_torchrun_are_known(monkeypatch, names, local):
 
 
 def test_another_number_of_ranks_is_refused(monkeypatch):
-    monkeypatch.setattr(system, "environment", lambda: {"RANK": "0", "WORLD_SIZE": "4"})
+    monkeypatch.setattr(tensorrt_command, "environment", lambda: {"RANK": "0", "WORLD_SIZE": "4"})
 
     with pytest.raises(Exception, match="ranks: got 4 started, wanted the 8 of ulysses8"):
         place_among(None, ["ulysses8"])
