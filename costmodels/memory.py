@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from itertools import chain
 
 import numpy as np
 
@@ -73,15 +72,14 @@ def weights(stages: Sequence[Loop], bodies: Bodies | None = None, *, layered: bo
     return sum(sizes.values())
 
 
-def gathered_weights(stages: Sequence[Loop]) -> tuple[int, float]:
+def gathered_weights(stages: Sequence[Loop], bodies: Bodies | None = None) -> tuple[int, float]:
     """Give the ranks that hold a part of each layer's weights, and bytes of the largest layer.
 
     One rank and none where weights are whole.
     """
-    ops = (op for stage in stages for op in stage.walk())
     parts = [
         (op.degree, float(np.max(op.out.bytes)))
-        for op in ops
+        for op in _messages(stages, bodies)
         if isinstance(op, Collective) and op.weights
     ]
     return max(parts, key=lambda pair: pair[1], default=(1, 0.0))
@@ -160,7 +158,7 @@ def _risen(loop: Loop, body: "_Body", outer: Mapping[str, Real], bodies: Bodies)
         if isinstance(item, Loop):
             top = larger(top, _peak(item, alive, bodies))
             continue
-        for name, size in body.steps[step][0].made:
+        for name, size in body.steps[step].made:
             before = alive.get(storage[name], 0.0)
             alive[storage[name]] = larger(before, size)
             held = held + (alive[storage[name]] - before)
@@ -172,12 +170,15 @@ def _risen(loop: Loop, body: "_Body", outer: Mapping[str, Real], bodies: Bodies)
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What one operation does to memory: what it reads and writes, views, and storage needed."""
+    """What an operation, or a loop, does to memory.
 
-    reads: dict[str, Tensor]
-    writes: tuple[str, ...]
-    shares: str  # the tensor whose storage the results lie in, empty for their own
-    made: tuple[tuple[str, Real], ...]
+    reads : bytes of what must be there. writes : the tensor in whose storage each result lies,
+    itself where it has its own. made : storage that is needed.
+    """
+
+    reads: dict[str, Real]
+    writes: dict[str, str]
+    made: tuple[tuple[str, Real], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,48 +188,52 @@ class _Body:
     steps : of each item. storage : of each tensor written here, as views lie in that
     of another. arriving : read before they are written, so they come from outside. last : item that
     touches a storage last. loops : in it. weights : names and bytes of matrices outside the layers,
-    and of those in them. stored : what is kept for later. peaks : by what is alive around it.
+    and of those in them. stored : what is kept for later. messages : that it sends. peaks : by what
+    is alive around it. items : all that it is made of.
     """
 
-    steps: list[list[_Step]]
+    items: tuple[Op | Loop, ...]
+    steps: list[_Step]
     storage: dict[str, str]
     arriving: dict[str, Real]
     last: dict[str, int]
     loops: tuple[Loop, ...]
     weights: tuple[Sequence[tuple[str, float]], Sequence[tuple[str, float]]]
     stored: Sequence[Tensor]
+    messages: Sequence[Communication]
     peaks: dict[tuple[tuple[str, Real], ...], Real] = field(default_factory=dict)
+
+    def as_step(self) -> _Step:
+        """Take all that is done here for one step of what is around."""
+        return _Step(reads=self.arriving, writes=self.storage)
 
 
 def _looked_at(loop: Loop, bodies: Bodies) -> _Body:
     steps = [
-        list(chain.from_iterable(bodies.of(item).steps))
-        if isinstance(item, Loop)
-        else [_step(item)]
-        for item in loop.body
+        bodies.of(item).as_step() if isinstance(item, Loop) else _step(item) for item in loop.body
     ]
     storage: dict[str, str] = {}
-    arriving: dict[str, Tensor] = {}
-    for op in chain.from_iterable(steps):
-        for name, tensor in op.reads.items():
+    arriving: dict[str, Real] = {}
+    for step in steps:
+        for name, size in step.reads.items():
             if name not in storage:
-                arriving.setdefault(name, tensor)
-        for name in op.writes:
-            storage[name] = storage.get(op.shares, op.shares) if op.shares else name
+                arriving.setdefault(name, size)
+        for name, shared in step.writes.items():
+            storage[name] = name if shared == name else storage.get(shared, shared)
     last = {
         storage.get(name, name): number
-        for number, several in enumerate(steps)
-        for op in several
-        for name in (*op.reads, *op.writes)
+        for number, step in enumerate(steps)
+        for name in (*step.reads, *step.writes)
     }
     weights = [op.weight for op in loop.body if isinstance(op, _WEIGHED)]
     sizes = [(weight.layered, (weight.name, weight.bytes)) for weight in weights]
     stored = {"store": "outputs", "keep": "outputs", "append": "inputs"}
     moves = [op for op in loop.body if isinstance(op, Rearrange)]
     return _Body(
+        items=loop.body,
         steps=steps,
         storage=storage,
-        arriving={name: tensor.bytes for name, tensor in arriving.items()},
+        arriving=arriving,
         last=last,
         loops=tuple(item for item in loop.body if isinstance(item, Loop)),
         weights=(
@@ -236,26 +241,32 @@ def _looked_at(loop: Loop, bodies: Bodies) -> _Body:
             [one for inside, one in sizes if inside],
         ),
         stored=[getattr(op, stored[op.move])[0] for op in moves if op.move in stored],
+        messages=[op for op in loop.body if isinstance(op, Communication)],
     )
 
 
 def _step(op: Op) -> _Step:
     view = isinstance(op, Rearrange) and op.view
     kept = isinstance(op, Rearrange) and op.move == "store"
-    reads = {t.name: t for t in op.reads if not t.name.startswith(ELSEWHERE)}
+    reads = {t.name: t.bytes for t in op.reads if not t.name.startswith(ELSEWHERE)}
     if isinstance(op, Rearrange) and op.move == "shard" and op.reads[0].name.startswith("prompt."):
         reads = {}  # engines embed the rows that a rank has; our executor is given all of them
     return _Step(
         reads=reads,
-        writes=tuple(t.name for t in op.writes),
-        shares=op.reads[0].name if view else "",
+        writes={t.name: op.reads[0].name if view else t.name for t in op.writes},
         made=()
         if view or kept
         else tuple((t.name, t.bytes) for t in op.writes if not t.name.startswith(ELSEWHERE)),
     )
 
 
-def groups(stages: Sequence[Loop]) -> int:
+def groups(stages: Sequence[Loop], bodies: Bodies | None = None) -> int:
     """Count the different groups of ranks that stages communicate in."""
-    ops = (op for stage in stages for op in stage.walk())
-    return len({op.axis for op in ops if isinstance(op, Communication)})
+    return len({op.axis for op in _messages(stages, bodies)})
+
+
+def _messages(stages: Sequence[Loop], bodies: Bodies | None) -> Iterator[Communication]:
+    bodies = bodies or Bodies()
+    for stage in stages:
+        for body, _ in bodies.inside(stage):
+            yield from body.messages

@@ -97,6 +97,15 @@ class Target:
     profile: Profile | None = None
 
     @property
+    def beside_links(self) -> tuple[object, ...]:
+        """All that prices depend on but links, the device and its profile."""
+        return (
+            self.runtime, self.algorithm, self.messages, self.attention, self.engine, self.mask,
+            self.rounding, self.beside, self.urgent, self.graph_mixing, self.ways,
+            self.distribution,
+        )  # fmt: skip
+
+    @property
     def hides(self) -> bool:
         """Whether messages beside compute find room at its side; in a graph their order is kept."""
         return self.urgent or self.runtime.launch == "graph"
@@ -137,20 +146,27 @@ def host_seconds(op: Op, priced: Priced, runtime: Runtime) -> Real:
     return priced.kernels * runtime.host_kernel.value + calls
 
 
-Prices = dict[tuple[object, ...], Priced]
-"""Prices found so far, by what they depend on besides device and profile."""
+class FoundPrices:
+    """Prices found so far, by what they depend on besides device and profile.
+
+    ops : of operations. bodies : what is known of bodies of loops, each by its identity.
+    """
+
+    def __init__(self) -> None:
+        self.ops: dict[tuple[object, ...], Priced] = {}
+        self.bodies: dict[int, Any] = {}
 
 
-def cached_price(op: Op, target: Target, prices: Prices) -> Priced:
+def cached_price(op: Op, target: Target, prices: FoundPrices) -> Priced:
     """Price `op`, or take the price of one like it; `prices` are of one device and request."""
     key = _key(op, target)
     try:
-        priced = prices.get(key)
+        priced = prices.ops.get(key)
     except TypeError:  # sizes are arrays
         key = _with_numbers(key)
-        priced = prices.get(key)
+        priced = prices.ops.get(key)
     if priced is None:
-        priced = prices[key] = price(op, target)
+        priced = prices.ops[key] = price(op, target)
     return priced
 
 

@@ -71,6 +71,9 @@ class Runtime:
     host_pixel: float = 0.0
     host_rank: float = 0.0
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def host_call(self, kind: str) -> float:
         """Seconds of host time to issue a collective of a kind."""
         return dict(self.calls).get(kind, self.host_collective.value)

@@ -15,7 +15,7 @@ import numpy as np
 
 from costmodels.basis import Basis
 from costmodels.overlap import hidden_share, waiting_share
-from costmodels.price import Class, Priced, Prices, Target, cached_price, host_seconds
+from costmodels.price import Class, FoundPrices, Priced, Target, cached_price, host_seconds
 from costmodels.program import Collective, Communication, Loop, Op, Real, Size, larger, smaller
 from topology.base.values import dataclass
 
@@ -116,31 +116,53 @@ def following(costs: Sequence[Cost]) -> Cost:
     return replace(reduce(add, costs), host=host)
 
 
-def cost(loop: Loop, target: Target, prices: Prices | None = None) -> Cost:
+def cost(loop: Loop, target: Target, prices: FoundPrices | None = None) -> Cost:
     """Price all turns of a loop on `target`.
 
     prices : of operations met before on this device; it is added to.
     """
-    total = _turns(loop, target, {} if prices is None else prices, {})
+    total = _turns(loop, target, FoundPrices() if prices is None else prices, target.beside_links)
     if "communication" not in total.classes:
         return total
     return replace(total, waiting=total.compute * waiting_share(target.ranks))
 
 
-def _turns(loop: Loop, target: Target, prices: Prices, bodies: dict[int, Cost]) -> Cost:
-    """Price a loop; `bodies` are those met before, as the layers of several stages are."""
-    once = bodies.get(id(loop.body))
+def _turns(loop: Loop, target: Target, prices: FoundPrices, setting: tuple[object, ...]) -> Cost:
+    """Price a loop, whose body may be that of others: layers of other stages and plans.
+
+    setting : all that prices depend on besides links.
+    """
+    body: _PricedBody | None = prices.bodies.get(id(loop.body))
+    if body is None:
+        body = prices.bodies[id(loop.body)] = _PricedBody(loop.body)
+    links = setting, *(target.fabrics[axis] for axis in body.axes)
+    once = body.costs.get(links)
     if once is None:
-        ops = [item for item in loop.body if not isinstance(item, Loop)]
-        once = _straight(ops, target, prices)
-        for item in loop.body:
-            if isinstance(item, Loop):
-                once = once + _turns(item, target, prices, bodies)
-        bodies[id(loop.body)] = once
+        once = _straight(body.ops, target, prices)
+        for item in body.loops:
+            once = once + _turns(item, target, prices, setting)
+        body.costs[links] = once
     return once.times(loop.count)
 
 
-def _straight(ops: list[Op], target: Target, prices: Prices) -> Cost:
+class _PricedBody:
+    """The body of a loop, with its cost by what that depends on; kept, so that its id stays its.
+
+    axes : along which it communicates, inner loops included.
+    """
+
+    __slots__ = ("axes", "costs", "items", "loops", "ops")
+
+    def __init__(self, items: Sequence[Op | Loop]) -> None:
+        self.items = items
+        self.ops = [item for item in items if not isinstance(item, Loop)]
+        self.loops = [item for item in items if isinstance(item, Loop)]
+        inside = [*self.ops, *(op for loop in self.loops for op in loop.walk())]
+        self.axes = sorted({op.axis for op in inside if isinstance(op, Communication)})
+        self.costs: dict[tuple[object, ...], Cost] = {}
+
+
+def _straight(ops: list[Op], target: Target, prices: FoundPrices) -> Cost:
     """Price operations between barriers."""
     priced = [(op, cached_price(op, target, prices)) for op in ops]
     classes: dict[Class, Real] = {}

@@ -38,7 +38,7 @@ def pointwise(
     """Apply an element-wise function; its result is as the first input, or `features` wide."""
     first = inputs[0]
     shape = (*first.shape[:-1], features) if features else first.shape
-    out = replace(first, name=name, shape=shape)
+    out = Tensor(name, shape, first.itemsize, first.filled)
     yield ops.Pointwise(function=function, inputs=tuple(inputs), outputs=(out,), place=place)
     return out
 
@@ -47,7 +47,7 @@ def split_features(x: Tensor, widths: Sequence[Size], names: Sequence[str]) -> E
     """Cut features into views."""
     lead = x.shape[:-1]
     outs = [
-        replace(x, name=name, shape=(*lead, width))
+        Tensor(name, (*lead, width), x.itemsize, x.filled)
         for name, width in zip(names, widths, strict=True)
     ]
     yield ops.Rearrange(move="split_features", inputs=(x,), outputs=tuple(outs), view=True)
@@ -77,7 +77,7 @@ def concat_rows(parts: Sequence[Tensor], name: str, *, view: bool = False) -> Em
 
 def regroup(x: Tensor, groups: Size, rows: Size, name: str) -> Emits[Tensor]:
     """View rows as so many `groups` of `rows`, in the same order."""
-    out = replace(x, name=name, shape=(groups, rows, *x.shape[2:]))
+    out = Tensor(name, (groups, rows, *x.shape[2:]), x.itemsize, x.filled)
     yield ops.Rearrange(move="regroup", inputs=(x,), outputs=(out,), view=True)
     return out
 

@@ -6,8 +6,7 @@ A block's state is one tensor for every row of streams that a tower takes togeth
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
-from typing import Final
+from functools import partial
 
 from costmodels.program import Loop, Op, Part, Pointwise, Rearrange, Span, Tensor
 from costmodels.program.emit import (
@@ -25,7 +24,7 @@ from planner.lowering.experts import ffn_activation, ffn_columns
 from planner.lowering.ffn import feed_forward
 from planner.lowering.latent import Latents, latent_attention, latent_projections
 from planner.lowering.recurrent import recurrent_mixing
-from planner.lowering.work import RankWork, context_name
+from planner.lowering.work import RankWork, context_name, once
 from planner.models import Block, Cross, Heads, Tower
 from planner.strategies.base import AttentionCall, Entry
 from planner.strategies.tp import reduce
@@ -33,8 +32,6 @@ from topology.base.values import dataclass
 
 RECURRENT = ("delta", "mamba")
 """Mixers that keep a state of a sequence, not its keys and values."""
-_KEPT: Final = 1024
-"""Layers that are kept."""
 
 State = Mapping[tuple[str, ...], Tensor]
 
@@ -90,20 +87,12 @@ def live_towers(work: RankWork, layer: Block) -> list[Tower]:
 
 
 def layer_body(work: RankWork, layer: Block, state: State) -> tuple[Op | Loop, ...]:
-    """Give what a rank does in one layer of a block, one value wherever it is the same.
-
-    Plans that divide a layer alike, and the stages of their pipelines, have it in common.
-    """
-    alike = work.of_a_layer(), replace(layer, count=1), tuple(state.items())
-    try:
-        hash(alike)
-    except TypeError:  # sizes are arrays
-        return tuple(block(work, layer, state))
-    return _known_body(*alike)
+    """Give what a rank does in one layer of a block."""
+    return _body(work.of_a_layer(), replace(layer, count=1), tuple(state.items()))
 
 
-@lru_cache(maxsize=_KEPT)
-def _known_body(
+@once
+def _body(
     work: RankWork, layer: Block, state: tuple[tuple[tuple[str, ...], Tensor], ...]
 ) -> tuple[Op | Loop, ...]:
     return tuple(block(work, layer, dict(state)))

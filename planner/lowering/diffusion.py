@@ -29,7 +29,14 @@ from costmodels.program.emit import (
     split_rows,
 )
 from planner.lowering.blocks import State, layer_body, live_towers, repack, state_name
-from planner.lowering.work import Layers, RankWork, context_name, context_widths, in_pieces
+from planner.lowering.work import (
+    Layers,
+    RankWork,
+    context_name,
+    context_widths,
+    in_pieces,
+    once,
+)
 from planner.models import Block, Encoder, Model, Stream, Tower
 from planner.strategies import fsdp, pipefusion, pp
 
@@ -367,12 +374,17 @@ def _combine(work: RankWork, pieces: int = 1) -> Emits[None]:
 
 def text_encode(work: RankWork) -> Loop:
     """Run every encoder over the prompts: as many as forwards a step, so two with guidance."""
-    body = tuple(_encoder(work, encoder) for encoder in work.model.encoders)
+    prompts = work.share.batch * work.share.passes
+    return _encoded(work.model.encoders, prompts)
+
+
+@once
+def _encoded(encoders: tuple[Encoder, ...], prompts: Size) -> Loop:
+    body = tuple(_encoder(encoder, prompts) for encoder in encoders)
     return Loop(name="text_encode", count=1, body=body)
 
 
-def _encoder(work: RankWork, encoder: Encoder) -> Loop:
-    prompts = work.share.batch * work.share.passes
+def _encoder(encoder: Encoder, prompts: Size) -> Loop:
     x = Tensor(f"{encoder.name}.x", (prompts, encoder.tokens, encoder.hidden))
     width = max(1, round(encoder.parameters / encoder.layers / encoder.hidden))
     weight = Weight(
@@ -394,12 +406,18 @@ def vae_decode(work: RankWork, degree: int) -> Loop:
     slow = "any" in habits.slow_decoders or work.model.named_in(habits.slow_decoders)
     again = vae.overlap if tiles else 1.0
     pixels = work.share.batch * work.workload.pixels * share * again
-    decode = Convolve(
-        name=vae.name,
-        flop=pixels * vae.flop_per_pixel * (vae.eager_work if slow else 1.0),
-        traffic=pixels * vae.peak_bytes_per_pixel,
-        eager=vae.eager if slow else 0.0,
-        passes=pixels * vae.eager_bytes_per_pixel if slow else 0.0,
-        planes=work.model.latent is not None and work.model.latent.temporal == 1,
+    return _decoded(
+        Convolve(
+            name=vae.name,
+            flop=pixels * vae.flop_per_pixel * (vae.eager_work if slow else 1.0),
+            traffic=pixels * vae.peak_bytes_per_pixel,
+            eager=vae.eager if slow else 0.0,
+            passes=pixels * vae.eager_bytes_per_pixel if slow else 0.0,
+            planes=work.model.latent is not None and work.model.latent.temporal == 1,
+        )
     )
+
+
+@once
+def _decoded(decode: Convolve) -> Loop:
     return Loop(name="vae_decode", count=1, body=(decode,))

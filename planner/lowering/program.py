@@ -27,7 +27,7 @@ from planner.lowering.diffusion import (
     vae_decode,
 )
 from planner.lowering.variants import as_run
-from planner.lowering.work import Chunk, Layers, RankWork, rank_work
+from planner.lowering.work import Chunk, Layers, RankWork, once, rank_work
 from planner.models import Block, Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
@@ -79,8 +79,7 @@ def alike_places(model: Model, workload: Workload, plan: Plan) -> list[int]:
     """Give for every place of a pipeline the first one that has as much of every layer."""
     if plan.degree(pp.AXIS) == 1:
         return [0]
-    cuts, _ = _balanced(rank_work(model, workload, plan))
-    return _alike([pp.gathered(model, cut) for cut in cuts])
+    return _alike(_cuts(rank_work(model, workload, plan))[0])
 
 
 def cuts_of_requests(model: Model, workload: Workload, plan: Plan, count: int) -> NDArray[np.intp]:
@@ -105,7 +104,7 @@ def _at_every_place(work: RankWork, write: Callable[[RankWork], T]) -> list[T]:
     """Give what is written for every place of a pipeline, once for those that do the same."""
     if work.share.stages == 1:
         return [write(_with_layers(work, None))]
-    cuts = [pp.gathered(work.model, cut) for cut in _balanced(work)[0]]
+    cuts, _ = _cuts(work)
     alike = _alike(cuts)
     made = {
         place: write(replace(work, layers=cuts[place], stage=place)) for place in sorted(set(alike))
@@ -189,23 +188,27 @@ def _diffusion(work: RankWork, vae: int) -> tuple[Loop, ...]:
 
 def _with_layers(work: RankWork, stage: int | None, *, ordered: bool = False) -> RankWork:
     """Give a rank the layers of its stage of the pipeline."""
-    model, index = work.model, 0
+    model = work.model
     if work.share.stages > 1:
-        cuts, heaviest = _balanced(work)
+        cuts, heaviest = _cuts(work, ordered=ordered)
         index = heaviest if stage is None else stage
-        layers = cuts[index]
-    elif ordered:
-        layers = pp.runs(model.blocks, model.kinds, 0, len(model.kinds))
-    else:
-        layers = [(layer, 0) for layer in model.blocks]
-    return replace(work, layers=layers if ordered else pp.gathered(model, layers), stage=index)
+        return replace(work, layers=cuts[index], stage=index)
+    if ordered:
+        return replace(work, layers=pp.runs(model.blocks, model.kinds, 0, len(model.kinds)))
+    return replace(work, layers=[(layer, 0) for layer in model.blocks])
 
 
-def _balanced(work: RankWork) -> tuple[Sequence[Layers], int]:
+def _cuts(work: RankWork, *, ordered: bool = False) -> tuple[Sequence[Layers], int]:
     """Cut the layers into stages of like work, and give the number of the heaviest."""
+    cuts, heaviest = _balanced(work.of_a_layer(), work.share.stages)
+    return cuts if ordered else [pp.gathered(work.model, cut) for cut in cuts], heaviest
+
+
+@once
+def _balanced(work: RankWork, degree: int) -> tuple[Sequence[Layers], int]:
     blocks = work.model.blocks
     costs = [float(np.mean(_cost(work, layer))) for layer in blocks]
-    cuts = pp.stages(work.model, costs, work.share.stages)
+    cuts = pp.stages(work.model, costs, degree)
     cost_of = {layer.name: cost for layer, cost in zip(blocks, costs, strict=True)}
     loads = [sum(layer.count * cost_of[layer.name] for layer, _ in cut) for cut in cuts]
     return cuts, max(range(len(loads)), key=loads.__getitem__)

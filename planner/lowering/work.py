@@ -1,9 +1,9 @@
 """One rank's work, before it is written down as operations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from functools import partial
-from typing import Literal, cast
+from functools import lru_cache, partial, wraps
+from typing import Any, Final, Literal, TypeVar, cast
 
 import numpy as np
 
@@ -21,6 +21,27 @@ from topology.catalogue import Precision
 
 Layers = Sequence[tuple[Block, int]]
 """Blocks with the layers that a rank holds of each, and the number of the first of them."""
+T = TypeVar("T")
+_KEPT: Final = 4096
+"""Parts of programs of a kind that are kept."""
+
+
+def once(make: Callable[..., T]) -> Callable[..., T]:
+    """Let a part of programs be one value wherever it is made of the same.
+
+    Plans that divide a layer alike, and the stages of their pipelines, have it in common. What is
+    made of arrays of sizes is not kept.
+    """
+    kept = lru_cache(maxsize=_KEPT)(make)
+
+    @wraps(make)
+    def given(*parts: Any) -> T:  # noqa: ANN401  # whatever it is made of
+        try:
+            return kept(*parts)
+        except TypeError:  # arrays are not hashed
+            return make(*parts)
+
+    return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +83,24 @@ class RankWork:
     model: Model
     workload: Workload
     share: Share
-    spans: Mapping[str, Span] = field(hash=False)
+    spans: Mapping[str, Span]
     attend: Attend = field(compare=False)
     layers: Layers = ()
     stage: int = 0
     memory: Literal["load", "store", "append"] = "load"
     chunks: tuple[Chunk, ...] = ()
 
+    def __hash__(self) -> int:
+        return hash((self.share, *self.spans.values(), self.memory, self.chunks))
+
     def of_a_layer(self) -> "RankWork":
-        """Leave out what no layer depends on: its stage, beyond whether there are any, replicas."""
-        share = replace(self.share, stages=min(self.share.stages, 2), replicas=1)
-        return replace(self, share=share, layers=(), stage=0)
+        """Leave out what no layer depends on, such as other stages than its own, and replicas."""
+        stages = min(self.share.stages, 2)
+        share = replace(self.share, stages=stages, replicas=1, passes=1, guidance=1)
+        workload = replace(
+            self.workload, tokens=(), steps=1, output_tokens=0, pixels=0, frames=1, passes=1
+        )
+        return replace(self, workload=workload, share=share, layers=(), stage=0)
 
     @property
     def is_last(self) -> bool:
@@ -208,7 +236,12 @@ def grouped(model: Model, precision: Precision, part: str) -> int:
 
 def share_of(workload: Workload, plan: Plan) -> Share:
     """Divide a request along the axes of a plan."""
-    share = Share(batch=workload.batch, passes=workload.passes)
+    return _share(workload.batch, workload.passes, plan)
+
+
+@once
+def _share(batch: Size, passes: int, plan: Plan) -> Share:
+    share = Share(batch=batch, passes=passes)
     for name, degree in plan.axes:
         share = strategies()[name].divide(share, degree)
     shards = fsdp.axis_of(plan), plan.fsdp

@@ -18,7 +18,7 @@ tables), so that parameters sum up to what the published classes have.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, field
 from typing import Final, Literal
 
 from planner.models.mixers import DeltaRule, Heads, Indexer, Kept, LatentAttention, Mamba
@@ -267,7 +267,7 @@ class Block:
 
     name: str
     count: int
-    towers: tuple[Tower, ...]
+    towers: tuple[Tower, ...] = field(hash=False)
     prelude: bool = False
 
     @property
@@ -465,6 +465,9 @@ class Model:
     numerics: Numerics | None = None
     usual: str = ""
     assumed: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def named_in(self, names: Collection[str]) -> bool:
         """Whether the model or its family is among names."""

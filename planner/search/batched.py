@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.price import Prices
+from costmodels.price import FoundPrices
 from costmodels.program import Real, Size
 from costmodels.tables import communicator_bytes
 from planner.lowering import cuts_of_requests, share_of
@@ -50,7 +50,7 @@ def sweep(scenario: Scenario, plans: Sequence[Plan], programs: Programs | None =
     programs : of the same workload on other hardware; they are used, and added to.
     """
     programs = {} if programs is None else programs
-    prices: Prices = {}
+    prices = FoundPrices()
     rows = [_row(scenario, plan, programs, prices) for plan in plans]
     return Sweep(
         plans=tuple(plans),
@@ -77,7 +77,7 @@ def sizes(
 
 
 def _row(
-    scenario: Scenario, plan: Plan, programs: Programs, prices: Prices
+    scenario: Scenario, plan: Plan, programs: Programs, prices: FoundPrices
 ) -> tuple[Column, Column]:
     model, base = scenario.model, scenario.workload
     count = int(np.size(next(iter(dict(base.tokens).values()))))
@@ -127,7 +127,7 @@ def _chosen(base: Workload, which: NDArray[np.bool_]) -> Workload:
 
 
 def _priced(
-    scenario: Scenario, plan: Plan, programs: Lowered, prices: Prices
+    scenario: Scenario, plan: Plan, programs: Lowered, prices: FoundPrices
 ) -> tuple[Column, Column]:
     deployment = scenario.deployment
     target = deployment.target(scenario.model, plan)

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodels import memory
 from costmodels.basis import Basis
-from costmodels.price import Prices, Target
+from costmodels.price import FoundPrices, Target
 from costmodels.program import Loop, Program, Real, ceil_div
 from costmodels.timeline import Cost, cost, following
 from planner.engines.tables import allowed
@@ -46,7 +46,7 @@ class Shared:
     another way have the same.
     """
 
-    prices: dict[str, Prices] = field(default_factory=dict)
+    prices: dict[str, FoundPrices] = field(default_factory=dict)
     programs: dict[tuple[Plan, Workload], Lowered] = field(default_factory=dict)
     bodies: memory.Bodies = field(default_factory=memory.Bodies)
     estimates: dict[tuple[Plan, Workload], list[tuple[Target, PlanEstimate]]] = field(
@@ -70,7 +70,7 @@ def evaluate(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Pl
             return _of(scenario, estimate)
     if key not in shared.programs:
         shared.programs[key] = lowered(scenario, plan, shared.bodies)
-    prices = shared.prices.setdefault(deployment.hardware.name, {})
+    prices = shared.prices.setdefault(deployment.hardware.name, FoundPrices())
     estimate = _evaluate(scenario, plan, shared.programs[key], target, prices)
     known.append((target, estimate))
     return _of(scenario, estimate)
@@ -93,7 +93,9 @@ def lowered(scenario: Scenario, plan: Plan, bodies: memory.Bodies | None = None)
     places = lower_places(scenario.model, scenario.workload, plan)
     distinct = {id(program): program for program in places}
     parts = {number: parts_of(scenario, program, bodies) for number, program in distinct.items()}
-    groups = {number: memory.groups(program.transformer) for number, program in distinct.items()}
+    groups = {
+        number: memory.groups(program.transformer, bodies) for number, program in distinct.items()
+    }
     return Lowered(
         places=places,
         parts=[parts[id(program)] for program in places],
@@ -102,7 +104,7 @@ def lowered(scenario: Scenario, plan: Plan, bodies: memory.Bodies | None = None)
 
 
 def _evaluate(
-    scenario: Scenario, plan: Plan, programs: Lowered, target: Target, prices: Prices
+    scenario: Scenario, plan: Plan, programs: Lowered, target: Target, prices: FoundPrices
 ) -> PlanEstimate:
     model, workload, deployment = scenario.model, scenario.workload, scenario.deployment
     costs = costs_of(programs.places, workload, target, prices)
@@ -142,7 +144,7 @@ def _evaluate(
 
 
 def _drafted(
-    scenario: Scenario, plan: Plan, costs: Mapping[str, Cost], prices: Prices
+    scenario: Scenario, plan: Plan, costs: Mapping[str, Cost], prices: FoundPrices
 ) -> dict[str, Cost]:
     """Put steps that verify drafted tokens in place of those of a token each."""
     workload = scenario.workload
@@ -156,7 +158,7 @@ def _drafted(
 
 
 def costs_of(
-    places: Sequence[Program], workload: Workload, target: Target, prices: Prices | None = None
+    places: Sequence[Program], workload: Workload, target: Target, prices: FoundPrices | None = None
 ) -> dict[str, Cost]:
     """Price every stage of a request, and its ``output`` where a host takes its time over it."""
     costs, runtime = _stages(places, target, prices), target.runtime
@@ -166,7 +168,9 @@ def costs_of(
     return {**costs, "output": Cost(host=waits)} if np.any(waits) else costs
 
 
-def _stages(places: Sequence[Program], target: Target, prices: Prices | None) -> dict[str, Cost]:
+def _stages(
+    places: Sequence[Program], target: Target, prices: FoundPrices | None
+) -> dict[str, Cost]:
     """Price every stage over the places of a pipeline.
 
     M forwards of a step, or pieces of all steps, pass P places one after another, and then wait
@@ -184,7 +188,7 @@ def _stages(places: Sequence[Program], target: Target, prices: Prices | None) ->
     return {**costs, "denoise": reduce(add, [_piped(row, target, prices) for row in rows])}
 
 
-def _piped(places: Sequence[Loop], target: Target, prices: Prices | None) -> Cost:
+def _piped(places: Sequence[Loop], target: Target, prices: FoundPrices | None) -> Cost:
     """Price a loop of which every place of a pipeline takes the same turns, one after another."""
     inner = [np.asarray(item.count) for item in places[0].body if isinstance(item, Loop)]
     turns = np.maximum(sum(inner), 1)
@@ -194,7 +198,7 @@ def _piped(places: Sequence[Loop], target: Target, prices: Prices | None) -> Cos
     return once + slowest.times((turns - len(places)) / turns)
 
 
-def _by_stage(program: Program, target: Target, prices: Prices | None) -> dict[str, Cost]:
+def _by_stage(program: Program, target: Target, prices: FoundPrices | None) -> dict[str, Cost]:
     """Price every stage, which may have several loops."""
     costs: dict[str, Cost] = {}
     for loop in program.stages:
@@ -202,7 +206,7 @@ def _by_stage(program: Program, target: Target, prices: Prices | None) -> dict[s
     return costs
 
 
-def _in_turn(places: Sequence[Loop], target: Target, prices: Prices | None) -> Cost:
+def _in_turn(places: Sequence[Loop], target: Target, prices: FoundPrices | None) -> Cost:
     """Price a decoder's stage: one turn at each place, and the scores of the last."""
     *before, last = places
     if not before:
@@ -245,7 +249,7 @@ def _bases(total: Cost, costs: Mapping[str, Cost]) -> dict[str, Basis]:
 
 
 def _step(
-    scenario: Scenario, plan: Plan, target: Target, costs: Mapping[str, Cost], prices: Prices
+    scenario: Scenario, plan: Plan, target: Target, costs: Mapping[str, Cost], prices: FoundPrices
 ) -> float:
     """One denoising step with all its forwards, or one decode step at the prompt's length."""
     model, workload = scenario.model, scenario.workload

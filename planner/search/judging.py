@@ -84,11 +84,10 @@ def outcomes_on(
         yield Rejected(plan=Plan((axis,)), reason=f"{reason}; so for every plan that has it")
     legal = frozenset(legal_plans(model, workload, gpus))
     for plan in sorted(plans(model, gpus, barred), key=lambda plan: plan.degree("pp")):
-        can = runs(plan)
-        illegal = plan not in legal
-        left_out = _left_out(scenario, plan, seen, runs if can else anything)
-        if (can or others) and (illegal or not left_out):
-            yield _outcome(scenario, plan, seen, shared)
+        can, fine = runs(plan), plan in legal
+        left_out = fine and _left_out(scenario, plan, seen, runs if can else anything)
+        if (can or others) and not left_out:
+            yield _outcome(scenario, plan, seen, shared, legal=fine)
 
 
 def _short_prompt(scenario: Scenario) -> str:
@@ -110,13 +109,20 @@ def _left_out(scenario: Scenario, plan: Plan, seen: Mapping[Plan, Outcome], runs
     return not frugal and any(map(runs, replacements(plan, scenario.workload.passes, seen)))
 
 
-def _outcome(scenario: Scenario, plan: Plan, seen: dict[Plan, Outcome], shared: Shared) -> Outcome:
-    """Judge a plan, or reuse what became of one of its replicas."""
+def _outcome(
+    scenario: Scenario,
+    plan: Plan,
+    seen: dict[Plan, Outcome],
+    shared: Shared,
+    *,
+    legal: bool = False,
+) -> Outcome:
+    """Judge a plan, which may be known to be legal, or reuse what became of one of its replicas."""
     alone = replica(scenario.deployment, plan) if scenario.request.batch == 1 else None
     if alone is not None and alone in seen:
         seen[plan] = replicated(plan.degree("dp"), seen[alone])
         return seen[plan]
-    outcome = judge(scenario, plan, shared)
+    outcome = (_fitted if legal else judge)(scenario, plan, shared)
     others = turned(scenario.deployment, plan), asking(scenario.workload, plan)
     for other in filter(None, others):
         outcome = min(outcome, judge(scenario, other, shared), key=_latency)
@@ -130,12 +136,21 @@ def _latency(outcome: Outcome) -> float:
 
 def judge(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Outcome:
     """Estimate a plan of all GPUs, or say why it cannot run."""
-    deployment = scenario.deployment
-    reasons = list(objections(scenario.model, scenario.workload, plan, deployment.gpus))
-    if not reasons and deployment.subset is not None:
-        reasons = [reason for reason in [deployment.subset.obstacle()] if reason]
-    if reasons:
-        return Rejected(plan=plan, reason="; ".join(reasons))
+    return _illegal(scenario, plan) or _fitted(scenario, plan, shared)
+
+
+def _illegal(scenario: Scenario, plan: Plan) -> Rejected | None:
+    """Say what stands against a plan of all GPUs; None where nothing does."""
+    gpus = scenario.deployment.gpus
+    reasons = "; ".join(objections(scenario.model, scenario.workload, plan, gpus))
+    return Rejected(plan=plan, reason=reasons) if reasons else None
+
+
+def _fitted(scenario: Scenario, plan: Plan, shared: Shared | None) -> Outcome:
+    """Estimate a legal plan, or say that the machine has no links for it, or no memory."""
+    subset = scenario.deployment.subset
+    if subset is not None and (obstacle := subset.obstacle()):
+        return Rejected(plan=plan, reason=obstacle)
     estimate = price(scenario, plan, shared)
     missing = estimate.memory_bytes - usable_bytes(scenario)
     if missing > 0:

@@ -76,7 +76,7 @@ def parts_of(
         "other_weights": fixed["other_weights"] + draft,
         "activations": reduce(np.maximum, [memory.activations(stage, bodies) for stage in stages]),
         "kv": caches_of(model, workload, program, bodies) + kept,
-        "buffers": memory.groups(stages) * communicator_bytes(scenario.deployment.profile),
+        "buffers": memory.groups(stages, bodies) * communicator_bytes(scenario.deployment.profile),
         "runtime": fixed["runtime"],
         "vae_decode": decode_bytes(model, workload, replicas),
     }
@@ -138,7 +138,7 @@ def fixed_parts(
     precision = scenario.workload.precision
     encoders = 0.0 if scenario.request.offload else encoder_bytes(model, precision)
     vae = model.vae.parameters * itemsize if model.vae else 0.0
-    parts, layer = memory.gathered_weights(program.transformer)
+    parts, layer = memory.gathered_weights(program.transformer, bodies)
     blocks = memory.weights(program.transformer, bodies) * model.transformers / parts
     outer = outer_parameters(model, program.axes) * itemsize
     own = model.own.masters if scenario.workload.habits.repository else ""

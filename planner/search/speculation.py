@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodels import memory
 from costmodels.formats import FORMATS
-from costmodels.price import Prices
+from costmodels.price import FoundPrices
 from costmodels.program import Size
 from costmodels.timeline import Cost, cost
 from planner.lowering import Chunk, lower_steps, one_turn
@@ -42,7 +42,7 @@ def draft_costs(
     plan: Plan,
     prompts: Chunk | None,
     decoding: Chunk,
-    prices: Prices | None = None,
+    prices: FoundPrices | None = None,
 ) -> Cost:
     """Price what the draft runs for a step: one pass for each token that it proposes.
 
@@ -59,7 +59,9 @@ def draft_costs(
     return once + again
 
 
-def _pass(scenario: Scenario, plan: Plan, chunks: tuple[Chunk, ...], prices: Prices | None) -> Cost:
+def _pass(
+    scenario: Scenario, plan: Plan, chunks: tuple[Chunk, ...], prices: FoundPrices | None
+) -> Cost:
     """Price one forward of the draft."""
     drafts, own = drafting(scenario, plan)
     step = lower_steps(drafts.model, drafts.workload, own, [chunks]).stages[0]
@@ -118,7 +120,7 @@ def _token() -> Chunk:
 
 
 def speculated(
-    scenario: Scenario, plan: Plan, prices: Prices, context: Size, prompt: Size
+    scenario: Scenario, plan: Plan, prices: FoundPrices, context: Size, prompt: Size
 ) -> tuple[Cost, Cost]:
     """Price a step in which drafted tokens are verified, and what the draft does of a prompt.
 

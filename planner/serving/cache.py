@@ -57,7 +57,7 @@ def pool_of(scenario: Scenario, plan: Plan, ways: Scheduling, longest: int) -> P
         program = lower(model, once, plan, place)
         beside = {
             **fixed_parts(sized, program, bodies),
-            "buffers": memory.groups([step]) * communicator_bytes(deployment.profile),
+            "buffers": memory.groups([step], bodies) * communicator_bytes(deployment.profile),
             "activations": float(np.max(memory.activations(step, bodies))),
         }
         kept = float(np.max(caches_of(model, once, program, bodies)))

@@ -166,9 +166,11 @@ class Queue:
 
     def _soonest(self) -> tuple[float, Batch | None]:
         """Tell which batch may run its next step first, and when; never where none has any."""
-        at, batch = math.inf, None
+        at, batch, begins = math.inf, None, -1.0
         for each in self.batches:
-            start = self.free[0] if each.count else self._begins()
+            if not each.count and begins < 0:
+                begins = self._begins()  # of any batch
+            start = self.free[0] if each.count else begins
             if each.ready > start:  # noqa: PLR1730  # `max` takes longer than all else here
                 start = each.ready
             if start < at:

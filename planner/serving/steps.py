@@ -8,7 +8,7 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.price import Prices
+from costmodels.price import FoundPrices
 from costmodels.program import Size
 from costmodels.timeline import cost
 from planner.lowering import Chunk, alike_places, lower_steps, one_turn
@@ -105,7 +105,7 @@ def step_prices(
     model, workload = scenario.model, replace(scenario.workload, cached=0)
     target = scenario.deployment.target(model, plan)
     shape = (len(prompts), len(contexts), len(decodes), len(lengths))
-    prices: Prices = {}
+    prices = FoundPrices()
 
     def priced(place: int) -> Column:
         program = lower_steps(model, workload, plan, [chunks], place)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.events import TaskTimes, run
-from costmodels.price import Class, Prices, Target
+from costmodels.price import Class, FoundPrices, Target
 from costmodels.program import Communication, Loop, turns
 from costmodels.tables import rank_spread
 from planner.lowering import lower_places
@@ -229,7 +229,7 @@ def simulate(
     target = deployment.target(scenario.model, estimate.plan)
     programs = lower_places(scenario.model, scenario.workload, estimate.plan)
     wiring = Wiring(deployment, estimate.plan, target.fabrics)
-    prices: Prices = {}
+    prices = FoundPrices()
     stages = [
         _stage(places, wiring, target, prices, disturbed)
         for places in zip(*(program.stages for program in programs), strict=True)
@@ -304,7 +304,7 @@ def _stage(
     places: Sequence[Loop],
     wiring: Wiring,
     target: Target,
-    prices: Prices,
+    prices: FoundPrices,
     disturbed: Disturbances,
 ) -> StageRun:
     """Find the ranks that a stage is run on; replicas are disturbed alike, and one GPU decodes."""
@@ -329,7 +329,7 @@ def _stage(
     )
 
 
-def _turn(stage: StageRun, target: Target, prices: Prices, disturbed: Disturbances) -> _Turn:
+def _turn(stage: StageRun, target: Target, prices: FoundPrices, disturbed: Disturbances) -> _Turn:
     """Run one turn of a stage."""
     work = tasks_of(stage, target, prices)
     if not disturbed.jitter:

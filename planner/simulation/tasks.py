@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodels.events import Lane, Task
 from costmodels.overlap import hidden_share
-from costmodels.price import Class, Priced, Prices, Target, cached_price, host_seconds
+from costmodels.price import Class, FoundPrices, Priced, Target, cached_price, host_seconds
 from costmodels.program import Communication, Loop, Op, SendReceive, Tensor
 from planner.simulation.links import Group, MessageKind, sent_by
 from planner.simulation.symmetry import Alike
@@ -90,7 +90,7 @@ class StageRun:
     same: Alike
 
 
-def tasks_of(stage: StageRun, target: Target, prices: Prices) -> RankTasks:
+def tasks_of(stage: StageRun, target: Target, prices: FoundPrices) -> RankTasks:
     """Write one turn of a stage down for all ranks that are run.
 
     prices : of operations, which are added to.
@@ -107,7 +107,7 @@ def tasks_of(stage: StageRun, target: Target, prices: Prices) -> RankTasks:
     return RankTasks(tasks=draft.tasks, labels=draft.labels, lanes=draft.lanes, sent=draft.sent)
 
 
-def messages_of(places: Sequence[Loop], target: Target, prices: Prices) -> list[MessageKind]:
+def messages_of(places: Sequence[Loop], target: Target, prices: FoundPrices) -> list[MessageKind]:
     """List the kinds of messages in a stage."""
     return [
         sent_by(op, float(cached_price(op, target, prices).seconds), target.fabrics[op.axis])
@@ -146,7 +146,7 @@ def _forwards(loop: Loop) -> int:
     )
 
 
-def _steps(loop: Loop, target: Target, prices: Prices, turns: _Turns) -> Iterator[Step]:
+def _steps(loop: Loop, target: Target, prices: FoundPrices, turns: _Turns) -> Iterator[Step]:
     """Unroll a turn of a loop: each operation, labelled by the loop it stands in."""
     turn = turns.enter(loop.name)
     idle = turns.idle(loop.name, turn)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from costmodels.basis import Basis
 from costmodels.collectives import collective_time
 from costmodels.kernels import attention_time, matmul_time, pointwise_time
-from costmodels.price import Prices, Target, cached_price, price
+from costmodels.price import FoundPrices, Target, cached_price, price
 from costmodels.program import (
     Attention,
     Collective,
@@ -174,7 +174,7 @@ def test_passes_of_eager_decoders_come_after_their_products_at_the_pace_of_memor
 
 
 def test_a_decoder_in_eager_code_is_not_taken_for_the_compiled_one_that_was_priced_before():
-    prices: Prices = {}
+    prices = FoundPrices()
     compiled, eager = Convolve(name="vae", flop=1e15, traffic=1.0), {"eager": 500, "passes": 1e12}
     known = cached_price(compiled, TARGET, prices).seconds
     for name, value in eager.items():

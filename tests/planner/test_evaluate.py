@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.kernels import state
-from costmodels.price import cached_price
+from costmodels.price import FoundPrices, cached_price
 from costmodels.price import price as price_of
 from costmodels.program import Loop, Matmul, Recurrence
 from costmodels.timeline import cost
@@ -315,7 +315,7 @@ def test_weights_in_16_bits_are_two_bytes_a_parameter(name):
 @pytest.mark.parametrize("name", ["gpt-oss-20b", "qwen3-next"])
 def test_a_price_that_was_found_before_is_that_of_the_operation(name):
     """Products up and down of experts have one size where one is cut and the other is not."""
-    scenario, prices = asked(name, 2), {}
+    scenario, prices = asked(name, 2), FoundPrices()
     for plan in plans(scenario.model, 2):
         target = scenario.deployment.target(scenario.model, plan)
         for stage in lower(scenario.model, scenario.workload, plan).stages:

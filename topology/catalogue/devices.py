@@ -49,6 +49,9 @@ class Device:
     power: Sourced  # W, limit
     peaks: tuple[tuple[Precision, Sourced], ...]
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     @property
     def capability(self) -> int:
         """Compute capability without its point: 90 for 9.0."""
