@@ -9,6 +9,7 @@ import testmodels
 from commands import assert_refused, run
 
 import planner
+from costmodels.price import FoundPrices
 from costmodels.timeline import cost
 from planner.api import request_of
 from planner.engines.engine import Scheduling
@@ -120,7 +121,7 @@ def test_a_step_is_what_is_verified_and_one_pass_of_the_draft_for_each_token():
     scenario = resolve(request_of("llama-3.1-70b", 4, SMALL))
     plan = parse_plan("tp4")
     drafts, own = drafting(scenario, plan)
-    whole, _ = speculated(scenario, plan, {}, 2000, 1000)
+    whole, _ = speculated(scenario, plan, FoundPrices(), 2000, 1000)
 
     def step(of, cut, tokens, *, scored):
         chunk = Chunk(name="answers", tokens=tokens, context=2000, scored=scored)
