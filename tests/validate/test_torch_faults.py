@@ -63,10 +63,12 @@ def stops(given, *args, **named):
 if rank == 1: nth(messages, "_exchange", 9, stops)
 """
 OTHER_PLAN = """
-import validate.plans.cases as cases
 from dataclasses import replace
-read, plan = worker.read_case, {1: "single"}.get(rank, "tp2")
-worker.read_case = lambda fields: replace(read(fields), plan=plan)
+given, plan = worker.work, {1: "single"}.get(rank, "tp2")
+def other(place, job, output):
+    cases = [replace(case, plan=plan) for case in job.cases]
+    return given(place, replace(job, cases=cases), output)
+worker.work = other
 """
 
 
