@@ -73,7 +73,7 @@ MORE = {
     st.sampled_from([*MORE]).flatmap(lambda name: st.tuples(st.just(name), MORE[name])),
     st.sampled_from([None, PRICES]),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_more_that_is_asked_for_never_takes_less(demand, change, prices):
     """Of requests, of them in time, of time, of room and of what may fail."""
     name, rises = change
