@@ -21,6 +21,18 @@ HEADS = Heads(query=4, key_value=4, size=4)
 GROUPED = Heads(query=8, key_value=4, size=4)
 HIDDEN = 16
 LINE = 3  # points across an image of 24: eight lines
+FLUX_CONFIG = {
+    "_class_name": "FluxTransformer2DModel",
+    "attention_head_dim": 8,
+    "axes_dims_rope": [4, 2, 2],
+    "in_channels": 16,
+    "joint_attention_dim": 16,
+    "num_attention_heads": 2,
+    "num_layers": 1,
+    "num_single_layers": 1,
+    "pooled_projection_dim": 16,
+}
+"""A small FLUX as a config.json has it."""
 
 
 def _model(name, blocks, streams, **more):

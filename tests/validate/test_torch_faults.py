@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import testmodels
 
 torch = pytest.importorskip("torch")
 
@@ -20,17 +21,7 @@ from validate.launch.blame import PATIENCE_S  # noqa: E402
 from validate.plans.cases import Case  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-CONFIG = {
-    "_class_name": "FluxTransformer2DModel",
-    "attention_head_dim": 8,
-    "axes_dims_rope": [4, 2, 2],
-    "in_channels": 16,
-    "joint_attention_dim": 16,
-    "num_attention_heads": 4,
-    "num_layers": 2,
-    "num_single_layers": 2,
-    "pooled_projection_dim": 16,
-}
+MORE = {"num_attention_heads": 4, "num_layers": 2, "num_single_layers": 2}
 WORKER = """
 import os, sys, time
 import torch
@@ -73,7 +64,7 @@ worker.work = other
 
 
 def run(folder, fault, world=2, **case):
-    (folder / "tiny.json").write_text(json.dumps(CONFIG))
+    (folder / "tiny.json").write_text(json.dumps({**testmodels.FLUX_CONFIG, **MORE}))
     asked = {"plan": f"tp{world}", "mode": "eager", "height": 32, "width": 32, "text_tokens": 8}
     cases = [Case(model=str(folder / "tiny.json"), **{**asked, **case}).to_dict()]
     job = {"device": "cpu", "budget_s": 0.01, "cases": cases}

@@ -37,17 +37,6 @@ from validate.torch.weights import inputs_drawn  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-CONFIG = {
-    "_class_name": "FluxTransformer2DModel",
-    "attention_head_dim": 8,
-    "axes_dims_rope": [4, 2, 2],
-    "in_channels": 16,
-    "joint_attention_dim": 16,
-    "num_attention_heads": 2,
-    "num_layers": 1,
-    "num_single_layers": 1,
-    "pooled_projection_dim": 16,
-}
 
 
 class Spoiled(Fuser):
@@ -64,7 +53,7 @@ class Spoiled(Fuser):
 def alone(tmp_path):
     """A session of one rank in this process, on a model of two layers."""
     path = tmp_path / "tiny.json"
-    path.write_text(json.dumps(CONFIG))
+    path.write_text(json.dumps(testmodels.FLUX_CONFIG))
     place = Place(rank=0, world=1, local=0, phase_s=1000.0)
 
     def case(plan="single", mode="eager", **more):
@@ -285,7 +274,7 @@ def started(words, env, folder, starter=()):
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "tiny.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "tiny.json").write_text(json.dumps(testmodels.FLUX_CONFIG))
     return tmp_path
 
 
