@@ -100,19 +100,22 @@ def _best(demand: Demand, name: str, prices: Prices | None, fastest: "_Fastest")
         short = [each for of_one in made for each in reversed(of_one) if isinstance(each, Short)]
         nearest = min(short, key=lambda each: each.over, default=None)
         return "no plan can run" if nearest is None else nearest.reason
-    return _launched(_surest(fleets))
+    sure = _surest(fleets)
+    return _launched(sure) if isinstance(sure, Fleet) else sure.reason
 
 
-def _surest(fleets: Sequence[Fleet]) -> Fleet:
-    """Follow many requests of the best fleet, which may then need more replicas than it seemed."""
+def _surest(fleets: Sequence[Fleet]) -> Fleet | Short:
+    """Follow many requests of the best fleet, which may then need more replicas, or not do."""
     best, *others = _best_first(fleets)
     sure = _followed_on(best)
+    if isinstance(sure, Short):
+        return _surest(others) if others else sure
     if sure.needed > best.needed:
         return _surest([sure, *others])
     return replace(sure, others=tuple(others))
 
 
-def _followed_on(fleet: Fleet) -> Fleet:
+def _followed_on(fleet: Fleet) -> Fleet | Short:
     """Add the rate that places of one pace take in time, or what many requests find."""
     demand = fleet.demand
     if fleet.serving is None:
@@ -129,7 +132,10 @@ def _followed_on(fleet: Fleet) -> Fleet:
 
     found = fewest(fleet.needed, MOST_SERVERS, lambda count: seen(demand.planned_per_s / count))
     if found is None:
-        return fleet
+        late = (
+            f"of {ALL_FOLLOWED:,} requests too few are served in time, with any number of replicas"
+        )
+        return Short(reason=f"{fleet.estimate.plan} comes nearest: {late}")
     needed, serving = found
     more = needed > fleet.needed
     return replace(

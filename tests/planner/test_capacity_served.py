@@ -8,6 +8,8 @@ import pytest
 from commands import ROOT, assert_refused, run
 
 import planner
+from planner.fleet import fleet
+from planner.fleet.replica_rates import ALL_FOLLOWED
 from planner.search.clients import Wanted, spread_of
 
 WORDS = ("capacity", "--model", "llama-3.1-8b", "--rate", "20/s", "--input-tokens", "500",
@@ -226,3 +228,19 @@ def test_a_share_of_requests_is_read_off_all_of_them():
     assert spread.at(None) == spread.mean == 2.5
     assert not Wanted()
     assert Wanted(tpot=1.0, tpot_share=0.999).words() == ["p99.9 of TPOT within 1 s"]
+
+
+def test_a_fleet_that_many_requests_show_to_be_late_is_none(monkeypatch):
+    """A few requests of the search were in time, and those that follow are not, at any rate."""
+    given = fleet.in_time
+
+    def late_in_the_end(*args):
+        return None if ALL_FOLLOWED in args else given(*args)
+
+    monkeypatch.setattr(fleet, "in_time", late_in_the_end)
+    words = ("--model", "llama-3.1-8b", "--rate", "1/s", "--slo", "20s", "--engine", "vllm")
+    code, out, _ = run("capacity", *words, "--format", "json")
+
+    assert code == 1
+    (missing,) = json.loads(out)["answers"][0]["without"]
+    assert "of 6,000 requests too few are served in time" in missing["reason"]
