@@ -18,9 +18,11 @@ torch = pytest.importorskip("torch")
 
 from validate.launch import TimeLimits, launch  # noqa: E402
 from validate.launch.blame import PATIENCE_S  # noqa: E402
+from validate.launch.system import free_port  # noqa: E402
 from validate.plans.cases import Case  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
+ENV = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 MORE = {"num_attention_heads": 4, "num_layers": 2, "num_single_layers": 2}
 WORKER = """
 import os, sys, time
@@ -53,6 +55,7 @@ def stops(given, *args, **named):
     os.kill(os.getpid(), signal.SIGSTOP)
 if rank == 1: nth(messages, "_exchange", 9, stops)
 """
+FIRST_STOPS = STOPS.replace("rank == 1", "rank == 0")
 OTHER_PLAN = """
 from dataclasses import replace
 given, plan = worker.work, {1: "single"}.get(rank, "tp2")
@@ -63,18 +66,23 @@ worker.work = other
 """
 
 
-def run(folder, fault, world=2, **case):
+def written(folder, fault, world, case):
+    """Write the job and the worker with its fault; give what a rank is started with."""
     (folder / "tiny.json").write_text(json.dumps({**testmodels.FLUX_CONFIG, **MORE}))
     asked = {"plan": f"tp{world}", "mode": "eager", "height": 32, "width": 32, "text_tokens": 8}
     cases = [Case(model=str(folder / "tiny.json"), **{**asked, **case}).to_dict()]
     job = {"device": "cpu", "budget_s": 0.01, "cases": cases}
     (folder / "job.json").write_text(json.dumps(job))
-    words = ["--job", str(folder / "job.json"), "--output", str(folder)]
+    (folder / "worker.py").write_text(WORKER.replace("{fault}", fault))
+    return [folder / "worker.py", "--job", folder / "job.json", "--output", folder]
+
+
+def run(folder, fault, world=2, **case):
     result = launch(
         world,
-        [sys.executable, "-c", WORKER.replace("{fault}", fault), *words],
+        [sys.executable, *map(str, written(folder, fault, world, case))],
         limits=TimeLimits(grace_s=0.3),
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env=ENV,
         log_dir=folder / "logs",
     )
     rows = (folder / "results.jsonl").read_text() if (folder / "results.jsonl").exists() else ""
@@ -121,3 +129,40 @@ def test_one_message_of_many_that_all_leave_out_fails_the_proof(tmp_path, precis
     assert result.ok, result.message
     assert row["status"] == "wrong"
     assert "gave other numbers on rank" in row["note"]
+
+
+def test_torchrun_ends_with_the_name_of_the_rank_that_left_a_message_out(tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    words = written(tmp_path, SKIPS, 2, {})
+    done = subprocess.run(
+        [*torchrun, *words], env=ENV, capture_output=True, text=True, check=False, timeout=300
+    )
+
+    assert done.returncode == 1
+    said = [line for line in done.stderr.splitlines() if line.startswith("rank ")]
+    assert len(said) == 1
+    assert re.match(r"rank 1: stands still in proof .*rank 0 waits in all_reduce tp", said[0])
+
+
+def test_ranks_that_somebody_started_name_the_first_that_is_stopped(tmp_path):
+    """All meet at its place, so that nobody says anything any more."""
+    words, port = written(tmp_path, FIRST_STOPS, 2, {}), str(free_port())
+    first, second = (
+        subprocess.Popen(
+            [sys.executable, *words],
+            env={**ENV, "RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "MASTER_PORT": port},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    )
+    try:
+        _, said = second.communicate(timeout=300)
+    finally:
+        first.kill()
+        first.communicate()
+
+    assert second.returncode == 1
+    assert re.search(
+        r"^rank 0: silent for \d+ s; .* is stopped.*rank 1 waits in", said, re.MULTILINE
+    ), said

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from topology.base import InputError
-from validate.launch import LaunchResult, TimeLimits, causes, find_place, launch, supervise, system
+from validate.launch import (
+    LaunchResult,
+    TimeLimits,
+    causes,
+    find_place,
+    launch,
+    peers,
+    supervise,
+    system,
+)
 from validate.launch.blame import Seen
 from validate.launch.causes import P2P, died, guess, last_words, sign
 from validate.launch.progress import Beat, read
@@ -203,6 +212,25 @@ def test_a_rank_that_sends_may_go_ahead_and_one_that_works_is_not_blamed_early()
     assert verdict(*sent).rank == 1  # late for words
     assert [verdict(*ranks) for ranks in (busy, compiles, moving)] == [None] * 3
     assert verdict(*busy, now=101.0).rank == 1
+
+
+def test_ranks_among_themselves_take_one_that_is_long_silent_to_be_stopped():
+    """For a moment any is silent, in code that lets no other thread run."""
+    ranks = [at(rank, {PAIR: 4}) for rank in range(2)]
+    found = [
+        peers.verdict([ranks[0], replace(ranks[1], silent_s=silent, quiet_s=quiet)])
+        for silent, quiet in ((16.0, 16.0), (12.0, 16.0), (0.0, 16.0), (16.0, 9.0))
+    ]
+
+    assert [blame and blame.rank.rank for blame in found] == [1, None, None, None]
+    assert peers.event(found[0]).startswith("silent in timing at all_reduce")
+    assert "ranks 0, 1 wait in all_reduce" in found[0].cause
+
+
+def test_ranks_among_themselves_blame_as_the_parent_does():
+    for rank, said, ranks in STILL.values():
+        blame = peers.verdict(ranks)
+        assert (blame.rank.rank, peers.event(blame)[: len(said)]) == (rank, said)
 
 
 def test_a_rank_in_code_of_its_own_has_not_come_to_the_message_that_it_began():

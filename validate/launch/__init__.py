@@ -25,7 +25,7 @@ torchrun sets them) on top of `env`, and writes to ``log_dir/rank<r>.log``. The 
 A phase that outlives its limit, a rank that dies, one that never begins, and one for which others
 wait while nothing moves end the run: the parent kills all children and names the rank, the
 operation it started last, and a likely cause. Without a parent of ours (torchrun, mpirun) each rank
-watches its own limit and ends itself with that line.
+watches its own limit, and once they have met they watch each other; the line is the same.
 """
 
 from validate.launch.causes import ended, is_aftermath, last_words

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from topology.base.values import dataclass
+from validate.launch.causes import where
 from validate.launch.progress import Beat, Group
 
 PATIENCE_S: Final = 10.0
@@ -24,10 +25,10 @@ COMPILES: Final = "compile"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What the parent sees of a rank: its exit code, if any, its heartbeat and its log's end.
+    """What is seen of a rank: its exit code, if any, its heartbeat and its log's end.
 
     at : when it was seen, of `time.monotonic`. stopped : by a signal. quiet_s : since what it says
-    has changed. used_s : of a processor, since then.
+    has changed. used_s : of a processor, since then. silent_s : since it said that it lives.
     """
 
     rank: int
@@ -38,6 +39,7 @@ class Seen:
     stopped: bool = False
     quiet_s: float = 0.0
     used_s: float = 0.0
+    silent_s: float = 0.0
 
     def after(self, before: "Seen | None") -> "Seen":
         """Return the same with what has passed since nothing changes, by an earlier look."""
@@ -47,6 +49,8 @@ class Seen:
             self,
             quiet_s=before.quiet_s + self.at - before.at,
             used_s=before.used_s + self.beat.cpu_s - before.beat.cpu_s,
+            silent_s=(self.beat.lived == before.beat.lived)
+            * (before.silent_s + self.at - before.at),
         )
 
     @property
@@ -67,6 +71,10 @@ class Blame:
     rank: Seen
     cause: str
     parted: bool = False
+
+    def event(self, when: str) -> str:
+        """Say how the rank stands, where and when."""
+        return f"{'stands still' if self.parted else 'late'}{where(self.rank.beat)}, {when}"
 
 
 def stands_still(ranks: Sequence[Seen]) -> Blame | None:
@@ -113,6 +121,12 @@ def _follow(chain: list[Seen], ranks: Sequence[Seen]) -> Blame:
     if len(chain) > 1 and (not last.beat.group or behind[0] in chain):
         return _smaller(_inside(last, ranks), _inside(chain[-2], ranks))
     return _follow([*chain, behind[0]], ranks)
+
+
+def among(ranks: Sequence[Seen]) -> str:
+    """Say which ranks wait in the first message that any waits in; nothing where none does."""
+    waiting = [rank for rank in ranks if rank.beat.waits]
+    return f": {_waiting(_inside(waiting[0], ranks))}" if waiting else ""
 
 
 def _behind(rank: Seen, ranks: Sequence[Seen]) -> list[Seen]:

@@ -20,14 +20,14 @@ from validate.launch.place import Place
 
 _HEAD: Final = struct.Struct("<Qdd")
 _COUNT: Final = struct.Struct("<Q")
-_CPU: Final = struct.Struct("<d")
+_LIFE: Final = struct.Struct("<dQ")
 _GROUP: Final = struct.Struct("<QQ")
 _GROUPS: Final = 64
-_CPU_AT: Final = _HEAD.size
-_GPUS_AT: Final = _CPU_AT + _CPU.size
+_LIFE_AT: Final = _HEAD.size
+_GPUS_AT: Final = _LIFE_AT + _LIFE.size
 _WAITS_AT: Final = _GPUS_AT + 1
 _LAST_AT: Final = _WAITS_AT + 1
-_PHASE: Final = slice(_HEAD.size + 16, _HEAD.size + 176)
+_PHASE: Final = slice(_HEAD.size + 24, _HEAD.size + 184)
 _OP: Final = slice(_PHASE.stop, _PHASE.stop + 320)
 _CODE: Final = slice(_OP.stop, _OP.stop + 80)
 _TABLE: Final = slice(_CODE.stop, _CODE.stop + _GROUPS * _GROUP.size)
@@ -42,7 +42,8 @@ class Beat:
     """What a rank last said. Times are of `time.monotonic`.
 
     count : operations started. cpu_s : seconds of a processor that the rank has used.
-    code : the file and function that it is in. gpus : it runs on a GPU.
+    lived : times that it has said so. code : the file and function that it is in. gpus : it runs on
+    a GPU.
     waits : its host waits for a message or its device.
     group : of the last message. turns : messages started, by group.
     """
@@ -53,6 +54,7 @@ class Beat:
     phase: str = ""
     op: str = ""
     cpu_s: float = 0.0
+    lived: int = 0
     code: str = ""
     gpus: bool = False
     waits: bool = False
@@ -101,7 +103,8 @@ class Progress:
     def lives(self, cpu_s: float, code: str) -> None:
         """Say how much of a processor this rank has used, and in which code it is."""
         self.memory[_CODE] = _padded(code.encode(), _CODE)
-        self.memory[_CPU_AT : _CPU_AT + _CPU.size] = _CPU.pack(cpu_s)
+        lived = _LIFE.unpack_from(self.memory, _LIFE_AT)[1] + 1
+        self.memory[_LIFE_AT : _LIFE_AT + _LIFE.size] = _LIFE.pack(cpu_s, lived)
 
     def on_gpus(self) -> None:
         """Say that this rank runs on a GPU."""
@@ -143,6 +146,7 @@ def read(memory: mmap.mmap | bytes) -> Beat:
     phase, op, code = (
         bytes(memory[part]).rstrip(b"\0").decode(errors="replace") for part in (_PHASE, _OP, _CODE)
     )
+    cpu_s, lived = _LIFE.unpack_from(memory, _LIFE_AT)
     table = [(_ranks(bits), turns) for bits, turns in _GROUP.iter_unpack(memory[_TABLE])]
     return Beat(
         count=count,
@@ -150,7 +154,8 @@ def read(memory: mmap.mmap | bytes) -> Beat:
         deadline=deadline,
         phase=phase,
         op=op,
-        cpu_s=_CPU.unpack_from(memory, _CPU_AT)[0],
+        cpu_s=cpu_s,
+        lived=lived,
         code=code,
         gpus=bool(memory[_GPUS_AT]),
         waits=bool(memory[_WAITS_AT]),

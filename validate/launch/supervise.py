@@ -233,8 +233,7 @@ def _out_of_time(
 
 
 def _stuck(ranks: Sequence[Seen], blame: Blame, when: str) -> LaunchResult:
-    said = "stands still" if blame.parted else "late"
-    return _failed(ranks, blame.rank, f"{said}{where(blame.rank.beat)}, {when}", blame.cause)
+    return _failed(ranks, blame.rank, blame.event(when), blame.cause)
 
 
 def _failed(ranks: Sequence[Seen], faulty: Seen, event: str, cause: str) -> LaunchResult:

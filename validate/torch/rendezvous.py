@@ -6,7 +6,7 @@ failed can still say so.
 
 import json
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from datetime import timedelta
 from typing import Final, cast
 
@@ -17,6 +17,7 @@ from torch.distributed import PrefixStore, Store, TCPStore
 from topology.base import ModelError
 from topology.base.values import dataclass
 from validate.launch import Place, Progress, unheard
+from validate.launch.peers import watch
 
 RENDEZVOUS_S: Final = 60
 PATIENCE_S: Final = 900
@@ -63,6 +64,28 @@ class Rendezvous:
                 self.store.wait(keys, timedelta(seconds=SETTLE_S))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeats:
+    """Heartbeats of ranks in a store, by a connection that nobody else waits on."""
+
+    store: Store
+    world: int
+
+    def tell(self, rank: int, beat: bytes) -> None:
+        """Leave one's own; raises OSError where the store is gone."""
+        try:
+            self.store.set(f"{rank}", cast(str, beat))
+        except RuntimeError as error:
+            raise OSError from error
+
+    def hear(self) -> list[bytes]:
+        """Read those of all ranks; raises OSError where the store is gone."""
+        try:
+            return cast("list[bytes]", self.store.multi_get([f"{n}" for n in range(self.world)]))
+        except RuntimeError as error:
+            raise OSError from error
+
+
 def meet(place: Place, progress: Progress, device: torch.device) -> Rendezvous:
     """Find the other ranks, and make NCCL (or gloo) ready.
 
@@ -72,7 +95,10 @@ def meet(place: Place, progress: Progress, device: torch.device) -> Rendezvous:
     if device.type == "cuda":
         progress.on_gpus()
     store = open_store(place)
+    beats = None if place.progress else _heartbeats(place, progress)
     gather(place, store)
+    if beats is not None:
+        watch(progress, beats, "the store of torchrun" if place.hosted else "rank 0")
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(
         backend,
@@ -83,6 +109,15 @@ def meet(place: Place, progress: Progress, device: torch.device) -> Rendezvous:
         device_id=device if device.type == "cuda" else None,
     )
     return Rendezvous(place=place, store=PrefixStore("words", store), progress=progress)
+
+
+def _heartbeats(place: Place, progress: Progress) -> Heartbeats:
+    """Open the store once more, which is there by now, and leave a first heartbeat."""
+    beats = Heartbeats(
+        store=PrefixStore("beats", open_store(replace(place, hosted=True))), world=place.world
+    )
+    beats.tell(place.rank, bytes(progress.memory))
+    return beats
 
 
 def gather(place: Place, store: Store) -> None:
