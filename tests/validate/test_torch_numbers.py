@@ -90,6 +90,9 @@ def main(names):
         checked = check(work, comm, setting, fuser=fuser, whole=wholes[key], say=say)
         failures = [*(fuser.failures if fuser else []), *filter(None, [checked.untrue])]
         assert fuser is None or fuser.spent, "nothing was compiled"
+        together = [ops for (ops, *_), _ in fuser.made] if fuser else []
+        late = [op for ops in together for op in ops[1:] if getattr(op, "move", "") == "pack_heads"]
+        assert not late, "heads are packed in a function of their own"
         found[label] = [checked.error, checked.bound, [*checked.miscounted, *failures]]
     system.say(json.dumps(found))
     progress.end()

@@ -13,7 +13,7 @@ from validate.torch.experts import step_of
 from validate.torch.liveness import Lived, Names, Work, arriving, lived, reads_of
 from validate.torch.messages import message, waits
 from validate.torch.rank_state import RankState, Step
-from validate.torch.steps import compute, freeing, fused, joins, launches
+from validate.torch.steps import begins, compute, freeing, fused, joins, launches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +85,7 @@ def _body(loop: Loop, state: RankState, after: Names, *, compiles: bool) -> "lis
         if late:
             steps += [*_flush(run, state), *waits(late, state)]
         if compiles and joins(op, state):
+            steps += _flush(run, state) if begins(op) else []
             run.append(work)
             continue
         steps += _flush(run, state)
