@@ -13,6 +13,7 @@ from math import log, log2
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.expert_routing import Routing, around
 from costmodels.kernels.common import Real
@@ -27,12 +28,14 @@ _POINTS: Final = 4  # numbers of tokens an octave that are counted
 class ExpertLoad:
     """Experts touched, rows, and tiles of each of the `HEIGHTS`, which are one axis more, the last.
 
-    Less than a row of an expert is the chance of one.
+    Less than a row of an expert is the chance of one. crowded : whether there are more tokens, of
+    all ranks, than experts of this one.
     """
 
     touched: Real
     rows: Real
     tiles: Real
+    crowded: NDArray[np.bool_]
 
 
 def load(tokens: Real, routing: Routing, parts: int = 1) -> ExpertLoad:
@@ -43,19 +46,21 @@ def load(tokens: Real, routing: Routing, parts: int = 1) -> ExpertLoad:
     ([8.0, 128.0], [8.0, 512.0], [8.0, 128.0])
     """
     tokens = np.asarray(tokens, float)
+    held = (routing.experts + routing.copies) // parts
+    crowded = tokens > held
     if not routing.exponent and not routing.seen:
         rows = np.ceil(tokens * routing.top_k / parts)
-        touched = np.minimum(rows, (routing.experts + routing.copies) // parts)
+        touched = np.minimum(rows, held)
         each = (rows / np.maximum(touched, 1.0))[..., None]
-        return ExpertLoad(
-            touched=touched, rows=rows, tiles=touched[..., None] * np.ceil(each / HEIGHTS)
-        )
+        tiles = touched[..., None] * np.ceil(each / HEIGHTS)
+        return ExpertLoad(touched=touched, rows=rows, tiles=tiles, crowded=crowded)
     most = max(1, int(np.ceil(_POINTS * log2(max(float(np.max(tokens, initial=1.0)), 2.0)))))
     sizes = np.unique(np.round(2.0 ** (np.arange(most + 1) / _POINTS)))
     near = around(tokens, np.array([0.0, *sizes]))
     computed = np.array([_at(routing, n, parts) for n in near])
     counts = [np.interp(tokens, near, column) for column in computed.T]
-    return ExpertLoad(touched=counts[0], rows=counts[1], tiles=np.stack(counts[2:], axis=-1))
+    tiles = np.stack(counts[2:], axis=-1)
+    return ExpertLoad(touched=counts[0], rows=counts[1], tiles=tiles, crowded=crowded)
 
 
 @lru_cache(maxsize=4096)

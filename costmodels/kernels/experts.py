@@ -10,9 +10,10 @@ multiprocessors, or the pace of memory, which brings the weights of touched expe
     product = \mathrm{overlapped}(\mathrm{rounds}(\sum_e \lceil rows_e/p \rceil \lceil n/q \rceil /
               SMs)\, turn,\ (touched\, w n k + rows (e k + 2 n)) / (share\, bandwidth))
 
-with the turn of a tile p x q of `costmodels.kernels.matmul`, and the best of its tiles. Passes are
-over memory, in 16 bits: over the rows of this rank's experts, and over those of all experts, as
-engines sort, activate and sum them where they stand.
+with the turn of a tile p x q of `costmodels.kernels.matmul`, and the best of its tiles, or the one
+that an engine takes untuned: of few rows while there is an expert for every token, of many rows
+beyond. Passes are over memory, in 16 bits: over the rows of this rank's experts, and over those of
+all experts, as engines sort, activate and sum them where they stand.
 
 References
 ----------
@@ -40,6 +41,7 @@ from topology.catalogue import Device
 _MIXED: Final = (100, 103)  # compute capabilities that multiply mxfp4 by mxfp8
 _PLAIN: Final = {"fp16": "bf16"}  # as which a precision was measured
 _STEP: Final = 64.0  # elements of a row that one step of the inner loop takes
+_WIDTH: Final = 64.0  # columns of a tile whose rows are given
 _BYTES: Final = 2.0  # of an element that passes are over, and of a result
 
 
@@ -177,6 +179,11 @@ def product_time(
     turn = np.ceil(k / _STEP) * _STEP * machine.seconds_per_k[whole] + machine.tile_overhead
     turns = rounds(tiles, machine.slots, machine.parameters.softness)
     compute = slowed(turns * turn, machine.drop, sustained=sustained)
+    if made.fitted.blocks:
+        few, many = made.fitted.blocks
+        height = np.where(loads.crowded, many, few)[..., None]
+        taken = (machine.rows[whole] == height) & (machine.columns[whole] == _WIDTH)
+        compute = np.where(taken, compute, np.inf)
     form, k, n = machine.format, k[..., 0], n[..., 0]
     moved = loads.touched * form.weights * n * k + loads.rows * (form.inputs * k + _BYTES * n)
     traffic = moved / machine.bandwidth

@@ -224,6 +224,8 @@ class ExpertsParameters(Record):
     fixed : s, of all its kernels. spread : s more where other ranks hold experts too.
     local_passes : over the rows of this rank's experts, in 16 bits; passes, inner_passes : over
     those of all experts, by their hidden and their intermediate size.
+    blocks : rows of a tile where a rank has an expert for each token or more, and where it has
+    fewer; empty where the best tile is taken.
     """
 
     gain: float
@@ -234,6 +236,7 @@ class ExpertsParameters(Record):
     local_passes: float
     passes: float
     inner_passes: float
+    blocks: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,7 +395,7 @@ UNITS: Final = {
     **dict.fromkeys(_TIMES, "s"), "load_bandwidth": "B/s", "alone": "B/s", "home": "B/s",
     "rate": "B/s", "reference_rate": "FLOP/s", "reference_power": "W",
 }  # fmt: skip
-_SERIES: Final = ("head_dims", "cycles", "fp8_cycles", "tile_rows")
+_SERIES: Final = ("head_dims", "cycles", "fp8_cycles", "tile_rows", "blocks")
 _PROVENANCE: Final = {field.name for field in fields(Provenance)}
 
 

@@ -156,6 +156,25 @@ def test_both_products_of_a_program_are_the_layer():
     assert sum(float(part.seconds) for part in parts) == pytest.approx(whole)
 
 
+@pytest.mark.parametrize(
+    ("count", "layer", "us"),
+    [
+        (96, (4096, 1536, 128, 8), 2749.5),
+        (16, (6144, 2560, 160, 8), 3561.0),
+        (128, (2688, 928, 128, 6), 1093.1),
+        (256, (2688, 928, 128, 6), 1644.4),
+    ],
+)
+def test_vllm_on_a100_takes_blocks_of_few_rows_while_every_token_has_an_expert(count, layer, us):
+    """aiconfigurator-core's moe table (Apache-2.0), vLLM 0.14: 1.75 TB/s of weights up to a token
+    an expert, 1.2 beyond."""
+    way = "power_law_1.01" if layer[1] == 928 else "power_law_1.2"
+
+    took = priced(count, layer, DEVICES["a100-sxm-80gb"], way=way, engine="vllm")
+
+    assert took == pytest.approx(us / 1e6, rel=0.22)
+
+
 def usual() -> Runtime:
     return runtimes()["tensorrt"]
 
