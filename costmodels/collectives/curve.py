@@ -6,7 +6,7 @@ from dataclasses import replace
 from costmodels.collectives.operations import Amount, Op
 from topology.base import Bytes, BytesPerSecond, Seconds
 from topology.base.values import dataclass
-from topology.catalogue import Fabric
+from topology.catalogue import Fabric, Siblings, link_rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +86,27 @@ class Curve:
 
     def per_byte_on(self, fabric: Fabric, idle: int = 0) -> float:
         """Seconds a byte of one GPU when all but `idle` GPUs of a node of `fabric` send."""
+        return self.chunks_on(fabric, 1.0, 0.0, idle)
+
+    def chunks_on(self, fabric: Fabric, sent: float, copied: float, idle: int = 0) -> float:
+        """Seconds that chunks of a byte take of which a GPU passes some on and copies others.
+
+        Links that groups beside this one load as much are a bound on what it passes on.
+        """
+        beside = fabric.siblings
+        left = sent * self._beside(beside, beside.passed) if beside else 0.0
+        return max((sent + copied) * self._alone(fabric, idle), left)
+
+    def _alone(self, fabric: Fabric, idle: int = 0) -> float:
         local = max(2, fabric.ranks // fabric.nodes)
         crowd = (local - idle) / self.pool if self.pool else 0.0
         link = fabric.chain if idle and fabric.chain else fabric.bandwidth
         return self.per_byte(self._through_tree(fabric, local, link)) + crowd
+
+    def _beside(self, siblings: Siblings, rate: BytesPerSecond) -> float:
+        """Seconds a byte that links need which other groups load as much, at what copies reach."""
+        staged = siblings.staging / self.pool if self.pool else 0.0
+        return max(1 / (rate * link_rates().copy.value), staged)
 
     def _through_tree(self, fabric: Fabric, local: int, link: BytesPerSecond) -> BytesPerSecond:
         """Nominal bandwidth of a `link` that `local` GPUs of a node use at once."""
@@ -103,13 +120,15 @@ class Curve:
         """Seconds a byte from one GPU of a node of `fabric` to the next, while all send."""
         return self.per_byte(fabric.direct) if fabric.direct else self.per_byte_on(fabric)
 
-    def per_byte_exchanged(self, fabric: Fabric) -> float:
-        """Seconds a byte of one GPU when all GPUs of a node of `fabric` send to all others.
+    def chunks_exchanged(self, fabric: Fabric, sent: float, copied: float) -> float:
+        """Seconds that chunks of a byte take when all GPUs of a node send to all others.
 
         What links are known to share is a bound beside what such machines usually lose.
         """
-        usual = self.per_byte_on(fabric)
-        return max(usual, self.per_byte(fabric.exchange)) if fabric.exchange else usual
+        beside = fabric.siblings
+        left = sent * self._beside(beside, beside.exchanged) if beside else 0.0
+        known = self.per_byte(fabric.exchange) if fabric.exchange else 0.0
+        return max((sent + copied) * max(self._alone(fabric), known), left)
 
     def join(self, start: Amount, stream: Amount, sharpness: float = 0.0) -> Amount:
         """Power mean of the start-up time and the stream, in seconds.

@@ -100,7 +100,7 @@ class Plan:
         """
         island = hardware.island(self.gpus, nodes)
         return {
-            name: hardware.group(degree, self.stride(name), island) for name, degree in self.axes
+            name: _along(hardware, degree, self.stride(name), island) for name, degree in self.axes
         }
 
     def index_of(self, rank: int) -> dict[str, int]:
@@ -120,6 +120,16 @@ class Plan:
         stride, degree = self.stride(axis), self.degree(axis)
         first = rank - rank // stride % degree * stride
         return tuple(first + step * stride for step in range(degree))
+
+
+def _along(hardware: Hardware, degree: int, stride: int, island: int) -> Fabric:
+    """Describe the links of each group along an axis, while all of its groups send."""
+    group = hardware.group(degree, stride, island)
+    if group.link != "pcie":
+        return group
+    from topology.machine import usual_siblings  # noqa: PLC0415  # takes a while to import
+
+    return replace(group, siblings=usual_siblings(hardware, group, stride, island))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,6 @@ class Wiring:
         seats = [host * every + seat for host in range(hosts) for seat in local]
         replicas = [plan.index_of(rank).get("dp", 0) for rank in range(plan.gpus)]
         self.seats = [seats[rank] for rank in sorted(range(plan.gpus), key=replicas.__getitem__)]
-        self.counts_all = place is not None
         network = next((f.network for f in fabrics.values() if f.network is not None), None)
         self.reached = {False: link_rates().copy.value, True: 1.0}
         if network is not None:
@@ -118,17 +117,14 @@ class Wiring:
     def shares(self, sent: MessageKind) -> Iterator[tuple[Group, Mapping[Link, float]]]:
         """Give what a message of each group takes of links, of all of a link at most.
 
-        Where the closed form knows that the groups along an axis share a link, they take no more
-        than all of it together: of NICs, and on a machine with seats of its own of all in a host.
+        The closed form knows of what the groups along an axis share but leaf switches: there they
+        take no more than all of a link together.
         """
         alone = list(self.busy(sent))
         together: dict[Link, float] = defaultdict(float)
         for _, busy in alone:
             for link, time in busy.items():
-                together[link] += time if self._counted(link) else 0.0
+                together[link] += 0.0 if link.shared else time
         for group, busy in alone:
             full = {link: max(together[link], time, sent.seconds) for link, time in busy.items()}
             yield group, {link: time / full[link] for link, time in busy.items()}
-
-    def _counted(self, link: Link) -> bool:
-        return not link.shared and (link.far or (self.counts_all and bool(link.rate)))

@@ -59,15 +59,32 @@ def test_a_thousand_ranks_are_run_as_those_that_differ():
     assert found.latency_s == pytest.approx(found.estimate.latency_s, rel=0.01)
 
 
-@pytest.mark.parametrize("hardware", ["l40s", "h100-sxm"])
+@pytest.mark.parametrize("hardware", ["l20", "h100-sxm"])
 def test_jobs_on_one_machine_slow_each_other_where_they_share_links(hardware):
-    """Copies of cards without peers pass the memory of their host; on NVLink nothing is shared."""
-    alone = planner.simulate("wan2.1-1.3b", 2, "ulysses2", hardware=hardware, even=True, **SMALL)
-    four = planner.simulate("wan2.1-1.3b", 8, "dp4.ulysses2", hardware=hardware, even=True, **SMALL)
+    """Replicas of three share a switch of two cards; on NVLink nothing is shared."""
+    alone = planner.simulate("wan2.1-1.3b", 3, "ring3", hardware=hardware, even=True, **SMALL)
+    two = planner.simulate("wan2.1-1.3b", 6, "dp2.ring3", hardware=hardware, even=True, **SMALL)
 
-    apart = four.turn_s / alone.turn_s
-    assert (apart > 1.1) if hardware == "l40s" else apart == pytest.approx(1.0)
-    assert four.latency_s >= four.estimate.latency_s * (1 - 0.01)
+    apart = two.turn_s / alone.turn_s
+    assert (apart > 1.1) if hardware == "l20" else apart == pytest.approx(1.0)
+    assert two.latency_s >= two.estimate.latency_s * (1 - 0.01)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "plan"),
+    [
+        ("l20", "ring4.tp2"),
+        ("l40s", "dp4.ulysses2"),
+        ("a100-pcie-80gb", "dp4.ring2"),
+        ("rtx-pro-6000", "ulysses4.allgather_kv2"),
+        ("h200-nvl", "ulysses4.cfg2"),
+    ],
+)
+def test_groups_that_share_links_take_as_long_in_both(hardware, plan):
+    """What groups of an axis take from each other is in the closed form too."""
+    found = planner.simulate("wan2.1-1.3b", 8, plan, hardware=hardware, even=True, steps=4)
+
+    assert found.latency_s == pytest.approx(found.estimate.latency_s, rel=0.02)
 
 
 def test_leaf_switches_that_are_oversubscribed_hold_groups_up():

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 
 import networkx as nx
 import pytest
@@ -10,7 +11,7 @@ from growth import calls
 from machinetexts import matrix
 
 from topology.base.page import web
-from topology.catalogue import all_hardware, find_hardware, link_rates
+from topology.catalogue import Siblings, all_hardware, find_hardware, link_rates
 from topology.drawing import parts
 from topology.machine import concerns, fabric, machine_of, survey_of
 from topology.machine.paths import (
@@ -263,8 +264,22 @@ def test_groups_that_run_at_once_share_uplinks():
     machine = machine_of(find_hardware("rtx-pro-6000"))  # two GPUs to a switch
     alone, beside = fabric(machine, [0, 2]), fabric(machine, [0, 2], beside=[[1, 3]])
 
-    assert beside.bandwidth == alone.bandwidth / 2
-    assert fabric(machine, [0, 1], beside=[[2, 3]]).bandwidth == alone.bandwidth
+    assert alone.siblings is None
+    assert beside.siblings is not None
+    assert beside.siblings.passed == beside.siblings.exchanged == alone.bandwidth / 2
+    assert fabric(machine, [0, 1], beside=[[2, 3]]).siblings is None
+
+
+def test_copies_of_groups_at_once_share_the_memory_of_their_processor():
+    machine = machine_of(find_hardware("l40s"))  # four GPUs to each of two processors
+    pairs = [[0, 1], [2, 3], [4, 5], [6, 7]]
+    half = fabric(machine, range(4), beside=[range(4, 8)])
+
+    assert fabric(machine, pairs[0], beside=pairs[1:]).siblings == Siblings(
+        passed=inf, exchanged=inf, staging=4
+    )
+    assert half.siblings == Siblings(passed=inf, exchanged=inf, staging=4)
+    assert fabric(machine, range(8)).siblings is None
 
 
 def test_groups_that_run_at_once_share_nics():

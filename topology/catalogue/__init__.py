@@ -8,6 +8,7 @@ from topology.catalogue.fabric import (
     NetworkKind,
     Pace,
     Paced,
+    Siblings,
     pcie_bandwidth,
 )
 from topology.catalogue.hardware import (
@@ -44,7 +45,7 @@ from topology.catalogue.tables import (
 __all__ = [
     "CROWD", "NEWEST_PCIE", "NO_PEERS", "Architecture", "Device", "Fabric", "Hardware",
     "LinkKind", "NcclRates", "Network", "NetworkKind", "NvlinkGeneration", "Pace", "Paced",
-    "Precision", "Rates",
+    "Precision", "Rates", "Siblings",
     "all_devices", "all_hardware", "architecture_of", "by_device", "by_product",
     "capability_of", "check_pcie_generation", "evenly", "find_hardware", "gpu_names",
     "link_rates", "named_instance", "names_file", "nvlink_generation", "pcie_bandwidth",

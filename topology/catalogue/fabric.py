@@ -60,6 +60,21 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Siblings:
+    """What shared links of a node leave each GPU of a group while others like it do the same.
+
+    passed : bytes per second, nominal, that it can pass to the next one of its group; infinite
+        where no link is shared. exchanged : that it can send while each sends to all others of its
+        group. staging : GPUs of all groups whose copies pass the memory of one processor, the
+        busiest; 0 where peers copy.
+    """
+
+    passed: BytesPerSecond
+    exchanged: BytesPerSecond
+    staging: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
     """Links inside one group of `ranks` GPUs, spread evenly over `nodes` nodes.
 
@@ -76,6 +91,7 @@ class Fabric:
     chain : bytes per second that each GPU of a node can pass on while data goes down an open
         chain, where links are shared and one hop less leaves more than `bandwidth`; 0 for as much.
     paces : what was measured on a host of these GPUs, which rules their pace on one host.
+    siblings : what groups that do the same at the same time leave; None where none share links.
     """
 
     architecture: Architecture
@@ -93,6 +109,7 @@ class Fabric:
     direct: BytesPerSecond = BytesPerSecond(0.0)
     chain: BytesPerSecond = BytesPerSecond(0.0)
     paces: tuple[Pace, ...] = ()
+    siblings: Siblings | None = None
 
     @property
     def local(self) -> int:

@@ -31,7 +31,7 @@ from topology.machine.graph import (
     Reached,
     mig_share,
 )
-from topology.machine.groups import fabric
+from topology.machine.groups import fabric, usual_siblings
 from topology.machine.loads import Link, Loads, exchange_loads, ring_loads, shift_loads
 from topology.machine.paths import (
     gpudirect,
@@ -50,5 +50,5 @@ __all__ = [
     "concerns", "environment_concerns", "exchange_loads", "fabric", "gpu_of", "gpudirect",
     "graph_pairs", "machine_of", "mig_share", "nccl_bandwidth", "nccl_peers", "nvlink_count",
     "path_types", "processor_of", "repeated", "ring_loads", "shift_loads", "survey_of",
-    "usual_nvlinks", "with_ports",
+    "usual_nvlinks", "usual_siblings", "with_ports",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """From a machine to what one group of ranks talks over, for the cost models."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
@@ -8,7 +9,17 @@ from typing import Final
 
 from topology.base import BytesPerSecond, TopologyError
 from topology.base.rows import gathered
-from topology.catalogue import Architecture, Fabric, LinkKind, Network, Pace, find_hardware
+from topology.catalogue import (
+    Architecture,
+    Fabric,
+    Hardware,
+    LinkKind,
+    Network,
+    Pace,
+    Siblings,
+    find_hardware,
+)
+from topology.machine.build import machine_of
 from topology.machine.graph import Cluster, Gpu, Machine, Nic, Reached, is_nvlink
 from topology.machine.rings import (
     best_ring,
@@ -16,13 +27,15 @@ from topology.machine.rings import (
     direct_rate,
     exchange_rate,
     has_nvlink_ring,
-    load_of,
+    rates_beside,
 )
 from topology.machine.survey import Survey, nominal_bandwidth, survey_of
 
 _ORDER: Final[tuple[Architecture, ...]] = (
     "volta", "turing", "ampere", "ada", "hopper", "blackwell",
 )  # fmt: skip
+
+_ALL: Final = BytesPerSecond(float("inf"))
 
 Seat = tuple[int, str]
 """A GPU: the number of its copy of a machine, and its name there."""
@@ -37,7 +50,7 @@ def fabric(
     """Describe the links of a group of GPUs.
 
     Bandwidth is what one GPU puts on NVLink inside the group; where NVLink joins no ring through
-    the group, it is what the best ring over PCIe gives each GPU while all of them send, with
+    the group, it is what the best ring over PCIe gives each GPU while all of the group send, with
     uplinks shared, copies staged through the host where peers may not talk. A `range` over whole
     hosts is not walked.
 
@@ -114,6 +127,7 @@ def _fabric(
         exchange=min(part.exchange for part in parts),
         direct=min(part.direct for part in parts),
         chain=min(part.chain for part in parts),
+        siblings=_least(part.siblings for part in parts),
     )
 
 
@@ -162,7 +176,7 @@ def _local(survey: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]
     machine, inside = survey.machine, set(names)
     members = [gpu for gpu in machine.gpus if gpu.name in inside]
     ports = [e for e in machine.edges if e.kind == "pcie" and (e.a in inside or e.b in inside)]
-    link, bandwidth, chain = _link(survey, names, beside)
+    link, bandwidth, chain = _link(survey, names)
     direct = direct_rate(survey, names) if link == "nvlink" and len(names) > 1 else 0.0
     alone = len(names) == 1 and not all(gpu.peer_to_peer for gpu in members)
     shared = link == "pcie" and len(names) > 2
@@ -174,9 +188,67 @@ def _local(survey: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]
         peer_to_peer=link != "pcie" or not (alone or any(p <= inside for p in survey.refused)),
         crosses_sockets=len({survey.cpus[name] for name in names}) > 1,
         pcie_generation=min((port.generation for port in ports), default=0),
-        exchange=BytesPerSecond(_exchange(survey, names, beside) if shared else 0.0),
+        exchange=BytesPerSecond(_exchange(survey, names) if shared else 0.0),
         direct=BytesPerSecond(direct if direct < _links_of(survey, members) else 0.0),
         chain=BytesPerSecond(chain if chain > bandwidth else 0.0),
+        siblings=_siblings(survey, names, beside) if link == "pcie" else None,
+    )
+
+
+def usual_siblings(hardware: Hardware, group: Fabric, stride: int, island: int) -> Siblings | None:
+    """Say what shared links of the usual node of `hardware` leave to the groups of one axis.
+
+    group : of ranks that are `stride` apart on the GPUs of a node, in order. island : ranks of the
+    whole job on one host.
+
+    >>> cards = find_hardware("a100-pcie-80gb")  # two to a switch
+    >>> pairs = cards.group(2, stride=2, island=4)
+    >>> usual_siblings(cards, pairs, stride=2, island=4).passed / 31.5e9
+    0.5
+    """
+    local = group.local
+    if group.link != "pcie" or local == 1 or island <= local:
+        return None
+    return _usual_siblings(hardware, local, stride, island)
+
+
+@lru_cache(maxsize=1024)
+def _usual_siblings(hardware: Hardware, local: int, stride: int, island: int) -> Siblings | None:
+    survey = survey_of(machine_of(hardware))
+    groups = [
+        [f"GPU{first + offset + place * stride}" for place in range(local)]
+        for first in range(0, island, local * stride)
+        for offset in range(stride)
+    ]
+    return _least(
+        _siblings(survey, one, [other for other in groups if other != one]) for one in groups
+    )
+
+
+def _siblings(
+    survey: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]
+) -> Siblings | None:
+    """Say what links that groups of one host share leave to the first of them."""
+    others = [other for other in beside if len(other) > 1]
+    if len(names) < 2 or not others:
+        return None
+    passed, exchanged = rates_beside(survey, names, others)
+    staged = any(pair <= set(names) for pair in survey.refused)
+    copying = Counter(survey.cpus[name] for group in (names, *others) for name in group)
+    staging = max(copying[survey.cpus[name]] for name in names) if staged else 0
+    found = Siblings(passed=passed, exchanged=exchanged, staging=staging)
+    return None if found == Siblings(passed=_ALL, exchanged=_ALL) else found
+
+
+def _least(siblings: Iterable[Siblings | None]) -> Siblings | None:
+    """Take the least that is left anywhere."""
+    known = [one for one in siblings if one is not None]
+    if not known:
+        return None
+    return Siblings(
+        passed=min(one.passed for one in known),
+        exchanged=min(one.exchanged for one in known),
+        staging=max(one.staging for one in known),
     )
 
 
@@ -191,9 +263,9 @@ def _links_of(survey: Survey, members: Sequence[Gpu]) -> float:
     )
 
 
-def _exchange(survey: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]) -> float:
+def _exchange(survey: Survey, names: Sequence[str]) -> float:
     """Give what links leave when each sends to each, or what hosts of such GPUs are known to."""
-    rate = exchange_rate(survey, names, beside)
+    rate = exchange_rate(survey, names)
     if any(pair <= set(names) for pair in survey.refused):
         return rate  # staged copies share the memory of the host, which has a rate of its own
     kinds = {gpu.hardware for gpu in survey.machine.gpus if gpu.name in names} - {None}
@@ -202,9 +274,7 @@ def _exchange(survey: Survey, names: Sequence[str], beside: Sequence[Sequence[st
     return min([rate, *filter(None, usual)])
 
 
-def _link(
-    survey: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]
-) -> tuple[LinkKind, float, float]:
+def _link(survey: Survey, names: Sequence[str]) -> tuple[LinkKind, float, float]:
     """Name the links of a group, and give what one GPU passes on in a ring and down a chain."""
     pairs = survey.pairs
     if len(names) == 1:
@@ -217,9 +287,8 @@ def _link(
     if has_nvlink_ring(neighbours, names):
         rates = [sum(nominal_bandwidth(pairs[a, b]) for b in neighbours[a]) for a in names]
         return "nvlink", min(rates), 0.0
-    load = load_of(survey, beside)
-    ring = best_ring(survey, names, load)
-    return "pcie", ring.rate, chain_rate(survey, ring.order, load)
+    ring = best_ring(survey, names)
+    return "pcie", ring.rate, chain_rate(survey, ring.order)
 
 
 def _alone(survey: Survey, name: str) -> tuple[LinkKind, float]:

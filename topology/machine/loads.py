@@ -15,8 +15,8 @@ from topology.machine.survey import Survey
 class Link(NamedTuple):
     """A link in one direction.
 
-    rate : B/s, nominal; 0 of host memory, where that depends on who copies. far : it leads to other
-    hosts. shared : by several of them.
+    rate : B/s, nominal; 0 of a processor's memory, where that depends on who copies. far : it leads
+    to other hosts. shared : by several of them.
     """
 
     a: str
@@ -150,7 +150,7 @@ class _Ways:
         for one, other in known.path(start, end):
             yield Link(name(copy, one), name(copy, other), known.capacity[one, other])
         if frozenset((start, end)) in known.refused:
-            yield Link(name(copy, "host"), "memory", 0.0)
+            yield Link(name(copy, known.cpus[start] or "host"), "memory", 0.0)
 
     def nics(self, seat: Seat, *, out: bool) -> Mapping[Link, float]:
         """Give the ports beside a GPU, and the part of its bytes that each of them carries."""

@@ -24,15 +24,11 @@ class GpuRing:
     rate: BytesPerSecond
 
 
-def best_ring(
-    survey: Survey, names: Sequence[str], load: Mapping[Hop, int] | None = None
-) -> GpuRing:
+def best_ring(survey: Survey, names: Sequence[str]) -> GpuRing:
     """Find the ring through GPUs of one host that lets each pass most to the next.
 
     Every ring is tried up to eight GPUs, those cut short that can gain nothing on an order by
     locality; beyond, rings by locality and by NVLink only.
-
-    load : how often others cross each link at the same time (see `crossings`).
 
     >>> from topology.catalogue import find_hardware
     >>> from topology.machine.build import machine_of
@@ -43,10 +39,9 @@ def best_ring(
     """
     if len(names) < 2:
         return GpuRing(order=tuple(names), rate=BytesPerSecond(float("inf")))
-    crossed = load or {}
     best = max(
         (
-            GpuRing(tuple(order), _slowest(survey, crossings(survey, _around(order)), crossed))
+            GpuRing(tuple(order), _slowest(survey, crossings(survey, _around(order))))
             for order in _orders(survey, names)
         ),
         key=lambda ring: ring.rate,
@@ -54,7 +49,7 @@ def best_ring(
     islands = nvlink_islands(survey.pairs, names)
     if best.rate >= _bound(survey, names, islands) or len(names) > _EXACT:
         return best
-    return _search(survey, crossed, best)
+    return _search(survey, best)
 
 
 def crossings(survey: Survey, ways: Iterable[tuple[str, str]]) -> Counter[Hop]:
@@ -66,43 +61,49 @@ def _around(order: Sequence[str]) -> Iterable[tuple[str, str]]:
     return pairwise((*order, order[0]))
 
 
-def chain_rate(
-    survey: Survey, order: Sequence[str], load: Mapping[Hop, int] | None = None
-) -> BytesPerSecond:
+def chain_rate(survey: Survey, order: Sequence[str]) -> BytesPerSecond:
     """Bytes per second that each GPU can pass to the next where the last has nobody to pass to."""
-    return _slowest(survey, crossings(survey, pairwise(order)), load or {})
+    return _slowest(survey, crossings(survey, pairwise(order)))
 
 
-def _slowest(survey: Survey, own: Mapping[Hop, int], load: Mapping[Hop, int]) -> BytesPerSecond:
-    """Bytes per second over the busiest link of one's `own`, shared with the `load` of others."""
-    return BytesPerSecond(
-        min(survey.capacity[hop] / (users + load.get(hop, 0)) for hop, users in own.items())
-    )
+def _slowest(survey: Survey, own: Mapping[Hop, int]) -> BytesPerSecond:
+    """Bytes per second over the busiest link of one's own."""
+    return BytesPerSecond(min(survey.capacity[hop] / users for hop, users in own.items()))
 
 
-def load_of(survey: Survey, groups: Sequence[Sequence[str]]) -> Counter[Hop]:
-    """Count how often the best rings of `groups` cross each link."""
-    crossed: Counter[Hop] = Counter()
-    for names in groups:
-        if len(names) > 1:
-            crossed.update(_crossed_alone(survey, tuple(names)))
-    return crossed
+def rates_beside(
+    survey: Survey, names: Sequence[str], beside: Sequence[Sequence[str]]
+) -> tuple[BytesPerSecond, BytesPerSecond]:
+    """Bytes per second that links leave each GPU which groups `beside` its own pass as well.
+
+    The first while all go around their best rings, the second while all exchange among themselves;
+    infinite where no link is shared.
+    """
+    groups = [tuple(group) for group in (names, *beside) if len(group) > 1]
+    rings = [_around_best(survey, group) for group in groups]
+    pairs = [crossings(survey, permutations(group, 2)) for group in groups]
+    sent = _shared(survey, rings), _shared(survey, pairs) * (len(names) - 1)
+    return BytesPerSecond(sent[0]), BytesPerSecond(sent[1])
+
+
+def _shared(survey: Survey, crossed: Sequence[Counter[Hop]]) -> float:
+    """Bytes per second over the busiest link of the first that others cross, too."""
+    own, every = crossed[0], sum(crossed, Counter())
+    shared = (survey.capacity[hop] / every[hop] for hop in own if every[hop] > own[hop])
+    return min(shared, default=float("inf"))
 
 
 @lru_cache(maxsize=4096)
-def _crossed_alone(survey: Survey, names: tuple[str, ...]) -> Counter[Hop]:
+def _around_best(survey: Survey, names: tuple[str, ...]) -> Counter[Hop]:
     return crossings(survey, _around(best_ring(survey, names).order))
 
 
-def exchange_rate(
-    survey: Survey, names: Sequence[str], beside: Sequence[Sequence[str]] = ()
-) -> BytesPerSecond:
+def exchange_rate(survey: Survey, names: Sequence[str]) -> BytesPerSecond:
     r"""Bytes per second each GPU can send while every one sends to every other at the same pace.
 
     .. math:: r = (n - 1) \min_l c_l / f_l
 
-    with c the capacity of a link and f the pairs, of this group and those `beside` it, whose way
-    crosses it.
+    with c the capacity of a link and f the pairs whose way crosses it.
 
     >>> from topology.catalogue import find_hardware
     >>> from topology.machine.build import machine_of
@@ -111,9 +112,8 @@ def exchange_rate(
     >>> exchange_rate(pairs, ["GPU0", "GPU1", "GPU2", "GPU3"]) / 31.5e9  # two to a switch
     0.75
     """
-    others = crossings(survey, (ends for group in beside for ends in permutations(group, 2)))
     own = crossings(survey, permutations(names, 2))
-    return BytesPerSecond((len(names) - 1) * _slowest(survey, own, others))
+    return BytesPerSecond((len(names) - 1) * _slowest(survey, own))
 
 
 def _bound(survey: Survey, names: Sequence[str], islands: Sequence[frozenset[str]]) -> float:
@@ -131,7 +131,7 @@ def _bound(survey: Survey, names: Sequence[str], islands: Sequence[frozenset[str
     )
 
 
-def _search(survey: Survey, load: Mapping[Hop, int], best: GpuRing) -> GpuRing:
+def _search(survey: Survey, best: GpuRing) -> GpuRing:
     """Try every ring from the first GPU on; drop a beginning as slow as the best ring so far."""
     order, rest = [best.order[0]], set(best.order[1:])
     used: dict[Hop, int] = {}
@@ -139,7 +139,7 @@ def _search(survey: Survey, load: Mapping[Hop, int], best: GpuRing) -> GpuRing:
     def rate_with(path: Sequence[Hop]) -> float:
         for hop in path:
             used[hop] = used.get(hop, 0) + 1
-        return min(survey.capacity[hop] / (used[hop] + load.get(hop, 0)) for hop in path)
+        return min(survey.capacity[hop] / used[hop] for hop in path)
 
     def extend(rate: float) -> None:
         nonlocal best

@@ -38,16 +38,16 @@ class Pairwise(Algorithm):
             )
         chunk = message_bytes / ranks
         start = self.curve.start(local - 1, message_bytes, 1)
-        inside = (local - 1 + self.curve.copy_gather) * self._inside()
+        inside = self._inside(local - 1, self.curve.copy_gather)
         outside = max(local * (ranks - local) * self.hop.exchange, self.hop.flow)
         posted = (ranks - local) * self.hop.message
         sent: Amount = (posted**2 + (chunk * outside) ** 2) ** 0.5
         return self.hop.join(self.curve, start, self.hop.pair, (chunk * inside, sent))
 
-    def _inside(self) -> float:
+    def _inside(self, sent: float, copied: float) -> float:
         if self.op == "all_to_all":
-            return self.curve.per_byte_exchanged(self.fabric)
-        return self.curve.per_byte_on(self.fabric)
+            return self.curve.chunks_exchanged(self.fabric, sent, copied)
+        return self.curve.chunks_on(self.fabric, sent, copied)
 
     @classmethod
     def flagged_bytes(cls, op: Op, fabric: Fabric, numbers: Numbers) -> float:

@@ -48,7 +48,7 @@ class Ring(Algorithm):
         open_ring = fabric.nodes > 1 or self.op in ("broadcast", "reduce")
         ends = 2 if open_ring else 0  # of the chain in a node: they move data one way
         hops = ring_transfers(self.op, fabric.ranks) if fabric.ranks > fabric.nodes else 0
-        return (hops + copies) * self.curve.per_byte_on(fabric, ends)
+        return self.curve.chunks_on(fabric, hops, copies, ends)
 
     def _outside(self) -> float:
         passes = ring_steps(self.op, 2)  # all-reduce goes round twice
