@@ -15,6 +15,8 @@ from planner.simulation import simulation, symmetry
 from planner.simulation.links import MessageKind, Wiring
 from planner.simulation.utilisation import link_uses
 from planner.strategies import parse_plan
+from topology.catalogue import find_hardware
+from topology.machine import exchange_loads, machine_of, survey_of
 
 CLUSTER = (Path(__file__).parents[2] / "examples" / "cluster.toml").read_text(encoding="utf-8")
 NARROW = CLUSTER.replace("oversubscription = 2.0", "oversubscription = 16.0")
@@ -85,6 +87,18 @@ def test_groups_that_share_links_take_as_long_in_both(hardware, plan):
     found = planner.simulate("wan2.1-1.3b", 8, plan, hardware=hardware, even=True, steps=4)
 
     assert found.latency_s == pytest.approx(found.estimate.latency_s, rel=0.02)
+
+
+def test_messages_between_nodes_load_the_links_to_the_nics():
+    """Eight cards send through two NICs: four of them pass the root of the first."""
+    survey = survey_of(machine_of(find_hardware("rtx-pro-6000"), nodes=2))
+    loads = exchange_loads(survey, [*range(16)], 15.0)
+    sent = {str(link): load for link, load in loads.items() if link.a.startswith("host0/")}
+
+    assert sent["host0/NIC0 to network"] == pytest.approx(4 * 8.0)
+    assert sent["host0/switch0 to host0/NIC0"] == pytest.approx(4 * 8.0)
+    assert sent["host0/switch1 to host0/root1"] == pytest.approx(2 * 8.0 + 2 * 6.0)
+    assert sent["host0/GPU0 to host0/switch0"] == pytest.approx(15.0)
 
 
 def test_leaf_switches_that_are_oversubscribed_hold_groups_up():

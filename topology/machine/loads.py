@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 from topology.machine.graph import is_nvlink
 from topology.machine.groups import Seat, islands_of, leaf_rate, port_rate
 from topology.machine.rings import best_ring, has_nvlink_ring
+from topology.machine.routes import Hop, host_routes
 from topology.machine.survey import Survey
 
 
@@ -38,7 +39,8 @@ def ring_loads(survey: Survey, ranks: Sequence[int], sent: float) -> Loads:
     """Load the links of a ring in which every rank passes `sent` bytes on.
 
     Inside a host it is the best ring there is; between hosts every GPU of the group puts an equal
-    part of what leaves its host on the NICs beside it. An NVLink domain counts as one host.
+    part of what leaves its host on the NICs beside it, and on the links there. An NVLink domain
+    counts as one host.
 
     Parameters
     ----------
@@ -51,8 +53,8 @@ def ring_loads(survey: Survey, ranks: Sequence[int], sent: float) -> Loads:
     >>> from topology.machine.survey import survey_of
     >>> two = survey_of(machine_of(find_hardware("h100-sxm"), nodes=2))
     >>> loads = ring_loads(two, range(16), 8.0)
-    >>> {str(link): sent for link, sent in loads.items() if link.a in ("host1/GPU3", "host0/NIC3")}
-    {'host1/GPU3 to NVLink': 8.0, 'host0/NIC3 to network': 1.0}
+    >>> {str(link): sent for link, sent in loads.items() if link.a == "host1/GPU3"}
+    {'host1/GPU3 to NVLink': 8.0, 'host1/GPU3 to host1/switch3': 1.0}
     """
     ways = _Ways(survey, ranks)
     for seats in ways.islands:
@@ -153,14 +155,17 @@ class _Ways:
             yield Link(name(copy, known.cpus[start] or "host"), "memory", 0.0)
 
     def nics(self, seat: Seat, *, out: bool) -> Mapping[Link, float]:
-        """Give the ports beside a GPU, and the part of its bytes that each of them carries."""
+        """Give the links from a GPU to the network, and the part of its bytes that each carries."""
         copy, name = seat
-        ports = _ports(self.survey, name)
-        ends = ((self.machine.full_name(copy, port), rate) for port, rate in ports.items())
-        return {
-            Link(*((end, "network") if out else ("network", end)), rate, far=True): 1 / len(ports)
-            for end, rate in ends
-        }
+        ports, full = _ports(self.survey, name), self.machine.full_name
+        parts: Loads = defaultdict(float)
+        for port, rate in ports.items():
+            ends = (full(copy, port), "network")
+            parts[Link(*(ends if out else ends[::-1]), rate, far=True)] += 1 / len(ports)
+            for (a, b), width in _hops(self.survey, name, port):
+                ends = full(copy, a), full(copy, b)
+                parts[Link(*(ends if out else ends[::-1]), width)] += 1 / len(ports)
+        return parts
 
     def leaf(self, seat: Seat) -> int:
         """Give the number of the leaf switches that a host hangs on."""
@@ -205,6 +210,13 @@ def _ports(survey: Survey, name: str) -> Mapping[str, float]:
     place, count = gpus.index(name), len(nics)
     first, last = (at * count // len(gpus) for at in (place, place + 1))
     return {nic.name: port_rate(machine, nic) for nic in nics[first : max(last, first + 1)]}
+
+
+@lru_cache(maxsize=4096)
+def _hops(survey: Survey, gpu: str, port: str) -> tuple[tuple[Hop, float], ...]:
+    """Give the links over PCIe from a GPU to a NIC, and what each carries."""
+    path = host_routes(survey.graph, gpu, [port]).get(port, ())
+    return tuple((hop, survey.graph.edge(*hop).bandwidth.value) for hop in pairwise(path))
 
 
 def _around(order: Sequence[T]) -> Iterator[tuple[T, T]]:
