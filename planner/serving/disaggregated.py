@@ -30,7 +30,7 @@ from topology.base import IllegalPlanError, InputError
 from topology.base.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Paired(Served):
     """Both pools, ready to be given requests; what `Served` says is of the workers that decode.
 

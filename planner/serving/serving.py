@@ -31,8 +31,8 @@ CUT: Final = (
     "beside sequences that decode, and no engine cuts such steps; for one request at a time leave "
     "the load out"
 )
-_KEPT: Final = 128
-"""Plans that are kept ready to serve, for other loads of theirs."""
+_KEPT: Final = 512
+"""Plans that are kept ready to serve, for other loads of theirs, and loads that were served."""
 ROUNDS: Final = 10
 """Requests that a client's place sends, as benchmark clients do: the first fill an idle engine all
 at once, the last drain it, and those between are alike."""
@@ -55,9 +55,9 @@ OVERLOADED: Final = 0.95
 """Part of the requests that come and are done in that time, below which the queue only grows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Served:
-    """Engines of a plan, ready to be given requests.
+    """Engines of a plan, ready to be given requests; made once for each plan, as their steps are.
 
     engines : that share the requests: replicas, and ranks of attention data parallelism, which step
     together. pool : the cache of one of them. steps : their seconds at each place of its pipeline.
@@ -100,13 +100,7 @@ class Served:
 
     def at(self, concurrency: int) -> Serving:
         """Find what clients see with so many requests in flight."""
-        each = ceil(concurrency / self.engines)
-        rounds = max(FEWEST, min(ROUNDS, ceil(FOLLOWED / each)))
-        load = closed(self.lengths, each, each * rounds)
-        trail = self.under(load)
-        middle, last = (ROUNDS - 2) / (rounds - 2), each * (rounds - 1)
-        weights = [middle if each <= s.number < last else 1.0 for s in trail.sequences]
-        return self._seen([(load, trail)], weights, concurrency=float(concurrency))
+        return _at(self, concurrency)
 
     def by(self, rate: float, burst: float) -> Serving:
         """Let requests come at random, `rate` a second in all."""
@@ -116,16 +110,7 @@ class Served:
         self, rate: float, burst: float, seconds: float, followed: int
     ) -> tuple[Serving, float]:
         """Let requests come at random; what clients see, and the share done within `seconds`."""
-        load = poisson(self.lengths, rate / self.engines, followed, burst)
-        trail = self.under(load)
-        assert load.arrivals is not None
-        late = load.arrivals[-1] < OVERLOADED * trail.seconds and self._grows(trail)
-        counted = [s for s in trail.sequences if s.number >= followed // 10]
-        weights = [float(s.number >= followed // 10) for s in trail.sequences]
-        done = self.engines * followed / trail.seconds if late else rate
-        serving = replace(self._seen([(load, trail)], weights, rate=done), overloaded=late)
-        limit = seconds - self.ways.front_s
-        return serving, sum(s.finish - s.arrival <= limit for s in counted) / len(counted)
+        return _within(self, rate, burst, seconds, followed)
 
     def traced(self, load: Load, replicas: int = 1, seconds: float = inf) -> tuple[Serving, float]:
         """Let the requests of a trace come, each to the next engine.
@@ -139,16 +124,9 @@ class Served:
         rate = load.count / ended / replicas
         limit = seconds - self.ways.front_s
         done = sum(s.finish - s.arrival <= limit for _, trail in seen for s in trail.sequences)
-        return self._seen(seen, [1.0] * load.count, rate=rate), done / load.count
+        return self.seen(seen, [1.0] * load.count, rate=rate), done / load.count
 
-    def _grows(self, trail: Trail) -> bool:
-        """Whether later requests wait much longer than those before them."""
-        ordered = sorted(trail.sequences, key=lambda sequence: sequence.number)
-        waits = [sequence.first - sequence.arrival for sequence in ordered]
-        third = len(waits) // 3
-        return bool(np.mean(waits[-third:]) > STEADY * np.mean(waits[third : 2 * third]))
-
-    def _seen(
+    def seen(
         self,
         runs: Sequence[tuple[Load, Trail]],
         weights: Sequence[float],
@@ -192,6 +170,41 @@ class Served:
         if concurrency is not None:
             rows = min(rows, ceil(concurrency / self.engines))
         return {"batch": rows, "length": self.lengths.longest, "chunk": self.ways.chunk}
+
+
+@lru_cache(maxsize=_KEPT)
+def _at(ready: Served, concurrency: int) -> Serving:
+    each = ceil(concurrency / ready.engines)
+    rounds = max(FEWEST, min(ROUNDS, ceil(FOLLOWED / each)))
+    load = closed(ready.lengths, each, each * rounds)
+    trail = ready.under(load)
+    middle, last = (ROUNDS - 2) / (rounds - 2), each * (rounds - 1)
+    weights = [middle if each <= s.number < last else 1.0 for s in trail.sequences]
+    return ready.seen([(load, trail)], weights, concurrency=float(concurrency))
+
+
+@lru_cache(maxsize=_KEPT)
+def _within(
+    ready: Served, rate: float, burst: float, seconds: float, followed: int
+) -> tuple[Serving, float]:
+    load = poisson(ready.lengths, rate / ready.engines, followed, burst)
+    trail = ready.under(load)
+    assert load.arrivals is not None
+    late = load.arrivals[-1] < OVERLOADED * trail.seconds and _grows(trail)
+    counted = [s for s in trail.sequences if s.number >= followed // 10]
+    weights = [float(s.number >= followed // 10) for s in trail.sequences]
+    done = ready.engines * followed / trail.seconds if late else rate
+    serving = replace(ready.seen([(load, trail)], weights, rate=done), overloaded=late)
+    limit = seconds - ready.ways.front_s
+    return serving, sum(s.finish - s.arrival <= limit for s in counted) / len(counted)
+
+
+def _grows(trail: Trail) -> bool:
+    """Whether later requests wait much longer than those before them."""
+    ordered = sorted(trail.sequences, key=lambda sequence: sequence.number)
+    waits = [sequence.first - sequence.arrival for sequence in ordered]
+    third = len(waits) // 3
+    return bool(np.mean(waits[-third:]) > STEADY * np.mean(waits[third : 2 * third]))
 
 
 def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Served | str:
