@@ -84,7 +84,7 @@ class Draft:
 
     def table(self, arrays: Sequence[Array], hint: str) -> Value:
         """Make a constant, or an input where the ranks' `arrays` are not all equal."""
-        if all(np.array_equal(arrays[0], other) for other in arrays[1:]):
+        if all(other is arrays[0] or np.array_equal(arrays[0], other) for other in arrays):
             return self.constant(arrays[0], hint)
         stacked = cast(Array, np.stack(arrays))
         key = ("table", stacked.shape, stacked.dtype.str, stacked.tobytes())

@@ -139,10 +139,18 @@ def _angles(draft: Draft, op: Pointwise) -> tuple[Value, Value]:
     """Cosines and sines of every row's angles, ``[1, rows, 1, size / 2]``; each rank its rows."""
     key = ("angles", op.spans, op.size)
     if (*key, "cos") not in draft.made:
-        angles = [_angle(draft, op, index) for index in draft.indices]
+        axes = [axis for span in op.spans for axis, _ in span.axes]
+        places = [tuple(index[axis] for axis in axes) for index in draft.indices]
+        angles = {
+            place: _angle(draft, op, index)  # ranks at the same place have the same rows
+            for place, index in dict(zip(places, draft.indices, strict=True)).items()
+        }
         for name, function in (("cos", np.cos), ("sin", np.sin)):
-            tables = [function(angle).astype(np.float32)[None, :, None] for angle in angles]
-            draft.made[*key, name] = draft.table(tables, name)
+            tables = {
+                place: function(angle).astype(np.float32)[None, :, None]
+                for place, angle in angles.items()
+            }
+            draft.made[*key, name] = draft.table([tables[place] for place in places], name)
     return draft.made[*key, "cos"], draft.made[*key, "sin"]
 
 

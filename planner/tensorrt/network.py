@@ -8,7 +8,6 @@ document and arrays it is what the runner assembles with TensorRT, on any machin
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from math import prod
 from typing import Final, Literal
 
@@ -142,7 +141,7 @@ def groups(axes: Sequence[tuple[str, int]], axis: str) -> list[list[int]]:
 
 
 def _value(value: Value) -> dict[str, object]:
-    return {**asdict(value), "shape": list(value.shape)}
+    return {"name": value.name, "shape": list(value.shape), "dtype": value.dtype}
 
 
 def _layer(layer: Layer) -> Mapping[str, object]:
