@@ -92,8 +92,8 @@ def every_outcome(scenario, gpus):
 @pytest.mark.parametrize(
     ("model", "gpus", "more"),
     [
-        ("wan2.1-1.3b", 80, {"hardware": "l40s"}),
-        ("llama-3.1-70b", 88, {"hardware": "l40s"}),
+        ("wan2.1-1.3b", 66, {"hardware": "l40s"}),
+        ("llama-3.1-70b", 68, {"hardware": "l40s"}),
         ("llama-3.1-8b", 68, {"hardware": "l40s", "objective": "throughput"}),
     ],
 )
@@ -118,14 +118,14 @@ def test_nothing_better_is_left_out(model, gpus, more):
 
 
 def test_what_is_left_out_is_said():
-    answer = recommended("wan2.1-1.3b", 80, hardware="l40s")
+    answer = recommended("wan2.1-1.3b", 66, hardware="l40s")
 
     assert any("rings of more than 32" in line for line in answer.notes)
     assert any("pipelines deeper than it takes to fit" in line for line in answer.notes)
     assert answer.to_dict()["notes"] == list(answer.notes)
     assert recommended("wan2.1-1.3b", 8).notes == ()
     depths = {one.plan.degree("pp") for one in answer.plans}
-    assert depths == {1, 5}  # it fits without; two forwards a step do not share five stages
+    assert depths == {1, 3, 11}  # it fits without; two forwards a step do not share odd stages
 
 
 def test_pipelines_are_kept_where_memory_is_the_objective():
@@ -144,10 +144,10 @@ def test_pipelines_are_kept_where_nothing_fits_without():
 
 
 def test_many_gpus_reject_a_degree_once():
-    answer = recommended("wan2.1-1.3b", 80, hardware="l40s")
+    answer = recommended("wan2.1-1.3b", 66, hardware="l40s")
     rows = [one for one in answer.rejected if one.reason.endswith("for every plan that has it")]
 
-    assert {"cfg4", "tp80", "ulysses8"} <= {str(one.plan) for one in rows}
+    assert {"cfg3", "tp66", "ulysses11"} <= {str(one.plan) for one in rows}
     assert all(len(one.plan.axes) == 1 for one in rows)
     assert len({one.plan for one in answer.rejected}) == len(answer.rejected)
 

@@ -279,8 +279,11 @@ def test_a_document_that_cannot_be_written_is_one_line(capsys, tmp_path):
 
 
 def test_a_reader_that_stops_is_no_failure():
-    """The reader goes before anything is written; the table itself takes long, and is none here."""
-    code = "import sys, validate.__main__ as m; m.groups = dict; input(); sys.exit(m.main())"
+    """The reader goes before anything is written; tables take long, and have no rows here."""
+    code = (
+        "import sys, validate.__main__ as m; m.table.groups = m.table.held = dict; "
+        "input(); sys.exit(m.main())"
+    )
     root = Path(__file__).parents[2]
     command = [sys.executable, "-c", code, "accuracy"]
     with subprocess.Popen(command, cwd=root, stdin=-1, stdout=-1, stderr=-1, text=True) as process:

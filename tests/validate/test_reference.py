@@ -308,6 +308,8 @@ def test_every_legal_plan_of_experts_gives_the_unsplit_result(gpus):
     work = testmodels.workload(model, batch=1, passes=1, output_tokens=1)
     whole = whole_of(model, work)
     legal = [plan for plan in plans(model, gpus) if not any(objections(model, work, plan, gpus))]
+    if gpus > 4:  # replicas share nothing: each is a plan of fewer
+        legal = [plan for plan in legal if plan.replicas == 1]
 
     assert len(legal) >= 3
     for plan in legal:

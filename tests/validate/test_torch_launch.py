@@ -332,7 +332,7 @@ def test_a_heartbeat_is_never_read_half_written(tmp_path):
     file, seen, last = tmp_path / "progress.0", 0, 0
     with subprocess.Popen([sys.executable, "-c", HAMMER, str(file)], cwd=ROOT) as writer:
         try:
-            while seen < 5000:
+            while seen < 1000:
                 assert writer.poll() is None
                 beat = read(system.content(file))
                 if beat.phase:
