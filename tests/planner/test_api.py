@@ -36,8 +36,8 @@ PRECISIONS = ("bf16", "fp16", "fp8", "nvfp4", "int8")
 
 @pytest.mark.parametrize("name", MODELS)
 def test_promised_models_are_answered(name):
-    """DeepSeek's latent attention is read and counted, and every plan of it says why not."""
-    answer = planner.recommend(name, gpus=2).to_dict()
+    """On GPUs with room; where there is none, every plan says why not."""
+    answer = planner.recommend(name, gpus=2, hardware="b300").to_dict()
 
     assert set(answer) >= {"request", "plans", "rejected"}
     assert answer["request"]["model"] == name

@@ -1,6 +1,7 @@
 """What each operation means, in 64-bit numpy. Slow, plain and the judge of everything else."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -300,8 +301,8 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
     first = inputs[0]
     match op.move:
         case "split_features":
-            cuts = np.cumsum([int(out.shape[-1]) for out in op.outputs])[:-1]
-            return list(np.split(first, cuts, axis=-1))
+            sizes = [int(out.shape[-1]) for out in op.outputs]
+            return [first[..., end - size : end] for size, end in _ends(sizes)]
         case "concat_features":
             return [np.concatenate(inputs, axis=-1)]
         case "concat_heads":
@@ -309,8 +310,8 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
         case "concat_rows" | "append":
             return [np.concatenate(inputs, axis=1)]
         case "split_rows":
-            cuts = np.cumsum([int(out.shape[1]) for out in op.outputs])[:-1]
-            return list(np.split(first, cuts, axis=1))
+            sizes = [int(out.shape[1]) for out in op.outputs]
+            return [first[:, end - size : end] for size, end in _ends(sizes)]
         case "regroup":
             return [first.reshape(*(int(size) for size in op.outputs[0].shape))]
         case "shard":
@@ -353,6 +354,10 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
             return [_surround(op, first, inputs[1], index)]
         case "store" | "load" | "collect" | "keep" | "recall":
             raise AssertionError(f"{op.move} is the runner's")
+
+
+def _ends(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    return zip(sizes, accumulate(sizes), strict=True)
 
 
 def _concat_heads(op: program.Rearrange, own: Array, shared: Array) -> Array:

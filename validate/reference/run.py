@@ -298,12 +298,11 @@ def _kept_inputs(op: ops.Op) -> int:
 
 def _read(tensor: Tensor, here: Here, state: ReferenceRank) -> Array:
     """Return a value made earlier, or an input; texts and conditioning differ by forward."""
-    main = tensor.name == state.program.output.name
-    if tensor.name in {given.name for given in state.program.inputs} and not main:
-        return _input(tensor, state, here.forward)
-    if main and tensor.name not in state.values:
-        state.values[tensor.name] = _input(tensor, state, forward=0)
     value = state.values.get(tensor.name)
+    if value is None and tensor.name == state.program.output.name:
+        value = state.values[tensor.name] = _input(tensor, state, forward=0)
+    elif value is None and any(tensor.name == given.name for given in state.program.inputs):
+        return _input(tensor, state, here.forward)
     if state.idle(here) and (value is None or value.shape != shape_of(tensor)):
         return np.zeros(shape_of(tensor))
     assert value is not None, f"{tensor.name} is read before it is made"
