@@ -12,7 +12,7 @@ from validate.plans.measured import read_measured
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
-H100, H200, _ = MACHINES
+H100, H200, *_ = MACHINES
 
 
 def rows_of(machine, name="plans"):

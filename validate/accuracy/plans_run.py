@@ -45,6 +45,13 @@ MACHINES: Final = (
     MeasuredMachine(
         words="1 x H200", hardware="h200-sxm", gpus=1, date="2026-11-29", profiled=False
     ),
+    MeasuredMachine(
+        words="2 x H200, models in no fit",
+        hardware="h200-sxm",
+        gpus=2,
+        date="2026-11-29",
+        profiled=False,
+    ),
 )
 
 
