@@ -15,6 +15,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")  # read when numpy is loaded, here and in children
 os.environ.pop("COLUMNS", None)  # of the terminal that tests are started in
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each child compiles all that it imports
+sys.dont_write_bytecode = False  # and each worker every test, which takes as long as collecting
 sys.path.insert(0, str(Path(__file__).parent))
 settings.register_profile(
     "default", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]

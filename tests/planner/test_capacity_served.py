@@ -12,6 +12,8 @@ from planner.fleet import fleet
 from planner.fleet.replica_rates import ALL_FOLLOWED
 from planner.search.clients import Wanted, spread_of
 
+pytestmark = pytest.mark.usefixtures("searched_once")
+
 WORDS = ("capacity", "--model", "llama-3.1-8b", "--rate", "20/s", "--input-tokens", "500",
          "--output-tokens", "60")  # fmt: skip
 DEMAND = """

@@ -108,7 +108,7 @@ def test_it_is_said_at_once(model, gpus, more):
     assert calls(lambda few: would_fit(scenario, few), short) < 2e6  # half a second's
 
 
-@pytest.mark.parametrize(("model", "gpus", "more"), [CASES[i] for i in (0, 2, 4, 5, 9, 12)])
+@pytest.mark.parametrize(("model", "gpus", "more"), [CASES[i] for i in (0, 2, 5, 9, 12)])
 def test_recommendations_and_refusals_say_the_same_kind_of_thing(model, gpus, more):
     answer = recommended(model, gpus, **more)
 
@@ -170,8 +170,10 @@ def test_smaller_requests_are_the_same_in_latent_frames():
 
 def test_a_request_is_not_cut_to_nothing():
     """Five frames of 129 would fit eight cards of 24 GB; that is not what was asked for."""
-    line = recommended("hunyuanvideo", 8, hardware="rtx-4090").advice[0]
+    scenario = asked("hunyuanvideo", 8, hardware="rtx-4090")
+    line = would_fit(scenario, short_of("hunyuanvideo", 8, hardware="rtx-4090"))
 
+    assert line
     assert "--frames" not in line
 
 
