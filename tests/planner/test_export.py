@@ -33,12 +33,12 @@ TINY = CONFIG | {"num_layers": 1, "num_single_layers": 1, "num_attention_heads":
 FLUX = Request(model="flux.1-dev", gpus=4)
 
 
-def small(request, text):
+def small(request, text, **more):
     """The folder of a shrunken model: every part of the large one, and quickly written."""
     scenario, plan = resolve(request), parse_plan(text)
     model, workload = shrink(scenario.model, scenario.workload, plan)
     little = replace(scenario, model=model, workload=workload)
-    return tensorrt_folder(little, price(little, plan))
+    return tensorrt_folder(little, price(little, plan), **more)
 
 
 @pytest.fixture(scope="module")
@@ -95,18 +95,16 @@ def test_weights_that_two_engines_hold_are_said():
     assert f"{format_bytes(plan['expected']['memory_bytes'] + weights)} in all" in said
     assert said in made["README.md"].decode()
     for model in ("cosmos3", "wan2.1-1.3b"):
-        request = Request(model=model, gpus=2)
-        assert not json.loads(files(request, "tp2", "tensorrt")["plan.json"])["cautions"]
+        assert not json.loads(small(Request(model=model, gpus=2), "tp2")["plan.json"])["cautions"]
 
 
-def test_tensor_parallel_ranks_have_engines_of_their_own():
+def test_tensor_parallel_ranks_have_engines_of_their_own(plan):
     """Modulation, a quarter of FLUX.1's weights, is whole on every rank."""
-    plan = json.loads(files(FLUX, "tp4", "tensorrt")["plan.json"])
-    forward, combine = plan["engines"]
+    whole = plan["engines"][0]
+    forward, combine = json.loads(files(FLUX, "tp4", "tensorrt")["plan.json"])["engines"]
 
     assert forward["files"] == [f"engines/forward.rank{rank}.engine" for rank in range(4)]
     assert combine["files"] == ["engines/combine.engine"]
-    whole = json.loads(files(FLUX, "ulysses4", "tensorrt")["plan.json"])["engines"][0]
     assert forward["expected_bytes"] < 0.5 * whole["expected_bytes"]
 
 
@@ -158,9 +156,9 @@ def test_a_plan_that_tensorrt_cannot_run_says_why(tmp_path):
 def test_collectives_stand_apart_where_tensorrt_would_lose_them():
     asked = replace(FLUX, tensorrt_version="11.0.0.114")
 
+    made = small(asked, "tp4")
     plain, wide = (
-        json.loads(files(request, "tp4", "tensorrt")["networks/forward.json"])
-        for request in (FLUX, asked)
+        json.loads(folder["networks/forward.json"]) for folder in (small(FLUX, "tp4"), made)
     )
 
     def reduced(document):
@@ -168,8 +166,8 @@ def test_collectives_stand_apart_where_tensorrt_would_lose_them():
         return {one["outputs"][0]["dtype"] for one in layers}
 
     assert (reduced(plain), reduced(wide)) == ({"bf16"}, {"fp32"})
-    plan = json.loads(files(asked, "tp4", "tensorrt")["plan.json"])
-    assert any("issue 4381" in line for line in plan["cautions"])
+    cautions = json.loads(made["plan.json"])["cautions"]
+    assert any("issue 4381" in line for line in cautions)
 
 
 @pytest.mark.parametrize(
@@ -462,7 +460,7 @@ def test_a_model_of_two_transformers_is_written_down_once():
     """Wan 2.2's take turns over the steps; the folder says that its engines are one of them."""
     said = {}
     for name in ("wan2.1-14b", "wan2.2-a14b"):
-        made = files(Request(model=name, gpus=2, hardware="b200"), "ulysses2", "tensorrt")
+        made = small(Request(model=name, gpus=2, hardware="b200"), "ulysses2")
         cautions = json.loads(made["plan.json"])["cautions"]
         said[name] = [one for one in cautions if one.startswith("2 transformers of one make")]
         assert all(one in made["README.md"].decode() for one in said[name])
@@ -575,11 +573,7 @@ def test_a_refusal_prints_no_document(style, tmp_path):
 
 
 def spread_over_devices(text, **more):
-    request = Request(model="flux.1-dev", gpus=4, **more)
-    scenario, asked = resolve(request), parse_plan(text)
-    model, workload = shrink(scenario.model, scenario.workload, asked)
-    little = replace(scenario, model=model, workload=workload)
-    return tensorrt_folder(little, price(little, asked), multi_device=True)
+    return small(Request(model="flux.1-dev", gpus=4, **more), text, multi_device=True)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp8"])
