@@ -27,7 +27,7 @@ def pytest_collection_finish():
     """Leave what was loaded out of the garbage collector, a fifth of the suite's time otherwise."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(500_000, 20, 100)
 
 
 def pytest_addoption(parser):
