@@ -138,16 +138,6 @@ def test_a_cached_prefix_is_not_prefilled_again():
     assert trail.prefilled == sum(FIVE.prompts) / 2
 
 
-def test_one_request_at_once_waits_as_in_a_queue_of_fixed_service():
-    rate, service, output = 0.06, 11.0, 10
-    load = poisson(Lengths(prompt=100, output=output), rate, 20_000)
-    _, sequences = _run(load, rows=1)
-
-    waits = [s.first - s.arrival - 2.0 for s in sequences]
-    busy = rate * service
-    assert np.mean(waits) == pytest.approx(busy * service / (2 * (1 - busy)), rel=0.05)
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 90), st.integers(1, 40)), min_size=1, max_size=30),
