@@ -364,10 +364,13 @@ Function = Literal[
     "norm",  # rms norm of x
     "modulated_norm",  # norm of x, scaled and shifted by a conditioning row
     "head_norm",  # rms norm of every head
+    "squares",  # sums of squares over all heads of q, and of k, in 32 bits
+    "across_norm",  # rms norm of all heads of q together, and of k, by such sums; v as it is
     "rotary",  # per-head norm of q and k, rotary embedding by position; v as it is
     "rotary_tail",  # rotary embedding of the last `place` features of every head
     "latent",  # rms norm of all but the last `place` features, rotary embedding of those
     "gelu",
+    "gelu_erf",  # by the error function itself
     "silu",
     "relu2",
     "silu_gated",  # silu(first half) * second half
@@ -382,7 +385,10 @@ Function = Literal[
     "combine",  # weighted sum over experts
     "guidance",  # unconditional + scale * (conditional - unconditional)
     "step",  # one step of the sampler
+    "count",  # x + 1
     "cast",
+    "offset",  # x and a row of numbers that a checkpoint has, in 32 bits
+    "waves",  # cosines, then sines of a number by `factor` and falling frequencies
     "scale",  # divided by `place`
 ]
 
@@ -392,7 +398,9 @@ class Pointwise(_ManyToMany):
     """Work a row at a time, bound by memory traffic: `function` of `inputs` gives `outputs`.
 
     spans : positions of the rows, for rotary embedding. heads, size : of q and k, likewise.
-    place : which of a conditioning row's vectors are used; or features that are turned.
+    place : which of a conditioning row's vectors are used; or features that are turned; or ranks
+    whose heads are normed together. factor : that numbers are multiplied by. epsilon : added to a
+    norm's mean square, where it is not the model's usual one.
     """
 
     function: Function
@@ -400,6 +408,8 @@ class Pointwise(_ManyToMany):
     heads: tuple[int, int] = (0, 0)
     size: int = 0
     place: int = 0
+    factor: float = 1.0
+    epsilon: float = 0.0
 
     @property
     def turned(self) -> int:
@@ -414,6 +424,7 @@ Move = Literal[
     "concat_rows",
     "split_rows",  # views
     "regroup",  # [b, r, f] -> [c, b * r / c, f], in the same order; a view
+    "interleave",  # features of `degree` points one after the other -> all points of each feature
     "shard",  # whole streams -> this rank's rows, padded
     "heads",  # [b, r, f] -> the features of this rank's heads
     "pack_heads",  # row blocks -> [parts, b, r, f / parts]: heads cut over ranks
@@ -428,6 +439,7 @@ Move = Literal[
     "recall",  # what was kept; zeros where nothing is yet
     "append",  # what was stored with new rows behind it; keeps the result
     "place",  # [b, r, f] and some of its rows -> the same with these in their places
+    "turn",  # [b, turns, f] and the number of one -> [b, 1, f]
     "collect",  # the forwards' predictions of one step, [forwards, ..]
     "last",  # the row here that stands last in the stream
     "latest",  # [parts, b, 1, f] -> the one of them that stands last

@@ -44,13 +44,23 @@ def readme(document: Document, tools: Sequence[Tool]) -> str:
             *_triton(document),
             *_others(tools),
             *_WHAT,
-            *(_COMPUTED if document["computes"] else _MADE_UP),
+            *(_computed(document) if document["computes"] else _MADE_UP),
             *_unused(document["checkpoint"]),
             "",
             f"TensorRT builds no engines of several GPUs with {_or(document['excluded'])}.",
             "",
         ]
     )
+
+
+def _computed(document: Document) -> list[str]:
+    """Say what engines of a model that is computed are given, and what they give."""
+    if "change" not in document["buffers"]:
+        return [*_COMPUTED, *_TOKENS]
+    names = {buffer["given"]["name"] for buffer in document["buffers"].values() if buffer["given"]}
+    told = [f"- `{name}`: {what}" for name, what in _TOLD.items() if name in names]
+    rows = [f"- `{name}`: as its encoder gives it" for name in sorted(names - {*_TOLD})]
+    return [*_COMPUTED, *_STEPS, "", *told, *rows, ""]
 
 
 def _triton(document: Document) -> list[str]:
@@ -180,10 +190,25 @@ _WHAT = (
 )
 _COMPUTED = (
     "With --weights FOLDER the networks compute the model: its norms, turns of heads by position",
-    "and biases too. Rows of the prompt and of the next token come embedded, or to the Python",
+    "and biases too.",
+)
+_TOKENS = (
+    "Rows of the prompt and of the next token come embedded, or to the Python",
     "runner as numbers of tokens, [batch, tokens], which it looks up in that folder; what comes",
     "out are scores of the token after those. Nothing here chooses it or goes on from there.",
 )
+_STEPS = (
+    "They embed the step and project the prompt, and each step is one of Euler's method. Latents",
+    "come as rows of tokens, of each channel all points of a patch. Text encoders and the VAE are",
+    "not in this folder. Beside the latents the inputs are, [batch, steps or rows, features]:",
+)
+_TOLD = {
+    "time": "number of every step, as its scheduler counts: 1000 for noise alone",
+    "change": "what each step adds of what is predicted: the next sigma less its own",
+    "scale": "of guidance, how far beyond what is predicted without the prompt (forward 1)",
+    "guidance": "the scale of guidance that the model was taught",
+    "pooled": "the prompt's one row of the first encoder",
+}
 _MADE_UP = (
     "The networks do the model's matrix products, attentions and messages at their real sizes.",
     "With --weights FOLDER they have its biases and learned norms too. Norms divide by the root",

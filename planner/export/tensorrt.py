@@ -18,7 +18,6 @@ from planner.export.scales import check_scales, read_scales, unmeasured
 from planner.export.tables import cpp, runner
 from planner.export.tools import Tool, tools_of
 from planner.export.triton import served, triton_files
-from planner.lowering import lower
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
@@ -38,13 +37,14 @@ from planner.tensorrt import (
     document_of,
     engine_size,
     enqueue,
-    networks_of,
-    schedule_of,
+    written,
 )
 from planner.tensorrt.runner.harness import digest_of
 from planner.tensorrt.runner.library import Document
 from topology.base import IllegalPlanError, InputError, Seconds, format_bytes
 
+_COMPUTED: Final = "FLUX.1, Wan, Llama, Mistral and Qwen 3"
+"""Models whose networks compute them."""
 _RING: Final = {"allgather_kv": "ring"}
 """What attention over several devices is priced as, by the axis that it takes the place of."""
 
@@ -92,8 +92,7 @@ def tensorrt_folder(
         reaches=read_scales(scales, scenario.model.name) if scales else {},
         numerics=scenario.model.numerics,
     )
-    program = lower(scenario.model, workload, plan, ordered=True)
-    networks = networks_of(program, recipe)
+    networks, order = written(scenario.model, workload, plan, recipe)
     if scales:
         check_scales(scales, networks, precision)
     if multi_device and not is_multi_device(networks):
@@ -103,7 +102,6 @@ def tensorrt_folder(
         )
     if multi_device:
         estimate = _in_pieces(scenario, estimate)
-    order = schedule_of(networks, program, workload, plan)
     document = plan_document(scenario, estimate, networks, order)
     tools = tools_of(scenario, estimate, networks, document)
     return {**network_files(networks), **_around(document, networks, tools)}
@@ -192,6 +190,7 @@ def plan_document(
         "expected": estimate.to_dict(),
         "cautions": [
             *allowed().cautions(model, plan, scenario.request.tensorrt_version),
+            *_timing(model),
             *_turns(model),
             *_twice(estimate, networks),
             *_assumed(networks),
@@ -200,6 +199,15 @@ def plan_document(
     }
     digest = digest_of(document, [document_of(network) for network in networks])
     return {**document, "digest": digest}
+
+
+def _timing(model: Model) -> Iterator[str]:
+    """Say that networks do not compute the model, where they do not."""
+    if model.numerics is None:
+        yield (
+            f"these networks are for timing, whatever weights they are built of: norms and "
+            f"positions are not those of {model.name} ({_COMPUTED} are computed)"
+        )
 
 
 def _turns(model: Model) -> Iterator[str]:

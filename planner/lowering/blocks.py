@@ -20,6 +20,7 @@ from costmodels.program.emit import (
     split_rows,
     total_rows,
 )
+from planner.lowering.conditioning import normed_across, own_vectors, row_name
 from planner.lowering.experts import ffn_activation, ffn_columns
 from planner.lowering.ffn import feed_forward
 from planner.lowering.latent import Latents, latent_attention, latent_projections
@@ -173,7 +174,8 @@ def _open(work: RankWork, layer: Block, tower: Tower, x: Tensor) -> Emits[Projec
     if fused:
         widths = (width, up.local_columns - width)
         both, inner = yield from split_features(both, widths, (f"{name}.attn", f"{name}.inner"))
-    qkv = both
+    heads = heads_here(work, tower.heads)
+    qkv = both = yield from normed_across(work, both, heads, tower.heads.size, f"{name}.normed")
     if tower.mixer == "attention" and (tower.rotates or tower.qk_norm):
         qkv = yield from _rotary(work, tower, both, spans, f"{name}.rotated")
     return opened(qkv=qkv, inner=inner, gate=gate)
@@ -190,8 +192,8 @@ def _fed_alone(work: RankWork, layer: Block, state: State) -> Emits[State]:
 def _modulation(work: RankWork, tower: Tower, name: str) -> Emits[Tensor | None]:
     spec = tower.modulation
     if spec is None:
-        return None
-    given = Tensor(f"conditioning{spec.inputs}", (work.share.batch, 1, spec.inputs))
+        return (yield from own_vectors(work, tower, name))
+    given = Tensor(row_name(spec.inputs), (work.share.batch, 1, spec.inputs))
     vectors = []
     for copy in range(spec.copies):
         row, width = given, spec.inputs
@@ -420,6 +422,8 @@ def _cross(work: RankWork, begun: Projected, x: Tensor, crosses: Sequence[Cross]
     h = yield from pointwise("norm", (x,), f"{name}.h")
     ask = work.weight(f"{name}.q", (Part(hidden),), (Part(heads.query, heads.size),))
     query = yield from matmul(h, ask, f"{name}.q")
+    count, size = heads_here(work, heads)[0], heads.size
+    query = yield from normed_across(work, query, (count, 0), size, f"{name}.q_normed")
     sums: Tensor | None = None
     for cross in crosses:
         out = yield from _cross_meeting(work, begun, query, cross)
@@ -446,6 +450,8 @@ def _cross_meeting(work: RankWork, begun: Projected, query: Tensor, cross: Cross
     answer = work.weight(f"{name}.kv", (Part(cross.width),), (key_value, key_value))
     both = yield from matmul(given, answer, f"{name}.kv")
     query_heads, key_value_heads = heads_here(work, cross.heads)
+    keys, size = (0, key_value_heads), cross.heads.size
+    both = yield from normed_across(work, both, keys, size, f"{name}.k_normed")
     call = AttentionCall(
         name=name,
         entries=(

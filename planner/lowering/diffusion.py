@@ -29,6 +29,19 @@ from costmodels.program.emit import (
     split_rows,
 )
 from planner.lowering.blocks import State, layer_body, live_towers, repack, state_name
+from planner.lowering.conditioning import (
+    TURN,
+    condition_inputs,
+    conditions,
+    embedded,
+    final_norm,
+    latent_features,
+    now,
+    row_name,
+    rows_of,
+    scale_of,
+    timed_rows,
+)
 from planner.lowering.work import (
     Layers,
     RankWork,
@@ -64,9 +77,11 @@ def tower_of(model: Model, stream: str) -> Tower:
 def diffusion_inputs(work: RankWork) -> tuple[Tensor, ...]:
     """List the whole tensors that every rank is given: latents, texts, conditioning rows."""
     model, batch = work.model, work.share.batch
-    main = latent_stream(model)
-    made = [latents(work)]
+    main, told = latent_stream(model), condition_inputs(work)
+    made, known = [latents(work), *told], {tensor.name for tensor in told}
     for stream in model.streams:
+        if f"input.{stream.name}" in known:
+            continue
         tokens = work.workload.length(stream.name)
         if stream.static:
             made += [
@@ -76,15 +91,17 @@ def diffusion_inputs(work: RankWork) -> tuple[Tensor, ...]:
         elif stream.name != main.name:
             hidden = tower_of(model, stream.name).hidden
             made.append(Tensor(f"input.{stream.name}", (batch, tokens, hidden)))
+    if work.numerics is not None:
+        return tuple(made)
     widths = sorted({tower.modulation.inputs for tower in model.towers if tower.modulation})
-    return (*made, *[Tensor(f"conditioning{width}", (batch, 1, width)) for width in widths])
+    return (*made, *[Tensor(row_name(width), (batch, 1, width)) for width in widths])
 
 
 def latents(work: RankWork) -> Tensor:
-    """Name the noisy latents as tokens, ``[batch, tokens, features]``."""
+    """Name the noisy latents as tokens, ``[batch, tokens, features]``; computed in 32 bits."""
     main = latent_stream(work.model)
     shape = (work.share.batch, work.workload.length(main.name), work.model.input_features)
-    return Tensor(f"input.{main.name}", shape)
+    return Tensor(f"input.{main.name}", shape, 2 if work.numerics is None else 4)
 
 
 def denoise(work: RankWork) -> tuple[Loop, ...]:
@@ -162,6 +179,7 @@ def _forward(work: RankWork, *, reusing: bool = False) -> Emits[None]:
     own = habits.repository and work.model.own.token_modulation
     if own or work.model.named_in(habits.token_modulation):
         yield from _modulate_tokens(work)
+    yield from conditions(work, tower_of(work.model, latent_stream(work.model).name).hidden)
     state: State = {}
     if work.stage == 0:  # this rank's rows, and the latents projected
         for stream in _moving(work):
@@ -295,17 +313,25 @@ def _received(work: RankWork) -> State:
 def _enter(work: RankWork, stream: Stream) -> Emits[State]:
     span, main = work.spans[stream.name], latent_stream(work.model).name
     hidden = tower_of(work.model, stream.name).hidden
+    text = rows_of(work, stream.name)
     features = work.model.input_features if stream.name == main else hidden
+    features = text.features if text else features
     whole = Tensor(f"input.{stream.name}", (work.share.batch, span.tokens, features))
+    if stream.name == main and work.numerics is not None:
+        narrow = replace(whole, name=f"narrow.{whole.name}")
+        yield Pointwise(function="cast", inputs=(latents(work),), outputs=(narrow,))
+        whole = narrow
     x = yield from _shard(whole, span)
     name = state_name((stream.name,))
+    if text:
+        return {(stream.name,): (yield from embedded(text, x, hidden, name))}
     if stream.name != main:
         out = Tensor(name, x.shape)
         yield Pointwise(function="cast", inputs=(x,), outputs=(out,))
         return {(stream.name,): out}
     weight = Weight(name="embed", rows=(Part(features),), columns=(Part(hidden),), layered=False)
     out = yield from matmul(x, weight, name)
-    return {(stream.name,): out}
+    return {(stream.name,): (yield from timed_rows(work, out))}
 
 
 def _shard(x: Tensor, span: Span) -> Emits[Tensor]:
@@ -319,7 +345,7 @@ def _predict(work: RankWork, state: State) -> Emits[None]:
     """Norm and project the latent rows, and gather those of the other ranks."""
     model, main = work.model, latent_stream(work.model).name
     x = yield from _latent_rows(work, state)
-    h = yield from pointwise("norm", (x,), "final")
+    h = yield from final_norm(work, x)
     weight = Weight(
         name="head",
         rows=(Part(tower_of(model, main).hidden),),
@@ -327,6 +353,7 @@ def _predict(work: RankWork, state: State) -> Emits[None]:
         layered=False,
     )
     out = yield from matmul(h, weight, "predicted")
+    out = yield from latent_features(work, out)
     span = work.spans[main]
     for axis, degree in reversed(span.axes):
         if axis == pipefusion.AXIS:
@@ -362,7 +389,10 @@ def _combine(work: RankWork, pieces: int = 1) -> Emits[None]:
             root=share.stages - 1,
         )
     both = yield from collective("all_gather", predictions, "cfg", share.guidance, f"{name}.all")
-    noise = Tensor("noise", shape)
+    noise = Tensor("noise", shape, main.itemsize)
+    if work.numerics is not None:
+        yield from _computed_step(work, both, noise)
+        return
     yield Pointwise(function="guidance", inputs=(both,), outputs=(noise,))
     if pieces == 1:
         yield Pointwise(function="step", inputs=(main, noise), outputs=(main,))
@@ -370,6 +400,16 @@ def _combine(work: RankWork, pieces: int = 1) -> Emits[None]:
     here = yield from _shard(main, done)
     yield Pointwise(function="step", inputs=(here, noise), outputs=(here,))
     yield Rearrange(move="place", inputs=(main, here), outputs=(main,), spans=(done,), view=True)
+
+
+def _computed_step(work: RankWork, both: Tensor, noise: Tensor) -> Emits[None]:
+    """Emit guidance and a step of Euler's method, by numbers that are given; and count it."""
+    main = latents(work)
+    scale = (scale_of(work),) if both.shape[0] > 1 else ()
+    yield Pointwise(function="guidance", inputs=(both, *scale), outputs=(noise,))
+    change = yield from now(work, "change")
+    yield Pointwise(function="step", inputs=(main, noise, change), outputs=(main,))
+    yield Pointwise(function="count", inputs=(TURN,), outputs=(TURN,))
 
 
 def text_encode(work: RankWork) -> Loop:

@@ -43,6 +43,7 @@ def lower(
     stage: int | None = None,
     *,
     ordered: bool = False,
+    whole: bool = False,
 ) -> Program:
     """Write down what one rank does.
 
@@ -50,9 +51,10 @@ def lower(
     stage : of the pipeline; the heaviest one where it is left out.
     ordered : layers follow one another as in the model, to be run; else all of a kind are taken
         together, which costs the same.
+    whole : what a model that can be computed has around its layers is there too; it is not priced.
     """
-    work = _with_layers(rank_work(model, workload, plan), stage, ordered=ordered)
-    return _written(work, plan)
+    work = replace(rank_work(model, workload, plan), whole=whole)
+    return _written(_with_layers(work, stage, ordered=ordered), plan)
 
 
 def lower_places(model: Model, workload: Workload, plan: Plan) -> list[Program]:

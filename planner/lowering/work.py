@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodels.program import Part, Rearrange, Size, Span, Tensor, Weight
 from costmodels.program.emit import Emits, total_rows
-from planner.models import Block, Ffn, Model, Tower
+from planner.models import Block, Ffn, Model, Numerics, Tower
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies import SequenceStrategy, fsdp, pipefusion, strategies
@@ -77,6 +77,7 @@ class RankWork:
     memory : what a layer does with keys and values: ``load`` those of streams that were run ahead,
     ``store`` its own for later, or ``append`` its own to those stored.
     chunks : of a step of many sequences; empty for rows that are one batch.
+    whole : what a model has around its layers is emitted too, to be computed.
     attend : follows from the share, the memory and the chunks.
     """
 
@@ -89,6 +90,7 @@ class RankWork:
     stage: int = 0
     memory: Literal["load", "store", "append"] = "load"
     chunks: tuple[Chunk, ...] = ()
+    whole: bool = False
 
     def __hash__(self) -> int:
         return hash((self.share, *self.spans.values(), self.memory, self.chunks))
@@ -101,6 +103,11 @@ class RankWork:
             self.workload, tokens=(), steps=1, output_tokens=0, pixels=0, frames=1, passes=1
         )
         return replace(self, workload=workload, share=share, layers=(), stage=0)
+
+    @property
+    def numerics(self) -> Numerics | None:
+        """What the model's numbers depend on, where they are to be computed."""
+        return self.model.numerics if self.whole else None
 
     @property
     def is_last(self) -> bool:

@@ -3,11 +3,13 @@
 from planner.models.architecture import (
     Block,
     Cross,
+    Embedding,
     Encoder,
     Ffn,
     Kind,
     Model,
     Modulation,
+    Numerics,
     Own,
     Stream,
     Tower,
@@ -15,10 +17,11 @@ from planner.models.architecture import (
 )
 from planner.models.catalogue import ALIASES, known_as, names, read_model, repositories
 from planner.models.mixers import DeltaRule, Heads, LatentAttention, Mamba
-from planner.models.tokens import grid, lengths, line_of
+from planner.models.tokens import grid, latent_frames, lengths, line_of
 
 __all__ = [
-    "ALIASES", "Block", "Cross", "DeltaRule", "Encoder", "Ffn", "Heads", "Kind",
-    "LatentAttention", "Mamba", "Model", "Modulation", "Own", "Stream", "Tower", "grid",
-    "known_as", "lengths", "line_of", "names", "read_model", "repositories", "unsupported",
+    "ALIASES", "Block", "Cross", "DeltaRule", "Embedding", "Encoder", "Ffn", "Heads", "Kind",
+    "LatentAttention", "Mamba", "Model", "Modulation", "Numerics", "Own", "Stream", "Tower",
+    "grid", "known_as", "latent_frames", "lengths", "line_of", "names", "read_model",
+    "repositories", "unsupported",
 ]  # fmt: skip

@@ -395,21 +395,58 @@ class Own:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Embedding:
+    """What matrices make of an input: two with an activation between them, or one without.
+
+    name : of the input and of its matrices. features : of the input; inner : between the matrices,
+    as many as they make where 0. waves : cosines and sines of a number, by `factor`, that the first
+    matrix takes in its place; 0 for none. epsilon : of norms before and after; 0 for no such norms.
+    """
+
+    name: str
+    features: int = 1
+    activation: Literal["silu", "gelu", "gelu_erf", ""] = "silu"
+    inner: int = 0
+    waves: int = 0
+    factor: float = 1.0
+    epsilon: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """What a decoder's numbers depend on beside its weights.
+    """What a model's numbers depend on beside its weights.
 
     epsilon : added to mean squares in norms. theta : base of the angles that heads are turned by.
-    normed : heads of queries and keys are. slower : as Llama 3.1 has it, angles of which `context`
-    tokens hold fewer turns than `few` grow so many times slower, and those of `many` as they are.
+    normed : queries and keys, each head or all of them together. slower : as Llama 3.1 has it,
+    angles of which `context` tokens hold fewer turns than `few` grow so many times slower, and
+    those of `many` as they are.
+
+    Of a diffusion model also: centred : norms of rows take their mean off. axes : features of a
+    head that turn with frames, rows and columns; alternating : these take turns, at the frequencies
+    of one axis. adjacent : features that turn together are neighbours, not halves. behind : tokens
+    of a prompt turn along all axes, and frames count on so far behind them; none turn where None.
+    points : latents of a token, each of whose features the last product makes one after another.
+    conditions : what is added up to the row of a step, and rows : what is made of other streams'.
+    timed : what the row does: it is projected for every layer (``layers``) or for all of them,
+    which then add a row of their own (``tables``), or it is added to the latents (``rows``).
     """
 
     epsilon: float
     theta: float
-    normed: bool = False
+    normed: Literal["", "head", "all"] = ""
     slower: float = 1.0
     few: float = 0.0
     many: float = 1.0
     context: float = 0.0
+    centred: bool = False
+    axes: tuple[int, ...] = ()
+    alternating: bool = False
+    adjacent: bool = False
+    behind: int | None = None
+    points: int = 1
+    conditions: tuple[Embedding, ...] = ()
+    rows: tuple[Embedding, ...] = ()
+    timed: Literal["", "layers", "tables", "rows"] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,7 +466,7 @@ class Model:
     repository : of the weights, as engines are told it; empty where none is known.
     attention : kernel that the model's own repository calls on Hopper, empty for the framework's.
     own : what else that repository does, where it runs the model in eager PyTorch.
-    numerics : of a decoder that networks can compute; None where more belongs to it, or the
+    numerics : of a model that networks can compute; None where more belongs to it, or the
     configuration does not say.
     usual : catalogue entry whose request, autoencoder and encoders are assumed where a
     configuration has none.

@@ -10,7 +10,7 @@ import numpy as np
 from costmodels.program import Tensor
 from costmodels.program.rows import Index
 from planner.models.architecture import Numerics
-from planner.tensorrt.network import Array, Dtype, Layer, Value, dtype_of
+from planner.tensorrt.network import Array, Dtype, LatentGrid, Layer, Value, dtype_of
 from topology.base.values import dataclass
 
 
@@ -21,6 +21,7 @@ class Draft:
     compute : type of what the program holds in 16 bits. precision : that of its matrix products.
     indices : of every rank along the axes. reaches : largest activations of products, if measured.
     numerics : of the model that is computed; None where positions and norms are made up.
+    latents : of it, where their rows stand.
     """
 
     compute: Dtype
@@ -34,6 +35,7 @@ class Draft:
     scope: dict[str, int] = field(default_factory=dict)
     reaches: Mapping[str, float] = field(default_factory=dict)
     numerics: Numerics | None = None
+    latents: LatentGrid | None = None
 
     def name(self, hint: str) -> str:
         """Make a name that no value has yet; it ends with the layer that is being written."""

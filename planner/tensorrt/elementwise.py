@@ -6,15 +6,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.program import Pointwise
-from costmodels.program.rows import Index, positions, rotary_angles
+from costmodels.program import Pointwise, Span
+from costmodels.program.rows import Index, Numbers, positions, rotary_angles
+from planner.models import Numerics
 from planner.tensorrt.draft import Draft
 from planner.tensorrt.network import Value
-from planner.tensorrt.products import Learned, of_heads, of_norm
+from planner.tensorrt.products import Learned, of_heads, of_norm, of_row
 
 Values = Sequence[Value]
 GUIDANCE: Final = 3.0
 STEP: Final = 0.1
+FALL: Final = 10_000
+"""First frequency of the waves that stand for a number, over the last."""
 TINY: Final = 10.0**-12
 """Keeps the norm of a row of zeros finite."""
 
@@ -30,7 +33,7 @@ def _made(  # noqa: C901, PLR0911, PLR0912  # one case a function
     x, name = inputs[0], op.outputs[0].name
     match op.function:
         case "norm":
-            normed = _normed(draft, draft.wide(x), name, of_norm(draft, op, x))
+            normed = _normed_rows(draft, x, name, of_norm(draft, op, x), op.epsilon)
             return draft.cast(normed, x.dtype, name)
         case "modulated_norm":
             return _modulated_norm(draft, op, x, inputs[1])
@@ -41,11 +44,10 @@ def _made(  # noqa: C901, PLR0911, PLR0912  # one case a function
         case "residual":
             return draft.elementwise("SUM", x, inputs[1], name)
         case "gated_residual":
-            gate = _vector(draft, x, inputs[2], 3 * op.place + 2)
-            gated = draft.elementwise("PROD", inputs[1], gate, f"{name}.gated")
-            return draft.elementwise("SUM", x, gated, name)
-        case "gelu":
-            return draft.activation("GELU_TANH", x, name)
+            return _gated_residual(draft, op, *inputs)
+        case "gelu" | "gelu_erf":
+            kind = "GELU_TANH" if op.function == "gelu" else "GELU_ERF"
+            return draft.activation(kind, x, name)
         case "silu":
             half = draft.activation("SIGMOID", x, f"{name}.sigmoid")
             return draft.elementwise("PROD", x, half, name)
@@ -59,9 +61,20 @@ def _made(  # noqa: C901, PLR0911, PLR0912  # one case a function
         case "combine":
             return _combine(draft, x, inputs[1], name)
         case "guidance":
-            return _guidance(draft, x, name)
+            return draft.cast(_guidance(draft, inputs, name), draft.dtype(op.outputs[0]), name)
         case "step":
-            return _step(draft, x, inputs[1], name)
+            return _step(draft, inputs, name)
+        case "count":
+            return draft.elementwise("SUM", x, draft.scalar(1.0, x, "one"), name)
+        case "squares":
+            return _squares(draft, op, x)
+        case "across_norm":
+            return _across_norm(draft, op, x, inputs[1])
+        case "waves":
+            return _waves(draft, op, x)
+        case "offset":
+            more = {"learned": [of_row(draft, op, x)]}
+            return draft.add("cast", (x,), x.shape, "fp32", name, **more)
         case "cast":
             return draft.cast(x, draft.dtype(op.outputs[0]), name)
         case "scale":
@@ -69,17 +82,92 @@ def _made(  # noqa: C901, PLR0911, PLR0912  # one case a function
     raise AssertionError(f"no layers for {op.function}")
 
 
-def _normed(draft: Draft, x: Value, hint: str, learned: Sequence[Learned] = ()) -> Value:
+def _normed(
+    draft: Draft, x: Value, hint: str, learned: Sequence[Learned] = (), epsilon: float = 0.0
+) -> Value:
     """Divide rows of 32-bit numbers by their root mean square; what is learned may follow."""
     square = draft.elementwise("PROD", x, x, f"{hint}.square")
     mean = draft.reduce("AVG", square, -1, f"{hint}.mean")
-    least = draft.numerics.epsilon if draft.numerics else TINY
+    return _divided(draft, x, mean, hint, learned, epsilon)
+
+
+def _divided(
+    draft: Draft,
+    x: Value,
+    mean: Value,
+    hint: str,
+    learned: Sequence[Learned] = (),
+    epsilon: float = 0.0,
+) -> Value:
+    """Divide by the root of mean squares; what is learned may follow."""
+    least = epsilon or (draft.numerics.epsilon if draft.numerics else TINY)
     kept = draft.elementwise("SUM", mean, draft.scalar(least, mean, "tiny"), f"{hint}.kept")
     root = draft.unary("SQRT", kept, f"{hint}.root")
     more = {"learned": list(learned)} if learned else {}
     return draft.add(
         "elementwise", (x, root), x.shape, x.dtype, f"{hint}.normed", operation="DIV", **more
     )
+
+
+def _normed_rows(
+    draft: Draft, x: Value, name: str, learned: Sequence[Learned] = (), epsilon: float = 0.0
+) -> Value:
+    """Norm rows; the mean is taken off where the model does so."""
+    wide = draft.wide(x)
+    if draft.numerics is not None and draft.numerics.centred:
+        mean = draft.reduce("AVG", wide, -1, f"{name}.centre")
+        wide = draft.elementwise("SUB", wide, mean, f"{name}.centred")
+    return _normed(draft, wide, name, learned, epsilon)
+
+
+def _heads_together(draft: Draft, op: Pointwise, x: Value) -> Value:
+    """Lay the heads of queries, and of keys, side by side in 32 bits: ``[b, r, groups, f]``."""
+    groups = [count for count in op.heads if count]
+    assert len({*groups}) == 1, f"{op.heads}: as many heads of queries as of keys"
+    width = groups[0] * op.size
+    both = draft.take(x, 0, len(groups) * width, 2, f"{x.name}.both")
+    return draft.wide(draft.shuffle(both, (*x.shape[:2], len(groups), width), f"{x.name}.groups"))
+
+
+def _squares(draft: Draft, op: Pointwise, x: Value) -> Value:
+    name, heads = op.outputs[0].name, _heads_together(draft, op, x)
+    square = draft.elementwise("PROD", heads, heads, f"{name}.each")
+    total = draft.reduce("SUM", square, -1, f"{name}.total")
+    return draft.shuffle(total, heads.shape[:3], name)
+
+
+def _across_norm(draft: Draft, op: Pointwise, x: Value, sums: Value) -> Value:
+    """Divide heads by the root of the mean square of all ranks'."""
+    name, heads = op.outputs[0].name, _heads_together(draft, op, x)
+    shape = (*heads.shape[:3], 1)
+    total = draft.shuffle(sums, shape, f"{name}.total")
+    mean = draft.scaled(total, 1 / (heads.shape[3] * op.place), f"{name}.mean")
+    learned = [{**one, "shape": [1, 1, *heads.shape[2:]]} for one in of_heads(draft, op)]
+    normed = _divided(draft, heads, mean, name, learned)
+    width = heads.shape[2] * heads.shape[3]
+    parts = [draft.shuffle(draft.cast(normed, x.dtype, name), (*x.shape[:2], width), name)]
+    if x.shape[2] > width:
+        parts.append(draft.take(x, width, x.shape[2] - width, 2, f"{name}.values"))
+    return draft.concat(parts, 2, f"{name}.joined")
+
+
+def _waves(draft: Draft, op: Pointwise, x: Value) -> Value:
+    """Cosines, then sines of numbers by frequencies that fall to a ten thousandth.
+
+    Exponents are rounded to 32 bits as they are there: numbers of steps are large.
+
+    References
+    ----------
+    diffusers models/embeddings.py, `get_timestep_embedding`, flipped and without shift
+    """
+    name, half = op.outputs[0].name, op.size // 2
+    powers = np.float32(-np.log(FALL)) * np.arange(half, dtype=np.float32) / np.float32(half)
+    each = np.exp(powers.astype(np.float64)).astype(np.float32)
+    number = draft.wide(x) if op.factor == 1 else draft.scaled(draft.wide(x), op.factor, name)
+    frequencies = draft.constant(each[None, None], f"{name}.frequencies")
+    angles = draft.elementwise("PROD", number, frequencies, f"{name}.angles")
+    waves = [draft.unary(one, angles, f"{name}.{one}") for one in ("COS", "SIN")]
+    return draft.cast(draft.concat(waves, -1, f"{name}.both"), draft.dtype(op.outputs[0]), name)
 
 
 def _vector(draft: Draft, x: Value, row: Value, place: int) -> Value:
@@ -95,10 +183,19 @@ def _modulated_norm(draft: Draft, op: Pointwise, x: Value, row: Value) -> Value:
         draft.wide(_vector(draft, x, row, 3 * op.place + number)) for number in range(2)
     )
     more = draft.elementwise("SUM", scale, draft.scalar(1.0, scale, "one"), f"{name}.scale")
-    normed = _normed(draft, draft.wide(x), name)
+    normed = _normed_rows(draft, x, name)
     product = draft.elementwise("PROD", normed, more, f"{name}.scaled")
     moved = draft.elementwise("SUM", product, shift, f"{name}.shifted")
     return draft.cast(moved, x.dtype, name)
+
+
+def _gated_residual(draft: Draft, op: Pointwise, x: Value, y: Value, row: Value) -> Value:
+    """Add what is gated, in the type of the gate."""
+    name = op.outputs[0].name
+    gate = _vector(draft, x, row, 3 * op.place + 2)
+    left, right = (draft.cast(one, gate.dtype, f"{one.name}.wide") for one in (x, y))
+    gated = draft.elementwise("PROD", right, gate, f"{name}.gated")
+    return draft.cast(draft.elementwise("SUM", left, gated, name), x.dtype, f"{name}.narrow")
 
 
 def _silu_gated(draft: Draft, x: Value, name: str) -> Value:
@@ -111,28 +208,40 @@ def _silu_gated(draft: Draft, x: Value, name: str) -> Value:
 
 
 def _rotary(draft: Draft, op: Pointwise, x: Value) -> Value:
-    """Norm of every head of q and k, unless the model has none, and turn its halves; v as it is."""
-    name, count, half = op.outputs[0].name, sum(op.heads), op.size // 2
+    """Norm of every head of q and k, unless the model has none, and turn it; v as it is."""
+    name, count = op.outputs[0].name, sum(op.heads)
     heads = draft.shuffle(x, (*x.shape[:2], x.shape[2] // op.size, op.size), f"{name}.heads")
     both = draft.take(heads, 0, count, 2, f"{name}.both")
     normed = draft.wide(both)
-    if draft.numerics is None or draft.numerics.normed:
+    if draft.numerics is None or draft.numerics.normed == "head":
         normed = _normed(draft, normed, name, of_heads(draft, op))
+    turned = _turned(draft, op, normed)
+    parts = [draft.cast(turned, x.dtype, f"{name}.narrow")]
+    rest = heads.shape[2] - count
+    if rest:
+        parts.append(draft.take(heads, count, rest, 2, f"{name}.values"))
+    return draft.shuffle(draft.concat(parts, 2, f"{name}.joined"), x.shape, name)
+
+
+def _turned(draft: Draft, op: Pointwise, heads: Value) -> Value:
+    """Turn pairs of features, ``[b, r, heads, f]``: of both halves, or neighbours."""
+    name, half, pairs = op.outputs[0].name, op.size // 2, heads.shape
     cos, sin = _angles(draft, op)
-    low = draft.take(normed, 0, half, 3, f"{name}.low")
-    high = draft.take(normed, half, half, 3, f"{name}.high")
+    count, axis = half, 3
+    if draft.numerics is not None and draft.numerics.adjacent:
+        pairs, count, axis = (*heads.shape[:3], half, 2), 1, 4
+        heads = draft.shuffle(heads, pairs, f"{name}.pairs")
+        cos, sin = (draft.shuffle(x, (*x.shape, 1), f"{x.name}.pairs") for x in (cos, sin))
+    low = draft.take(heads, 0, count, axis, f"{name}.low")
+    high = draft.take(heads, count, count, axis, f"{name}.high")
     low_cos = draft.elementwise("PROD", low, cos, f"{name}.low.cos")
     high_sin = draft.elementwise("PROD", high, sin, f"{name}.high.sin")
     first = draft.elementwise("SUB", low_cos, high_sin, f"{name}.first")
     low_sin = draft.elementwise("PROD", low, sin, f"{name}.low.sin")
     high_cos = draft.elementwise("PROD", high, cos, f"{name}.high.cos")
     second = draft.elementwise("SUM", low_sin, high_cos, f"{name}.second")
-    turned = draft.concat((first, second), 3, f"{name}.turned")
-    parts = [draft.cast(turned, x.dtype, f"{name}.narrow")]
-    rest = heads.shape[2] - count
-    if rest:
-        parts.append(draft.take(heads, count, rest, 2, f"{name}.values"))
-    return draft.shuffle(draft.concat(parts, 2, f"{name}.joined"), x.shape, name)
+    turned = draft.concat((first, second), axis, f"{name}.turned")
+    return draft.shuffle(turned, (*pairs[:3], op.size), f"{name}.heads")
 
 
 def _angles(draft: Draft, op: Pointwise) -> tuple[Value, Value]:
@@ -165,11 +274,44 @@ def _angle(draft: Draft, op: Pointwise, index: Index) -> NDArray[np.float64]:
     known, half = draft.numerics, op.size // 2
     if known is None:
         return rotary_angles(op, index)
+    if known.axes:
+        return _angle_along_axes(draft, known, op, index)
     each = known.theta ** -(np.arange(half) / half)
     turns = known.context * each / (2 * np.pi)
     kept = np.clip((turns - known.few) / (known.many - known.few), 0, 1)
     places = np.concatenate([positions(span, index) for span in op.spans])
     return np.asarray(places[:, None] * each * (kept + (1 - kept) / known.slower))
+
+
+def _angle_along_axes(
+    draft: Draft, known: Numerics, op: Pointwise, index: Index
+) -> NDArray[np.float64]:
+    """Find what heads are turned by where frames, rows and columns turn features of their own.
+
+    References
+    ----------
+    diffusers: FluxPosEmbed, WanRotaryPosEmbed; Cosmos3VLTextRotaryEmbedding, where axes alternate
+    """
+    half, axes = op.size // 2, range(len(known.axes))
+    counts = [features // 2 for features in known.axes]
+    if known.alternating:
+        each = known.theta ** -(np.arange(half) / half)
+        turn = np.arange(half) % len(axes)
+        axis = np.where(np.arange(half) < len(axes) * np.asarray(counts)[turn], turn, 0)
+    else:
+        each = np.concatenate([known.theta ** -(np.arange(n) / n) for n in counts])
+        axis = np.repeat(axes, counts)
+    places = np.concatenate([_places(draft, known, span, index) for span in op.spans])
+    return np.asarray(places[:, axis] * each)
+
+
+def _places(draft: Draft, known: Numerics, span: Span, index: Index) -> Numbers:
+    """Find frame, row and column of every row of a span; a prompt's are all its number, or 0."""
+    rows, latents = positions(span, index), draft.latents
+    if latents is None or span.stream != latents.stream:
+        return np.stack([rows if known.behind is not None else 0 * rows] * 3, axis=-1)
+    frame, row, column = np.unravel_index(np.maximum(rows, 0), latents.shape)
+    return np.stack([frame + latents.first, row, column], axis=-1)
 
 
 def _route(draft: Draft, op: Pointwise, x: Value) -> list[Value]:
@@ -189,21 +331,37 @@ def _combine(draft: Draft, back: Value, gates: Value, name: str) -> Value:
     return draft.shuffle(total, (*back.shape[:2], back.shape[3]), name)
 
 
-def _guidance(draft: Draft, x: Value, name: str) -> Value:
+def _guidance(draft: Draft, inputs: Values, name: str) -> Value:
+    """Go beyond what is predicted without the prompt, so far as is given."""
+    x, *scale = inputs
     with_text = draft.take(x, 0, 1, 0, f"{name}.with")
     if x.shape[0] > 1:
         without = draft.take(x, 1, 1, 0, f"{name}.without")
         apart = draft.elementwise("SUB", with_text, without, f"{name}.apart")
-        far = draft.scaled(apart, GUIDANCE, f"{name}.far")
+        far = _times(draft, apart, scale, GUIDANCE, f"{name}.far")
+        without = draft.cast(without, far.dtype, f"{name}.wide")
         with_text = draft.elementwise("SUM", without, far, f"{name}.guided")
     return draft.shuffle(with_text, x.shape[1:], name)
 
 
-def _step(draft: Draft, x: Value, noise: Value, name: str) -> Value:
+def _times(draft: Draft, x: Value, given: Values, usual: float, hint: str) -> Value:
+    """Multiply by a number of each sample that is given, else by the usual one."""
+    if not given:
+        return draft.scaled(x, usual, hint)
+    (number,) = given
+    shape = (*([1] * (len(x.shape) - 3)), *number.shape)
+    factor = draft.shuffle(number, shape, f"{hint}.by")
+    return draft.elementwise("PROD", draft.cast(x, number.dtype, f"{hint}.wide"), factor, hint)
+
+
+def _step(draft: Draft, inputs: Values, name: str) -> Value:
+    x, noise, *change = inputs
     width = min(x.shape[-1], noise.shape[-1])
     first = draft.take(x, 0, width, -1, f"{name}.first")
-    change = draft.scaled(draft.take(noise, 0, width, -1, f"{name}.noise"), STEP, f"{name}.change")
-    moved = draft.elementwise("SUM", first, change, f"{name}.moved")
+    given = draft.take(noise, 0, width, -1, f"{name}.noise")
+    moved = draft.elementwise(
+        "SUM", first, _times(draft, given, change, STEP, f"{name}.change"), f"{name}.moved"
+    )
     rest = x.shape[-1] - width
     kept = [draft.take(x, width, rest, -1, f"{name}.rest")] if rest else []
     return draft.concat((moved, *kept), -1, f"{name}.stepped")

@@ -35,13 +35,14 @@ from costmodels.program import (
 )
 from costmodels.program.rows import Index
 from planner.engines.tables import allowed
+from planner.lowering.conditioning import TURN
 from planner.models.architecture import Numerics
 from planner.request.plan import Plan
 from planner.tensorrt.attention import attend, linear_attention, with_multi_device_attention
 from planner.tensorrt.draft import Draft
 from planner.tensorrt.elementwise import pointwise
 from planner.tensorrt.moves import rearrange
-from planner.tensorrt.network import Dtype, EngineNetwork, Layer, Value
+from planner.tensorrt.network import Dtype, EngineNetwork, LatentGrid, Layer, Value
 from planner.tensorrt.products import depthwise, product
 from topology.base import IllegalPlanError
 from topology.base.values import dataclass
@@ -55,7 +56,7 @@ class Recipe:
     precision : of the matrix products. layers : of every block, all where zero.
     multi_device : attention over keys that stay where they are, in place of AllGather-KV.
     reaches : largest activation of each product, by the weight's name and layer, if measured.
-    numerics : of the model, where its networks compute it.
+    numerics : of the model, where its networks compute it. latents : of it, where they stand.
     """
 
     compute: Dtype = "bf16"
@@ -64,6 +65,7 @@ class Recipe:
     multi_device: bool = False
     reaches: Mapping[str, float] = field(default_factory=dict)
     numerics: Numerics | None = None
+    latents: LatentGrid | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +116,17 @@ def _sections(program: Program, inner: tuple[tuple[str, int], ...]) -> Iterator[
             assert isinstance(forward, Loop)
             yield _Section(name="forward", items=forward.body, axes=inner)
             along = tuple(axis for axis in program.axes if axis[0] == "cfg")
-            made = (f"next.{program.output.name}", program.output.name)
-            yield _Section(name="combine", items=rest, axes=along, outputs=(made,))
+            kept = [program.output.name, *([TURN.name] if _counts(rest) else [])]
+            after = tuple((f"next.{name}", name) for name in kept)
+            yield _Section(name="combine", items=rest, axes=along, outputs=after)
         elif stage.name == "prefill" or (stage.name == "decode" and stage.count):
             made = (program.output.name, program.output.name)
             yield _Section(name=stage.name, items=stage.body, axes=inner, outputs=(made,))
+
+
+def _counts(items: Sequence[Op | Loop]) -> bool:
+    """Whether a step is counted."""
+    return any(TURN in item.writes for item in items if not isinstance(item, Loop))
 
 
 def indices(axes: Sequence[tuple[str, int]]) -> tuple[Index, ...]:
@@ -141,8 +149,9 @@ def _network(
         precision=recipe.precision,
         reaches=recipe.reaches,
         numerics=recipe.numerics,
+        latents=recipe.latents,
     )
-    given = frozenset(tensor.name for tensor in program.inputs) | {"predictions"}
+    given = frozenset(tensor.name for tensor in program.inputs) | {"predictions", TURN.name}
     writing = _Writing(draft=draft, recipe=recipe, given=given, spread=spread)
     _walk(writing, section.items)
     for outside, name in section.outputs:

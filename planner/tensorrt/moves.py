@@ -28,6 +28,9 @@ def rearrange(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
         case "concat_features" | "concat_rows" | "append":
             axis = -1 if op.move == "concat_features" else 1
             return [draft.concat(inputs, axis, op.outputs[0].name)]
+        case "turn":
+            place = draft.shuffle(draft.cast(inputs[1], "int32", "turn"), (1,), "turn")
+            return [draft.gather(inputs[0], place, 1, op.outputs[0].name)]
         case "pack_heads":
             return [_pack_heads(draft, op, inputs)]
         case "surround":
@@ -35,7 +38,7 @@ def rearrange(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
     return [_moved(draft, op, inputs[0])]
 
 
-def _moved(  # noqa: C901, PLR0911  # one case a move
+def _moved(  # noqa: C901, PLR0911, PLR0912  # one case a move
     draft: Draft, op: Rearrange, x: Value
 ) -> Value:
     name, own = op.outputs[0].name, draft.indices
@@ -54,6 +57,10 @@ def _moved(  # noqa: C901, PLR0911  # one case a move
             return _pack_rows(draft, op, x)
         case "regroup":
             return draft.shuffle(x, tuple(int(size) for size in op.outputs[0].shape), name)
+        case "interleave":
+            points = (*x.shape[:2], op.degree, x.shape[2] // op.degree)
+            turned = draft.shuffle(x, points, f"{name}.points", second=(0, 1, 3, 2))
+            return draft.shuffle(turned, x.shape, name)
         case "stack":
             return draft.shuffle(x, (1, *x.shape), name)
         case "unstack":

@@ -79,6 +79,18 @@ class EngineNetwork:
         return [layer for layer in self.layers if layer.kind == kind]
 
 
+@dataclass(frozen=True, slots=True)
+class LatentGrid:
+    """Where the rows of latents stand: their stream, its frames, rows and columns of tokens.
+
+    first : number that the first frame has by its turn.
+    """
+
+    stream: str
+    shape: tuple[int, int, int]
+    first: int = 0
+
+
 def dtype_of(array: Array) -> Dtype:
     """Name TensorRT's type of an array."""
     return "fp32" if array.dtype == np.float32 else "int32"

@@ -228,6 +228,12 @@ def of_norm(draft: Draft, op: Pointwise, x: Value) -> list[Learned]:
     return [_learned(kind, name, layer, [[x.shape[-1], 1]], 1, shape) for kind in ("gain", "bias")]
 
 
+def of_row(draft: Draft, op: Pointwise, x: Value) -> Learned:
+    """Numbers of their own that are added to a row."""
+    shape, name = [1] * (len(x.shape) - 1) + [x.shape[-1]], op.outputs[0].name
+    return _learned("bias", name, draft.scope.get("layer", -1), [[x.shape[-1], 1]], 1, shape)
+
+
 def of_heads(draft: Draft, op: Pointwise) -> list[Learned]:
     """Factors behind the norms of the heads of queries and keys, which ranks along tp share."""
     degree = 1 + max(index.get("tp", 0) for index in draft.indices)

@@ -12,9 +12,13 @@ from typing import cast
 import numpy as np
 
 from costmodels.program import Program
+from planner.lowering import lower
+from planner.lowering.conditioning import OF_STEPS, TURN
+from planner.models import Model, latent_frames
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.tensorrt.network import EngineNetwork, Value
+from planner.tensorrt.from_program import Recipe, networks_of
+from planner.tensorrt.network import EngineNetwork, LatentGrid, Value
 from topology.base import InputError
 
 Bind = dict[str, list[object]]
@@ -30,6 +34,38 @@ def _add(buffers: Buffers, value: Value, name: str, given: dict[str, object] | N
     buffers[name] = {
         "shape": list(value.shape), "dtype": value.dtype, "given": started or given
     }  # fmt: skip
+
+
+def written(
+    model: Model, workload: Workload, plan: Plan, recipe: Recipe
+) -> tuple[tuple[EngineNetwork, ...], dict[str, object]]:
+    """Return a plan's networks, and in what order they run: the model's where it is computed.
+
+    Raises `IllegalPlanError` if ranks pass messages that no TensorRT layer passes.
+    """
+    whole = recipe.numerics is not None
+    program = lower(model, workload, plan, ordered=True, whole=whole)
+    if whole and model.latent is not None:
+        recipe = replace(recipe, latents=latents_of(model, workload))
+    networks = networks_of(program, recipe)
+    return networks, schedule_of(networks, program, workload, plan)
+
+
+def latents_of(model: Model, workload: Workload) -> LatentGrid:
+    """Say where the rows of a model's latents stand.
+
+    >>> from planner.models import read_model
+    >>> work = Workload(tokens=(("text", 512), ("image", 4096)), line=64)
+    >>> latents_of(read_model("flux.1-dev"), work)
+    LatentGrid(stream='image', shape=(1, 64, 64), first=0)
+    """
+    latent, stream, known = model.latent, model.streams[-1].name, model.numerics
+    assert latent is not None
+    tokens, line = _number(workload.length(stream)), _number(workload.line)
+    frames = -(-_number(latent_frames(latent, workload.frames)) // latent.patch_frames)
+    behind = None if known is None else known.behind
+    first = 0 if behind is None else behind + _number(workload.length(model.streams[0].name))
+    return LatentGrid(stream, (frames, -(-tokens // (frames * line)), line), first)
 
 
 def schedule_of(
@@ -94,7 +130,8 @@ def _number(size: object) -> int:
     return int(cast(int, size))
 
 
-def _given(name: str, place: int) -> dict[str, object]:
+def _given(name: str, place: int | None) -> dict[str, object]:
+    """Name an input, and of which of a rank's forwards it is; None for those of all."""
     return {"name": name, "forward": place}
 
 
@@ -119,20 +156,26 @@ def _diffusion(
         bind = dict(_bound(forward, place, main, given, buffers))
         bind["prediction"] = ["predictions", place]
         each.append({"engine": "forward", "bind": bind})
-    updated, value = combine.outputs[0]
-    _add(buffers, value, updated)
-    bind = {name: [name, 0] for name in (main, "predictions", updated)}
-    return once, [*each, {"engine": "combine", "bind": bind}, {"copy": [updated, main]}]
+    bind = dict(_bound(combine, 0, main, given, buffers))
+    for name, value in combine.outputs:
+        _add(buffers, value, name)
+        bind[name] = [name, 0]
+    each.append({"engine": "combine", "bind": bind})
+    each += [{"copy": [name, name.removeprefix("next.")]} for name, _ in combine.outputs]
+    return once, each
 
 
 def _bound(
     network: EngineNetwork, place: int, main: str, given: set[str], buffers: Buffers
 ) -> Iterator[tuple[str, list[object]]]:
-    """Bind inputs: the latents, what is given for this forward, and what was kept of it."""
+    """Bind inputs: what all forwards share, what is given for this one, what was kept of it."""
+    shared = (main, "predictions", TURN.name, *OF_STEPS)
     for value in network.inputs:
-        name = main if value.name == main else f"{value.name}#{place}"
-        source = _given(value.name, 0 if value.name == main else place)
-        _add(buffers, value, name, source if value.name in given else None)
+        once = value.name in shared
+        name = value.name if once else f"{value.name}#{place}"
+        source = _given(value.name, None if once else place)
+        if name not in buffers or value.name != "predictions":
+            _add(buffers, value, name, source if value.name in given else None)
         yield value.name, [name, 0]
 
 

@@ -95,7 +95,16 @@ def test_weights_that_two_engines_hold_are_said():
     assert f"{format_bytes(plan['expected']['memory_bytes'] + weights)} in all" in said
     assert said in made["README.md"].decode()
     for model in ("cosmos3", "wan2.1-1.3b"):
-        assert not json.loads(small(Request(model=model, gpus=2), "tp2")["plan.json"])["cautions"]
+        plan = json.loads(small(Request(model=model, gpus=2), "tp2")["plan.json"])
+        assert "their own weights" not in "".join(plan["cautions"])
+
+
+@pytest.mark.parametrize(("model", "computed"), [("flux.1-dev", True), ("flux.2-dev", False)])
+def test_networks_that_do_not_compute_a_model_say_so(model, computed):
+    plan = json.loads(small(Request(model=model, gpus=2), "tp2")["plan.json"])
+
+    said = [one for one in plan["cautions"] if "these networks are for timing" in one]
+    assert (plan["computes"], len(said)) == (computed, 0 if computed else 1)
 
 
 def test_tensor_parallel_ranks_have_engines_of_their_own(plan):
@@ -137,11 +146,12 @@ def test_the_c_plus_plus_schedule_is_the_plan_s(flux, plan):
 
 def test_each_forward_of_guidance_has_its_place_among_predictions():
     plan = json.loads(small(Request(model="wan2.1-1.3b", gpus=2), "ulysses2")["plan.json"])
-    first, second, _, _ = plan["each_step"]
+    first, second, *_ = plan["each_step"]
 
     assert first["bind"]["prediction"] == ["predictions", 0]
     assert second["bind"]["prediction"] == ["predictions", 1]
-    assert second["bind"]["context.text"] == ["context.text#1", 0]
+    assert second["bind"]["input.text"] == ["input.text#1", 0]
+    assert second["bind"]["time"] == ["time", 0]
 
 
 def test_a_plan_that_tensorrt_cannot_run_says_why(tmp_path):
@@ -468,8 +478,9 @@ def test_a_model_of_two_transformers_is_written_down_once():
     assert [len(one) for one in said.values()] == [0, 1]
 
 
-def test_what_of_a_checkpoint_goes_nowhere_is_said(flux):
-    plan, readme = json.loads(flux["plan.json"]), flux["README.md"].decode()
+def test_what_of_a_checkpoint_goes_nowhere_is_said():
+    files = small(Request(model="flux.2-dev", gpus=2), "tp2")
+    plan, readme = json.loads(files["plan.json"]), files["README.md"].decode()
 
     assert plan["checkpoint"]["unused"]["norm_out"]
     assert "- `norm_out`: the last norm is written without modulation" in readme

@@ -210,7 +210,7 @@ def test_what_cannot_be_measured_is_one_line(measured, capsys, words, said):
 
 def test_inputs_come_from_a_folder(measured):
     """Numbers that were drawn are only a stand-in for those of a request."""
-    np.save(measured / "context.text#0.npy", np.full((1, 8, 24), 50.0, np.float32))
+    np.save(measured / "input.text#0.npy", np.full((1, 8, 24), 50.0, np.float32))
     given = {"--model": measured / "config.json", "--inputs": measured, "--frames": 1}
     given |= {"--height": 32, "--width": 32, "--text-tokens": 8}
     words = [str(word) for pair in given.items() for word in pair]
@@ -218,4 +218,4 @@ def test_inputs_come_from_a_folder(measured):
     assert validate_main(["scales", *words, "--output", str(measured / "b.json")]) == 0
 
     largest = json.loads((measured / "b.json").read_text())["largest"]
-    assert largest["layers.video.to_text.kv@0"] == 50
+    assert largest["text.up"] == 50

@@ -193,9 +193,7 @@ def pointwise(  # noqa: C901, PLR0911, PLR0912  # one case a function
             gate, up = np.split(inputs[0], 2, axis=-1)
             return [gate / (1 + np.exp(-gate)) * up]
         case "head_norm":
-            return [
-                _norm(inputs[0].reshape(*inputs[0].shape[:2], -1, op.size)).reshape(inputs[0].shape)
-            ]
+            return [_norm_of_groups(op, inputs[0])]
         case "rotary":
             return [_rotary(op, inputs[0], index)]
         case "rotary_tail":
@@ -208,8 +206,7 @@ def pointwise(  # noqa: C901, PLR0911, PLR0912  # one case a function
         case "gated":
             return [inputs[0] / (1 + np.exp(-inputs[1]))]
         case "gated_norm":
-            groups = inputs[0].reshape(*inputs[0].shape[:2], -1, op.size)
-            return [_norm(groups).reshape(inputs[0].shape) * silu(inputs[1])]
+            return [_norm_of_groups(op, inputs[0]) * silu(inputs[1])]
         case "merge" | "merge_all":
             return _merge_all(op, *inputs) if len(inputs) == 1 else _merge(op, *inputs)
         case "route":
@@ -228,10 +225,17 @@ def pointwise(  # noqa: C901, PLR0911, PLR0912  # one case a function
             return [inputs[0]]
         case "scale":
             return [inputs[0] / op.place]
+        case _:
+            raise AssertionError(f"{op.function} is written in networks alone")
 
 
 def _norm(x: Array) -> Array:
     return np.asarray(x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + EPSILON))
+
+
+def _norm_of_groups(op: program.Pointwise, x: Array) -> Array:
+    """Norm every `size` features of a row."""
+    return _norm(x.reshape(*x.shape[:2], -1, op.size)).reshape(x.shape)
 
 
 def _vectors(x: Array, row: Array, place: int) -> tuple[Array, Array, Array]:
@@ -300,18 +304,18 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
     """Move data; `index` is this rank's place along every axis."""
     first = inputs[0]
     match op.move:
-        case "split_features":
-            sizes = [int(out.shape[-1]) for out in op.outputs]
-            return [first[..., end - size : end] for size, end in _ends(sizes)]
+        case "split_features" | "split_rows":
+            lead = (...,) if op.move == "split_features" else (slice(None),)
+            sizes = [int(out.shape[-1 if lead[0] is ... else 1]) for out in op.outputs]
+            return [first[(*lead, slice(end - size, end))] for size, end in _ends(sizes)]
         case "concat_features":
             return [np.concatenate(inputs, axis=-1)]
         case "concat_heads":
             return [_concat_heads(op, *inputs)]
         case "concat_rows" | "append":
             return [np.concatenate(inputs, axis=1)]
-        case "split_rows":
-            sizes = [int(out.shape[1]) for out in op.outputs]
-            return [first[:, end - size : end] for size, end in _ends(sizes)]
+        case "interleave" | "turn":
+            raise AssertionError(f"{op.move} is written in networks alone")
         case "regroup":
             return [first.reshape(*(int(size) for size in op.outputs[0].shape))]
         case "shard":

@@ -20,6 +20,7 @@ from planner.models import (
     Mamba,
     Model,
     Modulation,
+    Numerics,
     Tower,
 )
 from planner.request.plan import Plan
@@ -59,8 +60,24 @@ def shrink(model: Model, workload: Workload, plan: Plan) -> tuple[Model, Workloa
         output_features=min(model.output_features, FFN),
         vocabulary=VOCABULARY if model.vocabulary else 0,
         quantisation=None,
+        numerics=_numerics(model.numerics),
     )
     return small, _workload(model, workload, plan)
+
+
+def _numerics(known: Numerics | None) -> Numerics | None:
+    """Keep what the numbers depend on, for small heads and few features."""
+    if known is None:
+        return None
+    pairs = [axis * HEAD_SIZE // (2 * sum(known.axes)) for axis in known.axes]
+    rest = HEAD_SIZE // 2 - sum(pairs)
+    axes = tuple(2 * (n + (rest if place == 0 else 0)) for place, n in enumerate(pairs))
+    return replace(
+        known,
+        axes=axes,
+        conditions=tuple(replace(one, features=min(one.features, FFN)) for one in known.conditions),
+        rows=tuple(replace(one, features=min(one.features, FFN)) for one in known.rows),
+    )
 
 
 def _order(model: Model, few: Sequence[Block]) -> tuple[int, ...]:
@@ -165,6 +182,7 @@ def _workload(model: Model, workload: Workload, plan: Plan) -> Workload:
         workload,
         tokens=tokens,
         line=LINE if workload.line else 0,
+        frames=1,
         batch=replicas if batch > 1 else 1,
         steps=min(int(np.asarray(workload.steps)), 2),
         output_tokens=min(int(np.asarray(workload.output_tokens)), 1),

@@ -16,7 +16,6 @@ import numpy as np
 from planner import tensorrt
 from planner.engines.tables import allowed
 from planner.export.tensorrt import compute_of, one_token, tensorrt_folder
-from planner.lowering import lower
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.runners.refusal import check_tensorrt
@@ -35,8 +34,8 @@ from topology.base.values import dataclass
 from validate.launch import Place
 from validate.plans.cases import Case, Subject, subject_of
 from validate.reference import run_plan, shrink
-from validate.tensorrt.evaluate import Document
-from validate.tensorrt.numbers import run_networks
+from validate.tensorrt.evaluate import Array, Document
+from validate.tensorrt.numbers import run_networks, unsplit
 from validate.tensorrt.probe import probe
 from validate.tensorrt.start import Execution, Judge, RankResult, build_and_run
 
@@ -180,23 +179,41 @@ def refuse(case: Case, hardware: str, profile: str = "") -> Subject:
 
 
 def _written(subject: Subject, recipe: Recipe) -> tuple[tuple[EngineNetwork, ...], Document]:
-    program = lower(subject.model, subject.workload, subject.plan, ordered=True)
-    networks = tensorrt.networks_of(program, recipe)
-    return networks, tensorrt.schedule_of(networks, program, subject.workload, subject.plan)
+    return tensorrt.written(subject.model, subject.workload, subject.plan, recipe)
 
 
 def _proved(small: Subject) -> Report:
-    """Compare all ranks' layers with the unsplit model, both in numpy."""
+    """Compare all ranks' layers with the unsplit model, both in numpy.
+
+    Of a model that is computed also the layers that are exported, with the same on one rank.
+    """
     networks, order = _written(small, Recipe(compute="fp32"))
     whole = run_plan(small.model, small.workload, Plan())[0]
-    worst = 0.0
-    for rank, output in zip(order["ranks"], run_networks(networks, order), strict=True):
-        want = whole[rank["sample"] : rank["sample"] + len(output)]
-        worst = max(worst, float(np.abs(output - want).max() / np.abs(want).max()))
+    worst = _apart(order, run_networks(networks, order), whole)
+    if small.model.numerics is not None:
+        computed = Recipe(compute="fp32", numerics=small.model.numerics)
+        networks, order = _written(small, computed)
+        worst = max(worst, _apart(order, run_networks(networks, order), _unsplit(small)))
     collectives: Counter[str] = Counter()
     for network in networks:
         collectives.update(tensorrt.counts(network))
     return Report(case=small.case, number_error=worst, collectives=dict(collectives))
+
+
+def _unsplit(small: Subject) -> Array:
+    """Compute what one rank gives, by the reference where no network computes the model."""
+    if small.model.numerics is None:
+        return run_plan(small.model, small.workload, Plan())[0]
+    return unsplit(small.model, small.workload)
+
+
+def _apart(order: Document, outputs: Sequence[Array], whole: Array) -> float:
+    """Return the largest relative error of all ranks' samples."""
+    worst = 0.0
+    for rank, output in zip(order["ranks"], outputs, strict=True):
+        want = whole[rank["sample"] : rank["sample"] + len(output)]
+        worst = max(worst, float(np.abs(output - want).max() / np.abs(want).max()))
+    return worst
 
 
 def _built(
@@ -239,7 +256,7 @@ def predicted(subject: Subject, profile: str) -> float:
     step = price(_question(subject, profile), subject.plan).step_s
     if subject.case.mode == "graph":
         return step
-    order = _written(subject, _recipe(subject.case))[1]
+    order = _written(subject, _recipe(subject))[1]
     return step + tensorrt.enqueue(order, Seconds(step), allowed()).exposed
 
 
@@ -249,7 +266,7 @@ def _only_built(report: Report, small: Subject, library: ModuleType, gpus: int, 
         return report
     if before is not None:
         return replace(report, engines=before.engines, engine_bytes=before.engine_bytes)
-    recipe = _recipe(small.case)
+    recipe = _recipe(small)
     options = Options(level=0, capability="" if gpus else CAPABILITY, outside=how.outside)
     sizes = []
     for network in _written(small, recipe)[0]:
@@ -268,9 +285,14 @@ def build_network(network: EngineNetwork, library: ModuleType, options: Options)
     return made
 
 
-def _recipe(case: Case) -> Recipe:
+def _recipe(subject: Subject) -> Recipe:
     """Write networks down as export does."""
-    return Recipe(compute=compute_of(case.precision), precision=case.precision)
+    case = subject.case
+    return Recipe(
+        compute=compute_of(case.precision),
+        precision=case.precision,
+        numerics=subject.model.numerics,
+    )
 
 
 def _request(case: Case, hardware: str, profile: str) -> Request:
@@ -318,7 +340,7 @@ def _run(
 
 def _judge(small: Subject) -> Judge:
     """Make what compares a rank with the unsplit model: error of its root mean square."""
-    whole = run_plan(small.model, small.workload, Plan())[0]
+    whole = _unsplit(small)
     scale = float(np.sqrt(np.mean(whole**2)))
 
     def error(folder: harness.Folder, rank: int) -> float:

@@ -4,6 +4,7 @@ The second opinion on what is handed to TensorRT. It knows layers, not programs 
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from math import erf
 from typing import Any, Final
 
 import numpy as np
@@ -278,10 +279,13 @@ _TWO: Final[dict[str, Callable[[Array, Array], Array]]] = {
 }
 _ONE: Final[dict[str, Callable[[Array], Array]]] = {
     "SQRT": np.sqrt,
+    "COS": np.cos,
+    "SIN": np.sin,
     "NOT": np.logical_not,
     "SIGMOID": lambda x: 1 / (1 + np.exp(-x)),
     "RELU": lambda x: np.maximum(x, 0),
     "GELU_TANH": gelu,
+    "GELU_ERF": lambda x: x * (1 + np.vectorize(erf)(x / 2**0.5)) / 2,
 }
 _MEANS: Final[dict[str, Callable[..., Array]]] = {"AVG": np.mean, "SUM": np.sum}
 _KINDS: Final[dict[str, Callable[..., Any]]] = {

@@ -7,11 +7,10 @@ from typing import cast
 import numpy as np
 
 from planner.export.tensorrt import one_token
-from planner.lowering import lower
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.tensorrt import EngineNetwork, Recipe, arrays_of, document_of, networks_of, schedule_of
+from planner.tensorrt import EngineNetwork, Recipe, arrays_of, document_of, written
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.formats import Floats
 from planner.tensorrt.runner.weights import Learned, Weights, drawn, named
@@ -81,6 +80,12 @@ def run_networks(
     return [memory[order["output"]] for memory in memories]
 
 
+def unsplit(model: Model, workload: Workload) -> Array:
+    """Run the networks that compute a model on one rank, in 32 bits, on made-up numbers."""
+    recipe = Recipe(compute="fp32", numerics=model.numerics)
+    return run_networks(*written(model, workload, Plan(), recipe))[0]
+
+
 def _memory(order: Document, rank: Document, numbers: Numbers) -> Memory:
     """Fill a rank's buffers with what they start with."""
     memory: Memory = {}
@@ -88,8 +93,7 @@ def _memory(order: Document, rank: Document, numbers: Numbers) -> Memory:
         shape, start = tuple(buffer["shape"]), buffer["given"]
         memory[name] = np.zeros(shape)
         if start is not None:
-            main = start["name"] == order["output"]
-            forward = 0 if main else rank["forward"] + start["forward"]
+            forward = 0 if start["forward"] is None else rank["forward"] + start["forward"]
             first, every = rank["sample"], (rank["samples"], *shape[1:])
             whole = np.asarray(numbers.given(start["name"], forward, every), np.float64)
             memory[name] = whole[first : first + shape[0]]
@@ -118,8 +122,7 @@ def largest_activations(
 ) -> dict[str, float]:
     """Run the unsplit model; return the largest activation by a weight's name and layer."""
     work = replace(one_token(workload), precision="bf16")
-    program = lower(model, work, Plan(), ordered=True)
-    made = networks_of(program, Recipe(compute="fp32", numerics=model.numerics))
+    made, order = written(model, work, Plan(), Recipe(compute="fp32", numerics=model.numerics))
     weights = {
         layer.name: named(str(layer.attributes["weight"]), cast(int, layer.attributes["layer"]))
         for network in made
@@ -134,5 +137,5 @@ def largest_activations(
             largest[name] = max(largest.get(name, 0.0), top)
 
     numbers = Numbers(weights=source.weights, learned=source.learned, given=given, watch=watch)
-    run_networks(made, schedule_of(made, program, work, Plan()), numbers)
+    run_networks(made, order, numbers)
     return largest

@@ -79,6 +79,8 @@ def _kernel(  # noqa: C901, PLR0911, PLR0912  # one case a function
             raise AssertionError("the sum over experts stands in a layer of them")
         case "rotary" | "rotary_tail" | "latent":
             raise AssertionError(f"{op.function} has tables")
+        case _:
+            raise AssertionError(f"{op.function} is written in networks alone")
 
 
 def rms_norm(x: torch.Tensor, setting: Setting) -> torch.Tensor:

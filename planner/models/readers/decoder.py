@@ -173,7 +173,7 @@ def _numerics(fields: Fields, kind: str) -> Numerics | None:
     numerics = Numerics(
         epsilon=fields.number("rms_norm_eps", high=1.0),
         theta=base.number("rope_theta", low=1.0, high=CONTEXT, default=_THETA),
-        normed=kind == "qwen3",
+        normed="head" if kind == "qwen3" else "",
     )
     if turns == "default" or scaling is None:
         return numerics

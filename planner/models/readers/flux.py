@@ -4,14 +4,17 @@ FLUX.2 has gated FFNs, no biases, and one modulation that all layers share.
 """
 
 from dataclasses import replace
+from typing import Final
 
-from planner.models.architecture import Ffn, Model, Stream
+from planner.models.architecture import Embedding, Ffn, Model, Numerics, Stream
 from planner.models.fields import Fields
 from planner.models.readers import parts
 from planner.models.readers.count import linear, perceptron
 
 CLASSES = ("FluxTransformer2DModel", "Flux2Transformer2DModel")
 STREAMS = ("text", "image")
+_AXES: Final = (16, 56, 56)
+_GUIDANCE: Final = Embedding(name="guidance", waves=parts.TIME, factor=1000.0)
 
 
 def read(fields: Fields) -> Model:
@@ -29,7 +32,7 @@ def _flux(fields: Fields) -> Model:
     text = fields.integer("joint_attention_dim", default=4096)
     pooled = fields.integer("pooled_projection_dim", default=768)
     conditions = linear(text, hidden) + parts.time_text(hidden, pooled) + guidance
-    return parts.assemble(
+    model = parts.assemble(
         fields,
         "flux",
         usual="flux.1-dev" if guidance else "flux.1-schnell",
@@ -37,6 +40,26 @@ def _flux(fields: Fields) -> Model:
         streams=(parts.text_stream(512 if guidance else 256), Stream(name="image")),
         grid=grid,
         outer=conditions + parts.adaptive_ends(hidden, grid),
+    )
+    told = (*([_GUIDANCE] if guidance else []), Embedding(name="pooled", features=pooled))
+    return replace(model, numerics=_numerics(fields, heads.size, text, told))
+
+
+def _numerics(fields: Fields, size: int, text: int, told: tuple[Embedding, ...]) -> Numerics | None:
+    """Say what the numbers of FLUX.1 depend on; None where axes do not make up a head."""
+    axes = fields.integers("axes_dims_rope", default=_AXES)
+    if len(axes) != len(_AXES) or sum(axes) != size or any(axis % 2 for axis in axes):
+        return None
+    return Numerics(
+        epsilon=parts.EPSILON,
+        theta=parts.THETA,
+        normed="head",
+        centred=True,
+        axes=axes,
+        adjacent=True,
+        conditions=(parts.timestep(), *told),
+        rows=(Embedding(name="text", features=text, activation=""),),
+        timed="layers",
     )
 
 

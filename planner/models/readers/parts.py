@@ -4,13 +4,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
-from planner.models.architecture import Block, Cross, Ffn, Latent, Model, Modulation, Stream, Tower
+from planner.models.architecture import (
+    Block,
+    Cross,
+    Embedding,
+    Ffn,
+    Latent,
+    Model,
+    Modulation,
+    Stream,
+    Tower,
+)
 from planner.models.fields import CHANNELS, HEAD_SIZE, HEADS, LAYERS, REFINERS, Fields
 from planner.models.mixers import Heads
 from planner.models.readers.count import Part, biased, linear, perceptron
 from topology.base.values import dataclass
 
 TIME: Final = 256  # features of a sinusoidal timestep embedding
+THETA: Final = 10_000  # base of rotary angles
+EPSILON: Final = 10.0**-6  # added to mean squares in norms
 PATCH: Final = 64  # latents a side of a patch, at most
 ALL: Final[tuple[Part, ...]] = ("qkv", "out", "ffn", "modulation")
 CROSSED: Final[tuple[Part, ...]] = ("qkv", "out", "ffn", "cross")
@@ -233,6 +245,11 @@ def adaptive_ends(hidden: int, grid: Grid) -> int:
 def table_ends(hidden: int, grid: Grid) -> int:
     """Count the projections from and to patches, and a table of shift and scale."""
     return linear(grid.inputs, hidden) + linear(hidden, grid.outputs) + 2 * hidden
+
+
+def timestep(*, waves: int = TIME, factor: float = 1.0) -> Embedding:
+    """Build the embedding of a step's number."""
+    return Embedding(name="time", waves=waves, factor=factor)
 
 
 def shared_time(hidden: int, frequencies: int = TIME) -> int:

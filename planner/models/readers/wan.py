@@ -1,8 +1,9 @@
 """Wan 2.1 and 2.2: self attention over the video, cross attention to the prompt."""
 
 from dataclasses import replace
+from math import prod
 
-from planner.models.architecture import Cross, Model, Stream, Tower
+from planner.models.architecture import Cross, Embedding, Model, Numerics, Stream, Tower
 from planner.models.fields import CHANNELS, HEADS, Fields
 from planner.models.mixers import Heads
 from planner.models.readers import parts
@@ -11,6 +12,7 @@ from planner.models.readers.count import biased, perceptron
 CLASSES = ("WanTransformer3DModel", "WanModel")
 _IMAGE_TOKENS = 257  # of CLIP ViT-H/14 at 224 x 224, its class token included
 _IMAGE_WIDTH = 1280
+_IMAGE_EPSILON = 1 / 10**5
 
 
 def read(fields: Fields) -> Model:
@@ -18,7 +20,7 @@ def read(fields: Fields) -> Model:
     heads, grid, image = _heads(fields), _grid(fields), _image_width(fields)
     text = parts.text_stream(fields.integer("text_len", high=2**20, default=512), static=True)
     context = Stream(name="image_context", tokens=_IMAGE_TOKENS, static=True)
-    return parts.assemble(
+    model = parts.assemble(
         fields,
         "wan",
         usual=_usual(fields, heads, image),
@@ -30,6 +32,42 @@ def read(fields: Fields) -> Model:
         streams=(text, *((context,) if image else ()), Stream(name="video", pads=True)),
         grid=grid,
         outer=_outer(fields, heads.query_width, image) + parts.table_ends(heads.query_width, grid),
+    )
+    return replace(model, numerics=_numerics(fields, heads.size, image))
+
+
+def _numerics(fields: Fields, size: int, image: int) -> Numerics | None:
+    """Say what the numbers of Wan depend on.
+
+    None without a norm ahead of cross attention, or with positions of two pictures.
+    """
+    plain = fields.boolean("cross_attn_norm", default=True)
+    if not plain or _original(fields) or fields.has("pos_embed_seq_len"):
+        return None
+    text = fields.integer("text_dim", default=4096)
+    rows = [Embedding(name="text", features=text, activation="gelu")]
+    if image:
+        rows.append(
+            Embedding(
+                name="image_context",
+                features=image,
+                inner=image,
+                activation="gelu_erf",
+                epsilon=_IMAGE_EPSILON,
+            )
+        )
+    side = 2 * (size // 6)
+    return Numerics(
+        epsilon=fields.number("eps", high=1.0, default=parts.EPSILON),
+        theta=parts.THETA,
+        normed="all",
+        centred=True,
+        axes=(size - 2 * side, side, side),
+        adjacent=True,
+        points=prod(_patch(fields)),
+        conditions=(parts.timestep(waves=fields.integer("freq_dim", default=parts.TIME)),),
+        rows=tuple(rows),
+        timed="tables",
     )
 
 
@@ -67,11 +105,15 @@ def _channels(fields: Fields) -> tuple[int, int]:
 
 
 def _grid(fields: Fields) -> parts.Grid:
-    patch = parts.three_of(fields, "patch_size", default=(1, 2, 2))
+    patch = _patch(fields)
     inputs, outputs = _channels(fields)
     covered = patch[0] * patch[1] * patch[2]
     latent = parts.latent_of((16 if outputs == 48 else 8, 4), outputs, patch)
     return parts.Grid(latent=latent, inputs=inputs * covered, outputs=outputs * covered)
+
+
+def _patch(fields: Fields) -> tuple[int, int, int]:
+    return parts.three_of(fields, "patch_size", default=(1, 2, 2))
 
 
 def _image_width(fields: Fields) -> int:

@@ -128,6 +128,8 @@ def _build(folder: harness.Folder, arguments: argparse.Namespace) -> int:
         outside=_outside(arguments),
     )
     source = harness.weights_from(arguments.weights, folder.plan)
+    if arguments.weights not in harness.MADE_UP and not folder.plan["computes"]:
+        print(f"{folder.plan['model']}: networks for timing, which do not compute the model")
     for line in _other_version(load(), folder.plan):  # before anything is written
         print(line, flush=True)
     record = _settle(folder, _told(arguments, outside=options.outside), again=arguments.again)

@@ -130,20 +130,41 @@ def from_checkpoint(tensors: Mapping[str, Stored], names: Names) -> Weights:
     """
 
     def share(layer: Layer, rank: int) -> Floats:
-        name = layer["weight"]
-        if name not in names:
-            raise InputError(f"{name}: no tensors are known for this weight")
-        experts, rows, columns = sizes(layer)
-        if experts > 1 and not all("{expert}" in key for key in names[name]):
-            raise InputError(f"{name}: stacks of experts are not read from checkpoints")
-        made = []
-        for expert in range(experts):
-            matches = _find(tensors, name, names[name], layer["layer"], expert)
-            _check(name, matches, rows, columns)
-            made.append(_read([tensor for _, tensor in matches], *kept(layer, rank)))
+        every = _of_weight(tensors, names, layer)
+        made = [_read([one for _, one in found], *kept(layer, rank)) for found in every]
         return np.stack(made)
 
     return share
+
+
+def _of_weight(tensors: Mapping[str, Stored], names: Names, layer: Layer) -> "Iterator[Matches]":
+    """Look up the tensors of each expert of a weight, of the shape that is wanted."""
+    name = layer["weight"]
+    if name not in names:
+        raise InputError(f"{name}: no tensors are known for this weight")
+    experts, rows, columns = sizes(layer)
+    if experts > 1 and not all("{expert}" in key for key in names[name]):
+        raise InputError(f"{name}: stacks of experts are not read from checkpoints")
+    for expert in range(experts):
+        matches = _find(tensors, name, names[name], layer["layer"], expert)
+        _check(name, matches, rows, columns)
+        yield matches
+
+
+def check_all(
+    tensors: Mapping[str, Stored], checkpoint: Mapping[str, Names], layers: Iterable[Layer]
+) -> None:
+    """Look up everything that layers are made of, before any of it is read.
+
+    Raises `InputError`, naming the first tensor that is missing or of another shape.
+    """
+    gains, biases = checkpoint.get("gains", {}), checkpoint.get("biases", {})
+    learned = learned_from(tensors, gains, biases)
+    for layer in layers:
+        if layer["kind"] == "weight":
+            list(_of_weight(tensors, checkpoint["weights"], layer))
+        for entry in layer.get("learned", []):
+            learned(entry, 0)
 
 
 Embedding = Callable[[str, NDArray[np.generic]], Floats]

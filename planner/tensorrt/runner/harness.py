@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import ModuleType
@@ -21,6 +22,7 @@ from planner.tensorrt.runner.build import Options, build
 from planner.tensorrt.runner.checkpoint import (
     Embedding,
     Stored,
+    check_all,
     contents,
     embedding_from,
     few,
@@ -36,7 +38,15 @@ from planner.tensorrt.runner.formats import Bits, Floats, storage
 from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.library import Document, load
 from planner.tensorrt.runner.place import place
-from planner.tensorrt.runner.weights import Learned, Reaches, Weights, digest, drawn, filler
+from planner.tensorrt.runner.weights import (
+    Layer,
+    Learned,
+    Reaches,
+    Weights,
+    digest,
+    drawn,
+    filler,
+)
 
 SCHEMA: Final = "1"
 MADE_UP: Final[Mapping[str, Callable[[], Weights]]] = {"drawn": drawn, "filler": filler}
@@ -145,6 +155,7 @@ class Source:
     """Where numbers come from. unused : tensors of a checkpoint that no layer has a place for.
 
     embedding : from the numbers of a stream's tokens to its rows, where a checkpoint has any.
+    check : raises `InputError` where layers are made of a tensor that a checkpoint lacks.
     files : of a checkpoint, mapped; pages that were read are let go of.
     """
 
@@ -152,6 +163,7 @@ class Source:
     learned: Learned | None = None
     reaches: Reaches | None = None
     embedding: Embedding | None = None
+    check: Callable[[Sequence[Layer]], None] = lambda _: None
     unused: tuple[str, ...] = ()
     files: tuple[mmap.mmap, ...] = ()
 
@@ -188,6 +200,7 @@ def weights_from(what: str, plan: Document) -> Source:
         reaches=reaches_from(tensors, names["weights"]),
         learned=learned_from(tensors, names.get("gains", {}), names.get("biases", {})),
         embedding=embedding_from(tensors, names.get("embeddings", {})),
+        check=partial(check_all, tensors, names),
         unused=tuple(unused(tensors, names)),
         files=tuple(mapped),
     )
@@ -201,9 +214,12 @@ def _tensor_files(folder: Path) -> list[Path]:
 def build_all(folder: Folder, source: Source, options: Options, tell: Tell) -> list[Path]:
     """Build the engines that are not there yet, one after another; returns their paths.
 
-    Raises `RunError` if one is not built, or cannot be written.
+    Raises `RunError` if one is not built, or cannot be written, and `InputError` ahead of the first
+    if a checkpoint lacks a tensor.
     """
     library, made = load(), list[Path]()
+    for document in folder.documents:
+        source.check(document["layers"])
     if source.unused:
         tell(f"{len(source.unused)} tensors of the checkpoint have no place: {few(source.unused)}")
     with _writable(folder.path / "engines"):

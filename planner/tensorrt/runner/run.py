@@ -250,8 +250,8 @@ def _check_read(document: Document, engine: Foreign, given: Mapping[str, int]) -
 
 def _first(job: Job, given: Document, shape: tuple[int, ...]) -> Floats:
     """Take the samples of this rank out of an input, for one of its forwards."""
-    mine, main = job.plan["ranks"][job.rank], given["name"] == job.plan["output"]
-    forward = 0 if main else mine["forward"] + given["forward"]
+    mine, place = job.plan["ranks"][job.rank], given["forward"]
+    forward = 0 if place is None else mine["forward"] + place
     whole = job.given(given["name"], forward, (mine["samples"], *shape[1:]))
     return np.asarray(whole[mine["sample"] : mine["sample"] + shape[0]], np.float32)
 
