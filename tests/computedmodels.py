@@ -30,8 +30,11 @@ class RandomWeights:
     def array(self, name, *shape, spread=1.0):
         self.tensors[name] = (spread * self.random.standard_normal(shape)).astype(np.float32)
 
-    def linear(self, name, inputs, outputs):
+    def matrix(self, name, inputs, outputs):
         self.array(f"{name}.weight", outputs, inputs, spread=1 / np.sqrt(inputs))
+
+    def linear(self, name, inputs, outputs):
+        self.matrix(name, inputs, outputs)
         self.array(f"{name}.bias", outputs, spread=0.2)
 
     def gain(self, name, size):
@@ -50,7 +53,6 @@ def outputs(folder, given, plan, sizes):
     for name, array in given.items():
         np.save(inputs / f"{name if '#' in name else f'{name}#0'}.npy", array)
     (networks, order), source = made(folder, plan, sizes)
-    assert not source.unused
     numbers = Numbers(
         weights=source.weights, learned=source.learned, given=given_from(inputs, source.embedding)
     )
@@ -63,8 +65,9 @@ def made(folder, plan, sizes):
     scenario = resolve(Request(model=str(folder), gpus=chosen.gpus, steps=1, **sizes))
     model = scenario.model
     assert model.numerics is not None
-    recipe = Recipe(compute="fp32", numerics=model.numerics)
-    source = weights_from(str(folder), {"model": "m", "checkpoint": checkpoint_of(model)})
+    recipe, known = Recipe(compute="fp32", numerics=model.numerics), checkpoint_of(model)
+    source = weights_from(str(folder), {"model": "m", "checkpoint": known})
+    assert not [one for one in source.unused if not any(key in one for key in known["unused"])]
     return written(model, scenario.workload, chosen, recipe), source
 
 
@@ -158,6 +161,13 @@ def turned(x, angles):
     cos, sin = (part[None, :, None] for part in (angles.cos(), angles.sin()))
     low, high = x.double().unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack([low * cos - high * sin, low * sin + high * cos], -1).flatten(-2).to(x.dtype)
+
+
+def turned_halves(x, angles):
+    """Turn both halves of heads, ``[b, r, heads, f]`` by ``[r, f / 2]``."""
+    cos, sin = (torch.cat([part, part], -1)[None, :, None] for part in (angles.cos(), angles.sin()))
+    low, high = x.double().chunk(2, -1)
+    return (x.double() * cos + torch.cat([-high, low], -1) * sin).to(x.dtype)
 
 
 def attention(q, k, v, **more):

@@ -34,6 +34,8 @@ def checkpoint_of(model: Model) -> dict[str, Mapping[str, object]]:
         for kind, names in named.items()
     }
     unused = dict(cast("Mapping[str, str]", entry.get("unused", {})))
+    if model.numerics is None:
+        unused |= cast("Mapping[str, str]", entry.get("timing", {}))
     if model.kind == "decoder" and model.tied_embeddings and unused.pop(EMBEDDING, ""):
         tensors["weights"] = {**tensors["weights"], "head": [_of(EMBEDDING, "weight")]}
     embeddings = cast("Mapping[str, object]", entry.get("embeddings", {}))

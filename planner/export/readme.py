@@ -59,8 +59,12 @@ def _computed(document: Document) -> list[str]:
         return [*_COMPUTED, *_TOKENS]
     names = {buffer["given"]["name"] for buffer in document["buffers"].values() if buffer["given"]}
     told = [f"- `{name}`: {what}" for name, what in _TOLD.items() if name in names]
-    rows = [f"- `{name}`: as its encoder gives it" for name in sorted(names - {*_TOLD})]
-    return [*_COMPUTED, *_STEPS, "", *told, *rows, ""]
+    looked = {f"input.{stream}" for stream in document["checkpoint"]["embeddings"]}
+    rows = [
+        f"- `{name}`: " + ("numbers of tokens" if name in looked else "as its encoder gives it")
+        for name in sorted(names - {*_TOLD, document["output"]})
+    ]
+    return [*_COMPUTED, *_STEPS, "", *told, *rows]
 
 
 def _triton(document: Document) -> list[str]:
@@ -199,8 +203,8 @@ _TOKENS = (
 )
 _STEPS = (
     "They embed the step and project the prompt, and each step is one of Euler's method. Latents",
-    "come as rows of tokens, of each channel all points of a patch. Text encoders and the VAE are",
-    "not in this folder. Beside the latents the inputs are, [batch, steps or rows, features]:",
+    "come as rows of tokens, as the model takes its patches. Text encoders and the VAE are not in",
+    "this folder. Beside the latents the inputs are, [batch, steps or rows, features]:",
 )
 _TOLD = {
     "time": "number of every step, as its scheduler counts: 1000 for noise alone",

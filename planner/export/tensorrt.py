@@ -43,7 +43,7 @@ from planner.tensorrt.runner.harness import digest_of
 from planner.tensorrt.runner.library import Document
 from topology.base import IllegalPlanError, InputError, Seconds, format_bytes
 
-_COMPUTED: Final = "FLUX.1, Wan, Llama, Mistral and Qwen 3"
+_COMPUTED: Final = "FLUX.1, Wan, Cosmos 3 Nano and Super, Llama, Mistral and Qwen 3"
 """Models whose networks compute them."""
 _RING: Final = {"allgather_kv": "ring"}
 """What attention over several devices is priced as, by the axis that it takes the place of."""

@@ -1,8 +1,17 @@
 """Cosmos 3: two towers with one layer index; video attends to the prompt's keys, not back."""
 
 from dataclasses import replace
+from typing import Final
 
-from planner.models.architecture import Activation, Block, Ffn, Model, Stream, Tower
+from planner.models.architecture import (
+    Activation,
+    Block,
+    Ffn,
+    Model,
+    Numerics,
+    Stream,
+    Tower,
+)
 from planner.models.fields import CHANNELS, CONTEXT, HEAD_SIZE, HEADS, VOCABULARY, Fields
 from planner.models.mixers import Heads
 from planner.models.readers import parts
@@ -11,6 +20,10 @@ from planner.models.readers.count import linear, perceptron
 CLASSES = ("Cosmos3OmniTransformer",)
 # A JSON prompt is some 2,500 tokens, the negative one some 4,000; one pass sees each.
 _TEXT_TOKENS = 3250
+_AXES: Final = (24, 20, 20)
+_THETA: Final = 5_000_000
+_MARGIN: Final = 15_000
+_TIME_SCALE: Final = 1 / 10**3
 
 
 def read(fields: Fields) -> Model:
@@ -28,7 +41,40 @@ def read(fields: Fields) -> Model:
         outer=2 * vocabulary * hidden + 2 * hidden + _ends(fields, hidden, grid.inputs),
     )
     context = fields.integer("max_position_embeddings", high=CONTEXT, default=0)
-    return replace(model, vocabulary=vocabulary, context=context, reuses=("text",))
+    return replace(
+        model,
+        vocabulary=vocabulary,
+        context=context,
+        reuses=("text",),
+        numerics=_numerics(fields, _heads(fields).size),
+    )
+
+
+def _numerics(fields: Fields, size: int) -> Numerics | None:
+    """Say what the numbers of Cosmos 3 depend on.
+
+    None where videos read other norms of the prompt's keys, or count rows behind the prompt.
+    """
+    scaling = fields.table("rope_scaling")
+    default = _AXES if scaling is None else scaling.integers("mrope_section", default=_AXES)
+    pairs = fields.integers("rope_axes_dim", default=default)
+    plain = fields.boolean("qk_norm_for_text", default=True)
+    plain = plain and fields.boolean("unified_3d_mrope_reset_spatial_ids", default=True)
+    plain = plain and not fields.boolean("attention_bias", default=False)
+    if not plain or len(pairs) != len(_AXES) or sum(pairs) != size // 2:
+        return None
+    return Numerics(
+        epsilon=fields.number("rms_norm_eps", high=1.0, default=parts.EPSILON),
+        theta=fields.number("rope_theta", low=1.0, high=CONTEXT, default=_THETA),
+        normed="head",
+        axes=tuple(2 * count for count in pairs),
+        alternating=True,
+        behind=fields.integer("unified_3d_mrope_temporal_modality_margin", low=0, default=_MARGIN),
+        conditions=(
+            parts.timestep(factor=fields.number("timestep_scale", high=1.0, default=_TIME_SCALE)),
+        ),
+        timed="rows",
+    )
 
 
 def _usual(hidden: int) -> str:
