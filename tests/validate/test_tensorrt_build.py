@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import testmodels
 from engines import FAST, TRT, fresh, share, written
+from faketensorrt import learned_drawn
 from readback import read_back
 
 from planner.engines.tables import allowed
@@ -20,6 +21,7 @@ from planner.request.request import Request
 from planner.scenario.scenario import resolve
 from planner.strategies import parse_plan
 from planner.tensorrt import EngineNetwork, Recipe, arrays_of, counts, document_of, networks_of
+from planner.tensorrt import written as whole
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.build import Log, Options, build, logger
 from planner.tensorrt.runner.errors import RunError
@@ -67,6 +69,42 @@ def test_what_the_library_holds_means_what_was_written(model, text, fused):
         for mine, theirs in zip(together(said), together(read), strict=True):
             for name, value in mine.items():
                 np.testing.assert_allclose(theirs[name], value, rtol=1e-9, atol=1e-9)
+
+
+COMPUTED = ("flux.1-dev", "wan2.1-1.3b", "wan2.1-i2v-14b", "cosmos3", "llama-3.1-8b", "qwen3-8b")
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_networks_that_compute_a_model_mean_in_the_library_what_was_written(name):
+    """Built with norms and biases that a checkpoint could have, and read back for all ranks."""
+    scenario, plan = resolve(Request(model=name, gpus=2)), parse_plan("tp2")
+    model, work = shrink(scenario.model, scenario.workload, plan)
+    recipe = Recipe(compute="fp32", layers=1, numerics=model.numerics)
+    for network in whole(model, work, plan, recipe)[0]:
+        document, arrays = document_of(network), arrays_of(network)
+        learned = learned_drawn()
+        shares = [replace(share(network, n), learned=learned) for n in range(network.ranks)]
+        inputs = {
+            value.name: np.ones(value.shape) * (value.name != "turn") for value in network.inputs
+        }
+        read, kept = [], []
+        for rank, one in enumerate(shares):
+            builder, empty = fresh()
+            kept.append((builder, empty, assemble(TRT, empty, one)))
+            found = read_back(TRT, empty, document)
+            held = Held(arrays={**arrays, **found.arrays}, weights=drawn(), rank=rank)
+            read.append(evaluate(found.document, held, inputs))
+        said = [
+            evaluate(
+                document, Held(arrays=arrays, weights=drawn(), rank=n, learned=learned), inputs
+            )
+            for n in range(network.ranks)
+        ]
+
+        assert build(TRT, shares[-1], FAST).plan
+        for mine, theirs in zip(together(said), together(read), strict=True):
+            for key, value in mine.items():
+                np.testing.assert_allclose(theirs[key], value, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("text", ["tp2", "ulysses4", "allgather_kv4", "cfg2.ulysses2"])

@@ -5,13 +5,12 @@ import json
 import pytest
 from engines import FAST, TRT, share
 
-from planner.lowering import lower
 from planner.models import read_model
 from planner.request.request import Request
 from planner.runners.refusal import tensorrt_refusal
 from planner.scenario.scenario import resolve
 from planner.search.plans import objections, plans
-from planner.tensorrt import Recipe, document_of, networks_of
+from planner.tensorrt import Recipe, document_of, written
 from planner.tensorrt.runner.build import build
 from validate.reference import shrink
 
@@ -34,12 +33,12 @@ def runnable(request):
 
 
 def build_all(found, precision="bf16"):
-    """Build the networks of plans, those that several plans share once; return how many."""
+    """Build what export writes of plans, what several plans share once; return how many."""
     done = set()
     for model, work, plan in found:
         small, shrunk = shrink(model, work, plan)
-        recipe = Recipe(layers=1, precision=precision)
-        for network in networks_of(lower(small, shrunk, plan), recipe):
+        recipe = Recipe(layers=1, precision=precision, numerics=small.numerics)
+        for network in written(small, shrunk, plan, recipe)[0]:
             what = json.dumps(document_of(network), sort_keys=True)
             if what not in done:
                 assert build(TRT, share(network), FAST).plan, f"{plan}: {network.name}"
