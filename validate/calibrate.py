@@ -1,11 +1,11 @@
 """``planner calibrate``: look, measure, fit, write a profile, and say how good it is."""
 
 import importlib.util
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from planner.models.fields import parse
 from topology.base import InputError, place, write_new
 from topology.base.values import dataclass
 from validate.fit.profile import Measurements, fit_profile, source_of
@@ -15,6 +15,7 @@ from validate.fit.text import to_toml
 
 QUICK_MINUTES: Final = 3.0
 MINUTES: Final = 10.0
+_MOST_RANKS: Final = 4096
 FITTING: Final = 0.5  # minutes kept for the start of the workers and for the fit
 
 
@@ -142,18 +143,16 @@ def _ranks(wanted: int, present: int) -> int:
     return wanted or present
 
 
-def _document(text: str) -> dict[str, object]:
+def _document(text: str) -> Mapping[str, object]:
     """Read a manifest: it has its machine, GPUs with names, and software."""
-    try:
-        manifest = json.loads(text)
-    except (ValueError, RecursionError):
-        manifest = None
-    document = manifest if isinstance(manifest, dict) else {}
-    machine, software = document.get("machine"), document.get("software", {})
-    gpus = machine.get("gpus", []) if isinstance(machine, dict) else None
-    named = isinstance(gpus, list) and all(
-        isinstance(gpu, dict) and isinstance(gpu.get("name"), str) for gpu in gpus
-    )
-    if not named or not isinstance(software, dict):
-        raise InputError(f"manifest: got {text[:40]!r}, wanted a description of the machine")
-    return document
+    fields = parse(text, "manifest")
+    machine, _ = fields.table("machine"), fields.table("software")
+    gpus = () if machine is None else machine.values.get("gpus")
+    if machine is None or not isinstance(gpus, list) or not all(map(_has_name, gpus)):
+        raise fields.refused("machine", fields.values.get("machine"), "GPUs with their names")
+    machine.integer("ranks", high=_MOST_RANKS, default=1)
+    return fields.values
+
+
+def _has_name(gpu: object) -> bool:
+    return isinstance(gpu, dict) and isinstance(gpu.get("name"), str)

@@ -1,17 +1,19 @@
 """Largest activations of a model's products, as ``python -m validate scales`` has found them."""
 
-import json
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from typing import Final, cast
 
+from planner.models.fields import parse
 from planner.tensorrt import EngineNetwork
 from planner.tensorrt.runner.weights import named
-from topology.base import InputError, content
+from topology.base import InputError, content, decoded
 
 SCHEMA: Final = "1"
 LARGEST: Final = 2**24
 """Bytes of a file."""
+_LEAST: Final = 2.0**-126
+_MOST: Final = 2.0**127
+"""Of an activation in bf16."""
 
 
 def read_scales(path: str, model: str) -> Mapping[str, float]:
@@ -20,20 +22,18 @@ def read_scales(path: str, model: str) -> Mapping[str, float]:
     Raises `InputError` if it is none of this model's, or a number is none.
     """
     try:
-        document = json.loads(content(path, LARGEST))
-        largest_of = {str(name): float(one) for name, one in document["largest"].items()}
-        about = document["schema"], document["model"]
+        text = decoded(content(path, LARGEST), path)
     except InputError as error:
         raise InputError(f"--scales {path}: {error}") from None
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        raise InputError(f"--scales {path}: wanted what python -m validate scales writes") from None
+    fields = parse(text, f"--scales {path}")
+    about = fields.text("schema"), fields.text("model")
     if about != (SCHEMA, model):
-        got = f"schema {about[0]!s:.20} of {about[1]!s:.60}"
+        got = f"schema {about[0]:.20} of {about[1]:.60}"
         raise InputError(f"--scales {path}: got {got}, wanted schema {SCHEMA} of {model}")
-    for name, largest in largest_of.items():
-        if not (isfinite(largest) and largest > 0):
-            raise InputError(f"--scales {path}: {name:.60}: got {largest}, wanted above 0")
-    return largest_of
+    largest = fields.table("largest")
+    if largest is None:
+        raise fields.refused("largest", None, "what python -m validate scales writes")
+    return {name: largest.number(name, low=_LEAST, high=_MOST) for name in largest.values}
 
 
 def check_scales(path: str, written: Sequence[EngineNetwork], precision: str) -> None:

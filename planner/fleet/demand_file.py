@@ -1,6 +1,5 @@
 """Files that `planner capacity` reads: demands and prices, in TOML."""
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from topology.base import (
     InputError,
     content,
     counted,
+    csv_of,
     decoded,
     number_in,
     shown,
@@ -160,11 +160,10 @@ def read_hours(source: object) -> tuple[float, ...]:
 
 def _column(path: str) -> list[str]:
     """Read the column of requests of a CSV file."""
-    try:
-        table = csv.DictReader(text_at("hours", path, MOST, "a CSV file").splitlines())
-        return [row["requests"] or "" for row in table]
-    except (KeyError, csv.Error):
-        raise InputError(f"hours: {path[:60]}: got no column requests, wanted one") from None
+    columns, rows = csv_of(text_at("hours", path, MOST, "a CSV file"))
+    if "requests" not in columns:
+        raise InputError(f"hours: {path[:60]}: got no column requests, wanted one")
+    return [row["requests"] for row in rows]
 
 
 def _requests(value: object, number: int) -> float:

@@ -158,11 +158,11 @@ def parse(text: str, where: str) -> Fields:
         place = f"line {error.lineno} column {error.colno}"
         raise InputError(f"{where}: not JSON: {error.msg} at {place}") from None
     except RecursionError:
-        raise InputError(f"{where}: not a configuration: nests too deep") from None
+        raise InputError(f"{where}: nests too deep") from None
     except ValueError:  # a whole number of thousands of digits
-        raise InputError(f"{where}: not a configuration: a number is too long") from None
+        raise InputError(f"{where}: a number is too long") from None
     if not isinstance(value, Mapping):
-        raise InputError(f"{where}: got JSON that is not an object, wanted a configuration")
+        raise InputError(f"{where}: got JSON of something else, wanted an object")
     return Fields(where=where, values=value)
 
 

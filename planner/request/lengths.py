@@ -1,6 +1,5 @@
 """Requests: how long they are, about a mean or in a histogram, and when they come."""
 
-import csv
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import ceil
@@ -9,7 +8,7 @@ from typing import Final, TypeVar, cast
 import numpy as np
 
 from planner.request.request import LARGEST, Request, Rows
-from topology.base import InputError, content, decoded, number_in, shown
+from topology.base import InputError, content, csv_of, decoded, number_in, shown
 from topology.base.values import dataclass
 
 SEED: Final = 7
@@ -120,18 +119,17 @@ def _rows(what: str, source: str | Rows, read: Reader[Row]) -> list[Row]:
 
 def _in_file(what: str, path: str, read: Reader[Row]) -> list[Row]:
     text = text_at(what, path, MOST_BYTES, "a CSV file of requests")
-    table = csv.DictReader(text.splitlines())
     try:
-        needed = [name for name in COLUMNS[what] if name != "count"]
-        missing = [name for name in needed if name not in (table.fieldnames or ())]
-        if missing:
-            raise InputError(f"{path}: got no column {missing[0]}, wanted {', '.join(needed)}")
-        rows = [read(row, f"{path}, line {number}") for number, row in enumerate(table, 2)]
-    except csv.Error as error:
-        raise InputError(f"{path}: got a line that is no CSV, {error}") from None
+        columns, rows = csv_of(text)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    needed = [name for name in COLUMNS[what] if name != "count"]
+    missing = [name for name in needed if name not in columns]
+    if missing:
+        raise InputError(f"{path}: got no column {missing[0]}, wanted {', '.join(needed)}")
     if not rows:
         raise InputError(f"{path}: got no requests, wanted a line for each")
-    return rows
+    return [read(row, f"{path}, line {number}") for number, row in enumerate(rows, 2)]
 
 
 def text_at(what: str, path: str, most: int, wanted: str) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
 from itertools import pairwise
-from math import isfinite, nan
-from typing import Any, Final
+from math import inf
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -33,6 +33,7 @@ _PACKED: Final = b"\x1f\x8b"
 _DATABASE: Final = b"SQLite format 3\0"
 _MOST_PERIODS: Final = 300
 _MICROSECONDS: Final = 10**6
+_LATEST: Final = 10**18  # us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,16 +202,19 @@ def _known(name: str) -> tuple[str, str]:
 def _span(event: Mapping[str, Any]) -> tuple[float, float]:
     """Read when an event starts and ends, in seconds."""
     start, length = event.get("ts"), event.get("dur", 0)
-    try:
-        begins, lasts = float(start), float(length)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        begins = lasts = nan
-    if not (isfinite(begins) and isfinite(lasts) and lasts >= 0):
+    begins, lasts = _number(start), _number(length)
+    if not (begins < inf and 0 <= lasts < inf):
         raise InputError(
             f"{event.get('name')!s:.60}: got ts {start!s:.20} and dur {length!s:.20}, wanted "
             "numbers of microseconds"
         )
     return begins / _MICROSECONDS, (begins + lasts) / _MICROSECONDS
+
+
+def _number(value: object) -> float:
+    """Take what JSON has as a number and a clock may show; infinity in place of all else."""
+    fits = type(value) in (int, float) and abs(cast(float, value)) < _LATEST
+    return float(cast(float, value)) if fits else inf
 
 
 def _place(event: Mapping[str, Any], name: str, otherwise: str) -> str:

@@ -196,6 +196,8 @@ GOOD = packed(kernels(0, 100.0))
         (packed([]), "got 0 events and none of a GPU"),
         (packed([{"ph": "X", "cat": "cpu_op", "ts": 1, "dur": 1}]), "got 1 event and none of"),
         (packed([{"ph": "X", "cat": "kernel", "name": "k", "dur": 1}]), "k: got ts None and dur 1"),
+        (packed([{**kernels(0, 1)[0], "ts": "1"}]), "got ts 1 and dur 0.3, wanted numbers of"),
+        (packed([{**kernels(0, 1)[0], "dur": 10**400}]), "wanted numbers of microseconds"),
         (packed([{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -1}]), "and dur -1"),
         (packed([{"ph": "X", "cat": "kernel", "ts": 1, "dur": 1, "pid": n} for n in (0, 1)]),
          "got kernels of 2 GPUs, wanted those of one rank"),
@@ -205,7 +207,7 @@ GOOD = packed(kernels(0, 100.0))
         (exported([], graphs=1), "got CUDA graphs as wholes, wanted their kernels"),
         (exported([]), "got 0 events and none of a GPU"),
     ],
-    ids=range(15),
+    ids=range(17),
 )  # fmt: skip
 def test_bad_traces_are_one_line_and_nothing_is_written(capsys, tmp_path, data, said):
     file, other = tmp_path / "bad.json", tmp_path / "out.json"

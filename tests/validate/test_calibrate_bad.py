@@ -19,19 +19,24 @@ LONG = "1" * 5000
 
 DAMAGED = [
     (b"\xff\xfe\x00\n", MANIFEST, "rows.jsonl: no text"),
-    (b"not json\n", MANIFEST, "rows.jsonl, line 1: got 'not json', wanted one measurement"),
-    (b"[" * 100_000 + b"\n", MANIFEST, "line 1: got '[[["),
-    (GOOD.replace("1e-05", HUGE).encode(), MANIFEST, "line 1: got"),
-    (GOOD.replace("1e-05", LONG).encode(), MANIFEST, "line 1: got"),
-    (GOOD.replace('"m":1', '"m":[1]').encode(), MANIFEST, "line 1: got"),
-    (GOOD.encode(), "", "manifest: got '', wanted a description of the machine"),
-    (GOOD.encode(), "[]", "manifest: got '[]'"),
-    (GOOD.encode(), "[" * 100_000, "manifest: got '[[["),
-    (GOOD.encode(), LONG, "manifest: got '111"),
-    (GOOD.encode(), '{"machine": null}', "manifest: got"),
-    (GOOD.encode(), '{"machine": {"gpus": 3}}', "manifest: got"),
-    (GOOD.encode(), '{"machine": {"gpus": [{}]}}', "manifest: got"),
-    (GOOD.encode(), '{"machine": {}, "software": 3}', "manifest: got"),
+    (b"not json\n", MANIFEST, "rows.jsonl, line 1: not JSON: Expecting value"),
+    (b"[" * 100_000 + b"\n", MANIFEST, "line 1: nests too deep"),
+    (GOOD.replace("1e-05", HUGE).encode(), MANIFEST, "line 1: values: seconds: got"),
+    (GOOD.replace("1e-05", LONG).encode(), MANIFEST, "line 1: a number is too long"),
+    (GOOD.replace('"m":1', '"m":[1]').encode(), MANIFEST, "line 1: sizes: m: got a list of 1"),
+    (GOOD.encode(), "", "manifest: not JSON: Expecting value"),
+    (GOOD.encode(), "[]", "manifest: got JSON of something else, wanted an object"),
+    (GOOD.encode(), "[" * 100_000, "manifest: nests too deep"),
+    (GOOD.encode(), LONG, "manifest: a number is too long"),
+    (GOOD.encode(), '{"machine": null}', "manifest: machine: got nothing, wanted GPUs with"),
+    (GOOD.encode(), '{"machine": {"gpus": 3}}', "manifest: machine: got an object, wanted GPUs"),
+    (GOOD.encode(), '{"machine": {"gpus": [{}]}}', "manifest: machine: got an object, wanted GPUs"),
+    (GOOD.encode(), '{"machine": {}, "software": 3}', "manifest: software: got 3, wanted"),
+    (
+        GOOD.encode(),
+        MANIFEST.replace('"ranks": 1', f'"ranks": {HUGE}'),
+        "manifest: machine: ranks:",
+    ),
 ]
 
 

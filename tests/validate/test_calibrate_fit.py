@@ -339,7 +339,7 @@ def test_a_profile_is_written_once(tmp_path, rows):
 def test_a_damaged_manifest_is_refused(tmp_path, manifest):
     task = CalibrationTask(output=tmp_path / "mine.toml")
 
-    with pytest.raises(InputError, match="manifest: got"):
+    with pytest.raises(InputError, match="manifest: "):
         finish(task, "", manifest)
 
 

@@ -157,14 +157,16 @@ def spoil(change):
     ("change", "said"),
     [
         (lambda path: path.unlink(), "No such file"),
-        (lambda path: path.write_text("[1]"), "wanted what python -m validate scales writes"),
+        (lambda path: path.write_text("[1]"), "wanted an object"),
+        (spoil(lambda d: d.pop("largest")), "wanted what python -m validate scales writes"),
         (
-            lambda path: path.write_text('{"largest": {"a": 1' + "0" * 400 + "}}"),
-            "wanted what python -m validate scales writes",
+            spoil(lambda d: d["largest"].update(embed=10**400)),
+            "got a number of more than 38 digits",
         ),
-        (lambda path: path.write_text("{"), "wanted what python -m validate scales writes"),
+        (spoil(lambda d: d["largest"].update(embed="1")), "embed: got '1', wanted a number"),
+        (lambda path: path.write_text("{"), "not JSON: Expecting property name"),
         (spoil(lambda d: d.update(model="other")), "got schema 1 of other, wanted schema 1 of"),
-        (spoil(lambda d: d["largest"].update(embed=-1)), "embed: got -1.0, wanted above 0"),
+        (spoil(lambda d: d["largest"].update(embed=-1)), "embed: got -1, wanted a number"),
         (
             spoil(lambda d: d["largest"].pop("layers.video.qkv@1")),
             "products, such as layers.video.qkv@1",

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
@@ -109,6 +110,25 @@ def toml_of(text: str) -> dict[str, Any]:
         raise InputError("got lists or tables in each other, too deep to read") from None
     except ValueError:
         raise InputError("got a number of thousands of digits") from None
+
+
+def csv_of(text: str) -> tuple[tuple[str, ...], list[dict[str, str]]]:
+    r"""Parse CSV that somebody wrote: the names of its columns, and its rows, empty where cut off.
+
+    Raises InputError with the reason, for the caller to say of what.
+
+    >>> csv_of("a,b\n1,2,3\n4")
+    (('a', 'b'), [{'a': '1', 'b': '2'}, {'a': '4', 'b': ''}])
+    """
+    import csv  # noqa: PLC0415  # few commands read any
+
+    table = csv.reader(text.splitlines())
+    try:
+        names = tuple(next(table, ()))
+        rows = [row for row in table if row]
+    except csv.Error as error:
+        raise InputError(f"got a line that is no CSV, {error}") from None
+    return names, [dict(zip_longest(names, row[: len(names)], fillvalue="")) for row in rows]
 
 
 def printable(value: object) -> object:

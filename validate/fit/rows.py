@@ -7,16 +7,22 @@ messages=25``; the sizes of a case are those in its key. Either is read back as 
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from topology.base import InputError
+from planner.models.fields import Fields, parse
+from topology.base import InputError, csv_of, number_in, shown
 from topology.base.values import dataclass
 
 COLUMNS: Final = ("case", "mode", "rank", "seconds", "low", "high", "repeats", "more", "error")
 STATISTICS: Final = COLUMNS[3:7]
 _TEXTS: Final = ("key", "family", "mode", "error")
+_MOST: Final = 10**18
+_SOONEST: Final = 2.0**-40  # s
+_RANKS: Final = 10**6
+_WHOLE: Final = r"[0-9]{1,18}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,28 +80,23 @@ def read_rows(text: str, name: str = "rows") -> list[Row]:
 
 
 def _row(content: str, where: str) -> Row:
-    try:
-        document = json.loads(content)
-        values = {str(key): float(value) for key, value in document["values"].items()}
-        row = Row(
-            sizes=_sizes(document["sizes"]),
-            values=values,
-            rank=int(document["rank"]),
-            **{key: str(document[key]) for key in _TEXTS},
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        raise InputError(f"{where}: got {content[:40]!r}, wanted one measurement") from None
-    wrong = [key for key, value in values.items() if not 0 <= value < float("inf")]
-    if wrong:
-        raise InputError(f"{where}: got {wrong[0]} = {values[wrong[0]]}, wanted zero or more")
-    return row
+    fields = parse(content, where)
+    sizes, values = fields.table("sizes"), fields.table("values")
+    if sizes is None or values is None:
+        raise InputError(f"{where}: got {content[:40]!r}, wanted one measurement")
+    return Row(
+        sizes={name: _given(sizes, name) for name in sizes.values},
+        values={name: values.number(name, low=_least(name), high=_MOST) for name in values.values},
+        rank=fields.integer("rank", low=0, high=_RANKS),
+        **{name: fields.text(name) for name in _TEXTS},
+    )
 
 
-def _sizes(document: dict[str, object]) -> dict[str, int | str]:
-    sizes = {key: size for key, size in document.items() if isinstance(size, int | str)}
-    if len(sizes) < len(document):
-        raise TypeError
-    return sizes
+def _given(sizes: Fields, name: str) -> int | str:
+    """Read a size, or a word that stands among them."""
+    if isinstance(sizes.values[name], str):
+        return sizes.text(name)
+    return sizes.integer(name, low=0, high=_MOST)
 
 
 def whole(text: str) -> str:
@@ -137,28 +138,45 @@ def read_csv(text: str, name: str = "rows.csv") -> list[Row]:
     >>> read_csv(to_csv([row])) == [row]
     True
     """
-    table = csv.DictReader(text.splitlines())
-    if tuple(table.fieldnames or ()) != COLUMNS:
+    try:
+        columns, rows = csv_of(text)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    if columns != COLUMNS:
         raise InputError(f"{name}: got {text[:40]!r}, wanted columns {', '.join(COLUMNS)}")
-    return list(_table_rows(table, name))
+    return [_table_row(cells, f"{name}, line {number}") for number, cells in enumerate(rows, 2)]
 
 
-def _table_rows(table: Iterable[Mapping[str, str]], name: str) -> Iterator[Row]:
-    for number, cells in enumerate(table, 2):
-        try:
-            usual = {key: float(cells[key]) for key in STATISTICS if cells[key]}
-            extra = {key: float(value) for key, value in _pairs(cells["more"])}
-            yield Row(
-                key=cells["case"],
-                family=cells["case"].split()[0],
-                sizes={key: _size(value) for key, value in _pairs(cells["case"])},
-                mode=cells["mode"],
-                values=usual | extra,
-                rank=int(cells["rank"]),
-                error=cells["error"],
-            )
-        except (ValueError, TypeError, IndexError, KeyError, AttributeError):
-            raise InputError(f"{name}, line {number}: wanted one measurement") from None
+def _table_row(cells: Mapping[str, str], where: str) -> Row:
+    family = cells["case"].partition(" ")[0]
+    if not family:
+        raise InputError(f"{where}: got no case, wanted one measurement")
+    values = {key: cells[key] for key in STATISTICS if cells[key]} | dict(_pairs(cells["more"]))
+    return Row(
+        key=cells["case"],
+        family=family,
+        sizes={key: _size(value) for key, value in _pairs(cells["case"])},
+        mode=cells["mode"],
+        values={key: _measured(text, key, where) for key, text in values.items()},
+        rank=int(_measured(cells["rank"], "rank", where)),
+        error=cells["error"],
+    )
+
+
+def _measured(text: str, name: str, where: str) -> float:
+    try:
+        value = number_in(text)
+    except ValueError:
+        value = -1.0
+    if not _least(name) <= value <= _MOST:
+        wanted = f"a number {_least(name):g} to {_MOST:g}"
+        raise InputError(f"{where}: {name}: got {shown(text)}, wanted {wanted}")
+    return value
+
+
+def _least(name: str) -> float:
+    """Give the least that something may be: a call takes time."""
+    return _SOONEST if name == "seconds" else 0.0
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
@@ -169,7 +187,7 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _size(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
+    return int(text) if re.fullmatch(_WHOLE, text) else text
 
 
 def _number(value: float) -> str:
