@@ -125,6 +125,7 @@ class Serving:
     told : sizes that each engine is told for it, as ``Settings`` names them.
     memory : bytes by part on the fullest GPU, with the cache as full as it gets.
     kernels : relative half-width of the time that kernels take; see `half_width`.
+    followed : requests that were.
     """
 
     gpus: int
@@ -141,6 +142,7 @@ class Serving:
     told: Mapping[str, int] = field(default_factory=dict)
     memory: Mapping[str, float] = field(default_factory=dict)
     kernels: float = 0.0
+    followed: int = 0
 
     def half_width(self, name: str) -> float:
         """Half the interval around one of `BESIDE_KERNELS`, relative to it."""
@@ -159,6 +161,11 @@ class Serving:
     @property
     def tokens_per_s_per_gpu(self) -> float:
         return self.tokens_per_s / self.gpus
+
+    def apart(self, other: "Serving") -> float:
+        """Say how far the slowest of a hundred requests are from those that others saw."""
+        pairs = ((self.ttft, other.ttft), (self.request, other.request))
+        return max(abs(mine.p99 / theirs.p99 - 1) for mine, theirs in pairs)
 
     def meets(self, wanted: Wanted) -> bool:
         """Whether tokens come as soon as they are wanted."""
@@ -213,6 +220,8 @@ class Serving:
         rows.append(["tokens/s a GPU", format_number(self.tokens_per_s_per_gpu)])
         fits = f"{self.kv_tokens:,} tokens fit, {100 * self.occupancy:.0f} % in use"
         rows.append(["KV", f"{fits}; at most {counted(self.max_concurrency, 'request')} at once"])
+        if self.followed:
+            rows.append(["followed", counted(self.followed, "request")])
         if self.preempted:
             rows.append(["preempted", f"{100 * self.preempted:.0f} % of requests"])
         return rows
@@ -230,6 +239,7 @@ class Serving:
             "kv_tokens": self.kv_tokens,
             "kv_occupancy": self.occupancy,
             "preempted": self.preempted,
+            "requests_followed": self.followed,
             "ttft_interval_s": self.interval("ttft", self.ttft.mean),
             "tpot_interval_s": self.interval("tpot", self.tpot.mean),
             "tokens_per_s_interval": self.interval("tokens_per_s", self.tokens_per_s),

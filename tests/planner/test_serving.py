@@ -324,6 +324,16 @@ def test_a_rate_is_served_or_the_plan_says_how_much_it_serves():
         _asked(rate="1000/s")
 
 
+def test_near_saturation_as_many_are_followed_as_the_slowest_take_to_settle():
+    asked = {"model": "llama-3.1-8b", "gpus": 1, "engine": "vllm"}
+    quiet, busy = (_asked("single", rate=rate, **asked).serving for rate in (4.0, 24.0))
+    sizes = {"hardware": "h200-sxm", "precision": "fp8", "input_tokens": 1024, "output_tokens": 256}
+    ranked = planner.recommend(**asked, **sizes, rate=24.0).plans[0].serving
+
+    assert (quiet.followed, ranked.followed, busy.followed) == (3200, 800, 25600)
+    assert busy.request.p99 > 1.1 * ranked.request.p99
+
+
 def test_a_trace_is_served_as_it_comes(tmp_path):
     lines = [f"{number},{1000 + number},{10 + number}" for number in range(20)]
     path = tmp_path / "trace.csv"
