@@ -1,15 +1,16 @@
 """Fleets that were found for demands: what they cost, over a day too, and what growth takes."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
 from planner.fleet.demand import HOUR, Demand, Prices
 from planner.fleet.packing import FilledNode, Pile, pack
-from planner.fleet.queueing import servers_needed, wait
-from planner.fleet.spares import nodes_of, spares
+from planner.fleet.queueing import most_rate, servers_needed, wait
+from planner.fleet.spares import lost_with_node, nodes_of, spares
 from planner.request.request import Request
 from planner.runners.launch import Launch
 from planner.search.clients import Serving
@@ -80,6 +81,38 @@ class Smaller:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost:
+    """What a fleet does when its fullest node is lost and the requests go to what is left.
+
+    lost, left : replicas, those that stand by too. kept : whether as many requests are done in time
+    as are wanted. percentiles_s : seconds within which so many per cent of them are done, waiting
+    included; none where requests pile up. serving : what clients of a language model see of one
+    replica that is left, likewise. most_rate_per_s : that those left take in time. to_spare :
+    replicas that have to stand by on another node for none to be late.
+    """
+
+    lost: int
+    left: int
+    kept: bool
+    percentiles_s: Mapping[str, float]
+    serving: Serving | None = None
+    most_rate_per_s: float
+    to_spare: int
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "replicas_lost": self.lost,
+            "replicas_left": self.left,
+            "in_time": self.kept,
+            "response_percentiles_s": dict(self.percentiles_s),
+            "most_rate_per_s": self.most_rate_per_s,
+            "spare_replicas_needed": self.to_spare,
+            **({"serving": self.serving.to_dict()} if self.serving else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
     """Replicas of one plan that meet a demand.
 
@@ -89,6 +122,7 @@ class Fleet:
     it; launch : what to type for one replica. unfinished : what is exported makes no results yet.
     fewer : why replicas of fewer GPUs will not do, where that is known. others : fleets of other
     plans on the same hardware. request : of one replica, with the usual sizes filled in.
+    node_lost : what the loss of a node does, where that was looked at.
     """
 
     demand: Demand
@@ -104,6 +138,7 @@ class Fleet:
     fewer: str = ""
     others: tuple["Fleet", ...] = ()
     request: Request | None = None
+    node_lost: NodeLost | None = None
 
     @property
     def name(self) -> str:
@@ -177,7 +212,39 @@ class Fleet:
     @property
     def percentiles_s(self) -> dict[str, float]:
         """Seconds within which so many of the requests are done, waiting included."""
-        return {f"p{100 * share:g}": self._within(share) for share in PERCENTILES}
+        return _percentiles(self._within)
+
+    def without_node(self, serving: Serving | None = None, *, kept: bool = False) -> NodeLost:
+        """Say what is left when the fullest node is lost.
+
+        serving : of a language model, what clients see of one replica that is left; None where
+            requests pile up. kept : whether those are in time.
+        """
+        demand, left = self.demand, self.left_without_node
+        rate, service = demand.rate_per_s, self.estimate.latency_s
+        if self.serving is not None:
+            within = None if serving is None else serving.request.at
+            most = self.most_rate_per_s * left / self.needed
+        else:
+            piles = rate * service >= left * self.batch
+            within = None if piles else partial(self._response, rate, left)
+            kept = within is not None and within(demand.share) <= demand.slo_s
+            most = most_rate(left * self.batch, service, demand.slo_s, demand.share)
+        return NodeLost(
+            lost=self.replicas - left,
+            left=left,
+            kept=kept,
+            percentiles_s=_percentiles(within) if within else {},
+            serving=serving,
+            most_rate_per_s=most,
+            to_spare=spares(self.needed, "node", self.estimate.gpus, self.size),
+        )
+
+    @property
+    def left_without_node(self) -> int:
+        """Replicas that are left when the fullest node is lost."""
+        spare, gpus = self.demand.spare, self.estimate.gpus
+        return self.replicas - lost_with_node(self.needed, spare, gpus, self.size)
 
     def _within(self, share: float) -> float:
         if self.serving is not None:
@@ -289,6 +356,7 @@ class Fleet:
             "memory_free_bytes": self.memory_free_bytes,
             "response_percentiles_s": self.percentiles_s,
             "smaller": self.smaller.to_dict(),
+            **({"node_lost": self.node_lost.to_dict()} if self.node_lost else {}),
             "bound_by": estimate.bound_by,
             "basis": estimate.basis_word,
             "engine": self.runner,
@@ -301,6 +369,10 @@ class Fleet:
             **({"serving": self.serving.to_dict()} if self.serving else {}),
             **({"request": self.request.to_dict()} if self.request else {}),
         }
+
+
+def _percentiles(within: Callable[[float], float]) -> dict[str, float]:
+    return {f"p{100 * share:g}": within(share) for share in PERCENTILES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

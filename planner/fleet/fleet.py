@@ -9,9 +9,17 @@ from typing import Final
 from planner.fleet.answers import Answer, Capacity, Fleet
 from planner.fleet.demand import Demand, Prices
 from planner.fleet.queueing import MOST_SERVERS, fewest, most_rate, servers_needed
-from planner.fleet.replica_rates import ALL_FOLLOWED, in_time, most_pace, ready, replicas_for
+from planner.fleet.replica_rates import (
+    ALL_FOLLOWED,
+    FOLLOWED,
+    in_time,
+    most_pace,
+    ready,
+    replicas_for,
+)
 from planner.fleet.replica_rates import most_rate as most_rate_of
 from planner.models import read_model
+from planner.request.lengths import traced
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.runners.launch import launched
@@ -101,7 +109,7 @@ def _best(demand: Demand, name: str, prices: Prices | None, fastest: "_Fastest")
         nearest = min(short, key=lambda each: each.over, default=None)
         return "no plan can run" if nearest is None else nearest.reason
     sure = _surest(fleets)
-    return _launched(sure) if isinstance(sure, Fleet) else sure.reason
+    return _without_node(_launched(sure)) if isinstance(sure, Fleet) else sure.reason
 
 
 def _surest(fleets: Sequence[Fleet]) -> Fleet | Short:
@@ -144,6 +152,29 @@ def _followed_on(fleet: Fleet) -> Fleet | Short:
         most_rate_per_s=demand.planned_per_s if more else fleet.most_rate_per_s,
         serving=seen(demand.rate_per_s / needed) or serving if demand.headroom else serving,
     )
+
+
+def _without_node(fleet: Fleet) -> Fleet:
+    """Add what clients see when a node is lost, and its requests go to the replicas left."""
+    demand, left = fleet.demand, fleet.left_without_node
+    if fleet.serving is None or not left:
+        return replace(fleet, node_lost=fleet.without_node())
+    if left == fleet.needed:
+        return replace(fleet, node_lost=fleet.without_node(fleet.serving, kept=True))
+    scenario = _scenario(demand, fleet.estimate)
+    replica = ready(scenario, fleet.estimate.plan)
+    assert not isinstance(replica, str), "a fleet of replicas that serve"
+    if scenario.trace:
+        serving, done = replica.traced(traced(scenario.trace), left, demand.slo_s)
+    else:
+        rate, burst = demand.rate_per_s / left, scenario.request.burst
+        for followed in (FOLLOWED, ALL_FOLLOWED):
+            serving, done = replica.within(rate, burst, demand.slo_s, followed)
+            if serving.overloaded:
+                break
+    kept = done >= demand.share and serving.meets(wanted_of(scenario.request))
+    seen = None if serving.overloaded else serving
+    return replace(fleet, node_lost=fleet.without_node(seen, kept=kept))
 
 
 def _made(

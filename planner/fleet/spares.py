@@ -18,6 +18,18 @@ def spares(needed: int, spare: Spare, gpus: int, size: int) -> int:
     return int(spare == "replica")
 
 
+def lost_with_node(needed: int, spare: Spare, gpus: int, size: int) -> int:
+    """Count the replicas that the fullest node takes along when it fails.
+
+    >>> [lost_with_node(5, spare, 2, 8) for spare in ("", "replica", "node")]
+    [4, 4, 4]
+    >>> lost_with_node(1, "replica", 2, 8), lost_with_node(1, "node", 2, 8)
+    (2, 1)
+    """
+    together = needed if spare == "node" else needed + spares(needed, spare, gpus, size)
+    return min(together, max(1, size // gpus))
+
+
 def nodes_of(needed: int, spare: Spare, gpus: int, size: int) -> int:
     """Count the hosts of replicas, spare ones too; none of them is torn apart without need.
 

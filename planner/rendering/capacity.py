@@ -237,6 +237,33 @@ def _too_few(fleet: Fleet) -> Iterator[str]:
         yield f"{fewer}: at most {_rate(smaller.most_rate_per_s, unit)} of {rate}{in_time}"
 
 
+def _node_lost(fleet: Fleet) -> Iterator[str]:
+    """Say what clients see when a node is lost, and what to do for them to see less of it."""
+    loss, unit = fleet.node_lost, unit_of(fleet.demand.rate_per_s)
+    if loss is None:
+        return
+    lost = f"a node that is lost takes {loss.lost} of {counted(fleet.replicas, 'replica')}"
+    if not loss.left:
+        yield f"{lost}, and nobody is served: {_stand_by(loss.to_spare)}"
+        return
+    times = [f"{name} {format_seconds(value)}" for name, value in loss.percentiles_s.items()]
+    if loss.serving is not None:
+        first, later = loss.serving.ttft.p99, loss.serving.tpot.p99
+        times.append(f"p99 of TTFT {format_seconds(first)}, of TPOT {format_seconds(later)}")
+    seen = f"a request then takes {', '.join(times)}" if times else "requests then pile up"
+    if loss.kept:
+        yield f"{lost}: {seen}, in time"
+        return
+    remedies = [_stand_by(loss.to_spare)]
+    if loss.most_rate_per_s:
+        remedies.append(f"let in at most {_rate(loss.most_rate_per_s, unit)}")
+    yield f"{lost}: {seen}, too late: {' or '.join(remedies)}"
+
+
+def _stand_by(replicas: int) -> str:
+    return f'let {counted(replicas, "replica")} stand by on another node (spare = "node")'
+
+
 def _seen(fleet: Fleet, prices: Prices | None) -> Iterator[str]:
     """Say what clients of a language model see."""
     serving = fleet.serving
@@ -260,6 +287,7 @@ def _notes(answer: Answer, prices: Prices | None) -> Iterator[str]:
         yield f"a request takes {', '.join(times)}, waiting included; bound by {bound}"
         yield f"known: {bases(best.estimate)}"
         yield from _too_few(best)
+        yield from _node_lost(best)
         yield (
             f"the GPUs draw at most {_number(best.power_w / 1000)} kW, "
             f"{_number(best.energy_per_thousand_kwh)} kWh a thousand requests; of memory "

@@ -246,3 +246,34 @@ def test_a_fleet_that_many_requests_show_to_be_late_is_none(monkeypatch):
     assert code == 1
     (missing,) = json.loads(out)["answers"][0]["without"]
     assert "of 6,000 requests too few are served in time" in missing["reason"]
+
+
+@pytest.mark.parametrize("spare", ["", "node"])
+def test_a_node_that_is_lost_takes_its_replicas_and_their_requests(tmp_path, spare):
+    file = tmp_path / "demand.toml"
+    more = DEMAND.replace("20/s", "900/s")
+    file.write_text(f'{more}spare = "{spare}"' if spare else more)
+    _, found = answer("capacity", "--demand", str(file))
+    best = found["fleets"][0]
+    lost, each = best["node_lost"], 8 // best["gpus_per_replica"]
+
+    assert lost["replicas_lost"] + lost["replicas_left"] == best["replicas"] > each
+    assert lost["replicas_lost"] == lost["spare_replicas_needed"] == each
+    if spare:
+        assert lost["in_time"]
+        assert lost["serving"] == best["serving"]
+    else:
+        assert not lost["in_time"]
+        assert lost["most_rate_per_s"] < best["most_rate_per_s"]
+        assert f"let {each} replicas stand by" in run("capacity", "--demand", str(file))[1]
+
+
+def test_pictures_of_a_node_that_is_lost_go_to_the_others():
+    _, found = answer("capacity", "--model", "flux.1-dev", "--rate", "10/s", "--slo", "5s")
+    best = found["fleets"][0]
+    lost = best["node_lost"]
+
+    assert lost["replicas_lost"] == 8 // best["gpus_per_replica"]
+    assert lost["most_rate_per_s"] < best["most_rate_per_s"]
+    assert lost["response_percentiles_s"] == {} or min(lost["response_percentiles_s"].values()) > 0
+    assert not lost["in_time"]
