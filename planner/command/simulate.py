@@ -35,6 +35,10 @@ _COMPARE: Final = (
     "or .json.gz), or what nsys export --type sqlite wrote (default: none)"
 )
 _LINKS: Final = "say of each kind of message which link is the busiest, and how busy it is"
+_BESIDE: Final = (
+    "another model and its plan on the next GPUs of the same hosts, of the usual sizes, such as "
+    "flux:ulysses4: what both jobs lose on links that they share (default: none)"
+)
 _WHAT_IF: Final = "run it again with one thing changed at a time: faster links, equal GPUs ..."
 
 
@@ -52,6 +56,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_numbers(parser, {"--runs N": _RUNS}, default=1)
     common.add_flags(parser, {"--what-if": _WHAT_IF})
     parser.add_argument("--links", action="store_true", dest="link_uses", help=_LINKS)
+    common.add_named(parser, {"--beside MODEL:PLAN": _BESIDE})
     common.add_named(parser, {"--compare FILE": _COMPARE, "--trace FILE": _TRACE})
     common.add_output(parser, common.ROWS)
 
@@ -107,6 +112,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
     from planner.scenario.scenario import resolve  # noqa: PLC0415
     from planner.simulation.comparison import compare  # noqa: PLC0415
     from planner.simulation.disturbances import Disturbances  # noqa: PLC0415
+    from planner.simulation.jobs import beside  # noqa: PLC0415
     from planner.simulation.simulation import simulate  # noqa: PLC0415
     from planner.simulation.utilisation import link_uses  # noqa: PLC0415
     from planner.simulation.what_if import what_if  # noqa: PLC0415
@@ -125,19 +131,21 @@ def _run(options: argparse.Namespace) -> common.Answer:
     compared = compare(simulation, measured) if measured else None
     if options.trace:
         write(simulated.trace(simulation), options.trace, "--trace")
+    jobs = beside(scenario, simulation, options.beside, disturbed) if options.beside else ()
     changes = what_if(scenario, simulation, disturbed) if options.what_if else ()
     headline = report.headline(scenario)
     notes = notes_on(scenario, simulation.estimate)
     uses = link_uses(simulation) if options.link_uses else ()
-    asked = uses, changes, compared
+    asked = uses, changes, jobs, compared
     parts = partial(simulated.parts, simulation, headline, notes, asked)
     title = str(simulation.estimate.plan)
 
     def document() -> dict[str, object]:
         told = {"what_if": [change.to_dict() for change in changes]} if options.what_if else {}
-        beside = {"compared": compared.to_dict()} if compared else {}
+        traced = {"compared": compared.to_dict()} if compared else {}
+        others = {"beside": [job.to_dict() for job in jobs]} if jobs else {}
         busy = {"links": [use.to_dict() for use in uses]} if options.link_uses else {}
-        return {**simulation.to_dict(), **busy, **told, **beside}
+        return {**simulation.to_dict(), **busy, **told, **others, **traced}
 
     return render_parts(options, document, simulation.rows, parts, title), common.DONE
 

@@ -8,6 +8,7 @@ from planner.plan_charts import memory, timelines
 from planner.search.estimate import worded
 from planner.simulation.comparison import StepComparison
 from planner.simulation.critical import by_kind
+from planner.simulation.jobs import JobBeside, beside_table
 from planner.simulation.simulation import LEAST, Simulation
 from planner.simulation.utilisation import LinkUse, link_table
 from planner.simulation.what_if import WhatIf, what_if_table
@@ -57,10 +58,10 @@ def parts(
     simulation: Simulation,
     headline: str,
     notes: Sequence[str],
-    asked: tuple[Sequence[LinkUse], Sequence[WhatIf], StepComparison | None],
+    asked: tuple[Sequence[LinkUse], Sequence[WhatIf], Sequence[JobBeside], StepComparison | None],
 ) -> Iterator[Part]:
     """Say everything that ``planner simulate`` does; of what was `asked` beside, what there is."""
-    uses, changes, compared = asked
+    uses, changes, jobs, compared = asked
     yield Title(text=headline, level=1)
     yield Said(lines=[*headlines(simulation)])
     yield from ("", simulation.stage_table())
@@ -71,6 +72,8 @@ def parts(
         yield from ("", link_table(uses))
     if changes:
         yield from ("", what_if_table(simulation, changes))
+    if jobs:
+        yield from ("", beside_table(jobs))
     if compared:
         yield from compared.parts()
     yield simulation.timeline()

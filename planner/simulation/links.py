@@ -15,6 +15,7 @@ from costmodels.program import Communication, SendReceive
 from planner.placement.seating import group_ranks
 from planner.request.plan import Plan
 from planner.scenario.deployment import Deployment
+from topology.base import InputError, counted
 from topology.base.values import dataclass
 from topology.catalogue import Fabric, link_rates
 from topology.machine import (
@@ -69,16 +70,39 @@ def sent_by(op: Communication, seconds: float, fabric: Fabric) -> MessageKind:
     )  # fmt: skip
 
 
-class Wiring:
-    """The links under all ranks of a plan, whose replicas are numbered one after the other."""
+def _check_room(local: range, deployment: Deployment) -> None:
+    """Refuse GPUs that a host of catalogue hardware does not have."""
+    gpus = deployment.hardware.gpus
+    if local.start and local.stop > gpus:
+        raise InputError(
+            f"beside: got {counted(len(local), 'GPU')} a host behind {local.start}, wanted at most "
+            f"{gpus - local.start} of the {gpus} of {deployment.hardware.name}"
+        )
 
-    def __init__(self, deployment: Deployment, plan: Plan, fabrics: Mapping[str, Fabric]) -> None:
+
+class Wiring:
+    """The links under all ranks of a plan, whose replicas are numbered one after the other.
+
+    hosts : of the machine, where it has more than the plan takes. taken : GPUs of each host that
+    another job has.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        plan: Plan,
+        fabrics: Mapping[str, Fabric],
+        hosts: int = 0,
+        taken: int = 0,
+    ) -> None:
         self.plan = Plan((("dp", plan.degree("dp")), *plan.without("dp").axes))
         place, subset = deployment.placed, deployment.subset
+        local: Sequence[int]
         if place is None or subset is None:
-            hosts = deployment.hosts
-            self.survey = survey_of(machine_of(deployment.hardware, hosts))
-            local: Sequence[int] = range(plan.gpus // hosts)
+            own = deployment.hosts
+            self.survey = survey_of(machine_of(deployment.hardware, hosts or own))
+            hosts, local = own, range(taken, taken + plan.gpus // own)
+            _check_room(local, deployment)
         else:
             self.survey, hosts, local = subset.survey, place.hosts, place.devices
         every = len(self.survey.machine.gpus)

@@ -1,7 +1,7 @@
 """Run a plan as events on every rank's streams, and say what each rank did."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from planner.search.evaluate import seated
 from planner.simulation.critical import PathPiece, by_kind, by_work, critical_path
 from planner.simulation.disturbances import ALIKE, Disturbances
 from planner.simulation.gantt import chart, legend, middle, rows
-from planner.simulation.links import Wiring
+from planner.simulation.links import MessageKind, Wiring
 from planner.simulation.symmetry import Alike, alike
 from planner.simulation.tasks import (
     Event,
@@ -35,6 +35,7 @@ from topology.base.rows import as_frame, flat
 from topology.base.table import Drawing, Table
 from topology.base.values import dataclass
 
+Folding = Callable[[Wiring, Iterable[MessageKind], Sequence[Hashable]], Alike]
 MOST_RANKS: Final = 16
 """Ranks in a table; of more, the fastest and the slowest."""
 LEAST: Final = 1 / 10_000
@@ -231,7 +232,7 @@ def simulate(
     wiring = Wiring(deployment, estimate.plan, target.fabrics)
     prices = FoundPrices()
     stages = [
-        _stage(places, wiring, target, prices, disturbed)
+        stage_run(places, wiring, target, prices, disturbed)
         for places in zip(*(program.stages for program in programs), strict=True)
     ]
     _check_size(stages, estimate.plan, disturbed.runs)
@@ -300,14 +301,18 @@ class _Turn:
         return float(np.mean(self.samples)) * self.count
 
 
-def _stage(
+def stage_run(  # what a stage is run with, and how ranks are folded
     places: Sequence[Loop],
     wiring: Wiring,
     target: Target,
     prices: FoundPrices,
     disturbed: Disturbances,
+    folded: Folding = alike,
 ) -> StageRun:
-    """Find the ranks that a stage is run on; replicas are disturbed alike, and one GPU decodes."""
+    """Find the ranks that a stage is run on; replicas are disturbed alike, and one GPU decodes.
+
+    folded : says which ranks do the same, of the links under them, their messages and their marks.
+    """
     plan, paused = wiring.plan, disturbed.paused
     replica, replicas = plan.without("dp"), plan.degree("dp")
     meets = any(isinstance(op, Communication) for op in places[0].walk())
@@ -323,7 +328,7 @@ def _stage(
         (place, paces[own], paused.get(own, 0.0), own if disturbed.jitter else 0)
         for place, own in zip(place_of, [*range(replica.gpus)] * replicas, strict=True)
     ]
-    same = alike(wiring, messages_of(places, target, prices), marks)
+    same = folded(wiring, messages_of(places, target, prices), marks)
     return StageRun(
         places=places, place_of=place_of, paces=paces * replicas, paused=paused, same=same
     )

@@ -1,0 +1,234 @@
+"""Two jobs on one machine at the same time: what each loses on links that both pass."""
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from costmodels.events import Lane, Task, contended, run
+from costmodels.price import FoundPrices
+from planner.lowering import lower_places
+from planner.scenario.keywords import request_of
+from planner.scenario.scenario import Scenario, resolve
+from planner.search.estimate import PlanEstimate, worded
+from planner.search.evaluate import seated
+from planner.search.judging import judge
+from planner.simulation.disturbances import Disturbances
+from planner.simulation.links import MessageKind, Wiring
+from planner.simulation.simulation import Simulation, simulate, stage_run
+from planner.simulation.symmetry import Alike
+from planner.simulation.tasks import RankTasks, tasks_of
+from planner.strategies import parse_plan
+from topology.base import InputError, counted, format_seconds, shown
+from topology.base.table import Table
+from topology.base.values import dataclass
+from topology.machine import Link
+
+MOST_TOGETHER: Final = 300_000
+"""Operations of two jobs."""
+COVERED: Final = 1.5
+"""Times a turn of one job that the turns of the other last at least, each by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobBeside:
+    """A job while another one runs: seconds of a turn of its main stage, by itself and then."""
+
+    model: str
+    plan: str
+    gpus: int
+    stage: str
+    alone_s: float
+    turn_s: float
+
+    @property
+    def lost(self) -> float:
+        """How much longer a turn takes, as a part of what it takes alone."""
+        return self.turn_s / self.alone_s - 1
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what ``--format json`` prints."""
+        return {
+            "model": self.model,
+            "plan": self.plan,
+            "gpus": self.gpus,
+            "stage": self.stage,
+            "turn_alone_s": self.alone_s,
+            "turn_s": self.turn_s,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """A turn of the main stage of a job, on all of its ranks."""
+
+    simulation: Simulation
+    work: RankTasks
+
+    @property
+    def alone_s(self) -> float:
+        return run(self.work.tasks, self.work.lanes).seconds
+
+
+def beside(
+    scenario: Scenario, simulation: Simulation, other: str, disturbed: Disturbances
+) -> tuple[JobBeside, JobBeside]:
+    """Run a job beside another one on the next GPUs of the same hosts.
+
+    Of each a turn is run while the other has one turn after another.
+
+    other : its model and plan, such as ``flux:ulysses4``; of the usual sizes.
+
+    Raises `InputError` if there is no such job, or no room for it on the hosts.
+    """
+    model, colon, plan = other.rpartition(":")
+    if not colon:
+        raise InputError(f"beside: got {shown(other)}, wanted a model and a plan: flux:ulysses4")
+    if scenario.deployment.subset is not None:
+        raise InputError(
+            f"beside: got {shown(other)} on a machine of one's own, wanted catalogue hardware"
+        )
+    second = _second(scenario, model, plan)
+    found = judge(second, parse_plan(plan))
+    if not isinstance(found, PlanEstimate):
+        raise InputError(f"beside: plan {plan} of {model}: {found.reason}")
+    ran = simulate(second, found, Disturbances(even=disturbed.even))
+    hosts = max(scenario.deployment.hosts, second.deployment.hosts)
+    taken = simulation.estimate.gpus // scenario.deployment.hosts
+    links: dict[Link, int] = {}
+    jobs = (
+        _job(scenario, simulation, disturbed, links, (hosts, 0)),
+        _job(second, ran, Disturbances(even=disturbed.even), links, (hosts, taken)),
+    )
+    first, last = _together(jobs[0], jobs[1]), _together(jobs[1], jobs[0])
+    return first, last
+
+
+def _second(scenario: Scenario, model: str, plan: str) -> Scenario:
+    """Ask for another model on the hardware of a scenario and as many hosts, of usual sizes."""
+    same = ("hardware", "runtime", "nodes")
+    given = {name: value for name in same if (value := getattr(scenario.request, name))}
+    return resolve(request_of(model, parse_plan(plan).gpus, given))
+
+
+def _job(
+    scenario: Scenario,
+    simulation: Simulation,
+    disturbed: Disturbances,
+    links: dict[Link, int],
+    room: tuple[int, int],
+) -> _Job:
+    """Write a turn of the main stage down for all ranks; links are numbered for both jobs."""
+    plan = simulation.estimate.plan
+    deployment = seated(scenario, plan)
+    target = deployment.target(scenario.model, plan)
+    wiring = Wiring(deployment, plan, target.fabrics, *room)
+    programs = lower_places(scenario.model, scenario.workload, plan)
+    stages = zip(*(program.stages for program in programs), strict=True)
+    places = next(stage for stage in stages if stage[0].name == simulation.stage)
+
+    def apart(wiring: Wiring, kinds: Iterable[MessageKind], marks: Sequence[Hashable]) -> Alike:
+        return _apart(wiring, list(kinds), len(marks), links)
+
+    prices = FoundPrices()
+    stage = stage_run(places, wiring, target, prices, disturbed, apart)
+    return _Job(simulation=simulation, work=tasks_of(stage, target, prices))
+
+
+def _apart(
+    wiring: Wiring, kinds: Sequence[MessageKind], ranks: int, links: dict[Link, int]
+) -> Alike:
+    """Run every rank by itself: what it meets on links may be of the other job."""
+    taken = {
+        (kind, group): tuple(
+            (links.setdefault(link, len(links)), share) for link, share in shares.items()
+        )
+        for kind in dict.fromkeys(kinds)
+        for group, shares in wiring.shares(kind)
+    }
+    groups = {(kind.axis, rank): group for kind, group in taken for rank in group}
+    return Alike(first=range(ranks), groups=groups, uses=taken)
+
+
+def _together(one: _Job, other: _Job) -> JobBeside:
+    """Run a turn of one job while the other has turn after turn."""
+    alone = one.alone_s
+    estimate = one.simulation.estimate
+    return JobBeside(
+        model=estimate.model,
+        plan=str(estimate.plan),
+        gpus=estimate.gpus,
+        stage=one.simulation.stage,
+        alone_s=alone,
+        turn_s=_held_up(one, other, alone) if _meet(one, other) else alone,
+    )
+
+
+def _meet(one: _Job, other: _Job) -> bool:
+    """Whether both pass a link of which messages may want more than there is."""
+    tasks, lanes = list(one.work.tasks), dict[Lane, list[int]]()
+    _add(tasks, lanes, other.work, _behind(one), 0.0)
+    full = contended(tasks)
+    passed = (
+        {link for task in job.work.tasks for link, _ in task.uses if link in full}
+        for job in (one, other)
+    )
+    return bool(set.intersection(*passed))
+
+
+def _held_up(one: _Job, other: _Job, alone_s: float) -> float:
+    """Seconds of a turn of one job that begins with the first of many of the other."""
+    each = other.alone_s
+    turns = math.ceil(COVERED * alone_s / each)
+    count = len(one.work.tasks) + turns * len(other.work.tasks)
+    if count > MOST_TOGETHER:
+        raise InputError(
+            f"beside: a turn of {one.simulation.estimate.plan} takes as long as {turns:,} of "
+            f"{other.simulation.estimate.plan}, {count:.2g} operations: wanted at most "
+            f"{MOST_TOGETHER:.2g}"
+        )
+    tasks, lanes = list(one.work.tasks), {lane: list(x) for lane, x in one.work.lanes.items()}
+    for turn in range(turns):
+        _add(tasks, lanes, other.work, _behind(one), turn * each)
+    return max(run(tasks, lanes).end[: len(one.work.tasks)])
+
+
+def _behind(one: _Job) -> int:
+    """Give the first number that no rank of a job has."""
+    return 1 + max(rank for rank, _ in one.work.lanes)
+
+
+def _add(
+    tasks: list[Task], lanes: dict[Lane, list[int]], work: RankTasks, behind: int, issued: float
+) -> None:
+    """Add a turn of a job whose ranks are numbered behind those of another."""
+    start = len(tasks)
+    tasks += [
+        replace(
+            task,
+            ranks=tuple(rank + behind for rank in task.ranks),
+            after=tuple(number + start for number in task.after),
+            issued=task.issued + issued,
+        )
+        for task in work.tasks
+    ]
+    for (rank, stream), numbers in work.lanes.items():
+        lane = lanes.setdefault((rank + behind, stream), [])
+        lane += [number + start for number in numbers]
+
+
+def beside_table(jobs: Sequence[JobBeside]) -> Table:
+    """Put what jobs lose to each other in rows."""
+    rows = [
+        [
+            f"{job.model} {job.plan}",
+            counted(job.gpus, "GPU"),
+            worded(job.stage),
+            format_seconds(job.alone_s),
+            format_seconds(job.turn_s),
+            f"{100 * job.lost:+.1f} %",
+        ]
+        for job in jobs
+    ]
+    head = ("jobs at once", "on", "a turn of", "alone", "together", "change")
+    return Table(head=head, rows=rows, indent=2, align="<><>")

@@ -1,0 +1,62 @@
+"""Two jobs on one machine: what they lose is what replicas of one job lose."""
+
+import json
+
+import pytest
+from commands import assert_refused, run
+
+import planner
+
+WORDS = ("simulate", "--model", "wan2.1-1.3b", "--height", "256", "--width", "256", "--frames",
+         "17", "--even", "--gpus")  # fmt: skip
+
+
+def jobs(hardware, gpus, plan, other):
+    words = (*WORDS, gpus, "--hardware", hardware, "--plan", plan, "--beside", other)
+    code, out, err = run(*words, "--format", "json")
+    assert (code, err) == (0, "")
+    return json.loads(out)["beside"]
+
+
+def test_jobs_that_share_a_switch_hold_each_other_up():
+    """Groups of three, where two cards hang on a switch: as replicas of either are."""
+    first, last = jobs("l20", "3", "ring3", "wan2.1-1.3b:ring3")
+    sizes = {"height": 256, "width": 256, "frames": 17, "hardware": "l20", "even": True}
+    alone, two = (
+        planner.simulate("wan2.1-1.3b", gpus, plan, **sizes).turn_s
+        for gpus, plan in ((3, "ring3"), (6, "dp2.ring3"))
+    )
+
+    assert first["turn_alone_s"] == pytest.approx(alone)
+    assert first["turn_alone_s"] < first["turn_s"] <= two * 1.001
+    assert last["turn_s"] > last["turn_alone_s"] > first["turn_alone_s"]  # of the usual size
+
+
+def test_a_job_beside_one_like_it_is_one_of_two_replicas():
+    usual = planner.simulate("wan2.1-1.3b", 6, "dp2.tp3", hardware="l20", even=True)
+    _, out, _ = run("simulate", "--model", "wan2.1-1.3b", "--gpus", "3", "--hardware", "l20",
+                    "--plan", "tp3", "--even", "--beside", "wan2.1-1.3b:tp3",
+                    "--format", "json")  # fmt: skip
+
+    for job in json.loads(out)["beside"]:
+        assert job["turn_s"] > 1.02 * job["turn_alone_s"]
+        assert job["turn_s"] == pytest.approx(usual.turn_s, rel=0.01)
+
+
+def test_jobs_on_links_of_their_own_lose_nothing():
+    for job in jobs("h100-sxm", "4", "ulysses4", "flux:ring4"):
+        assert job["turn_s"] == job["turn_alone_s"]
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ("flux", "beside: got 'flux', wanted a model and a plan: flux:ulysses4"),
+        ("flux:ring8", "beside: got 8 GPUs a host behind 4, wanted at most 4 of the 8 of h100-sxm"),
+        ("nothing:tp2", "unknown model 'nothing'"),
+        ("flux:x9", "x9"),
+    ],
+)
+def test_a_job_that_cannot_be_is_one_line(other, said):
+    words = (*WORDS, "4", "--plan", "ulysses4", "--beside", other)
+    assert_refused(*run(*words), said)
