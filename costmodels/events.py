@@ -104,7 +104,8 @@ def contended(tasks: Sequence[Task]) -> frozenset[int]:
     Messages of one stream that have a rank in common do not.
     """
     users: dict[tuple[int, str], dict[tuple[int, ...], float]] = defaultdict(dict)
-    for task in {(id(task.uses), task.ranks, task.stream): task for task in tasks}.values():
+    using = {(id(task.uses), task.ranks, task.stream): task for task in tasks if task.uses}
+    for task in using.values():
         for link, share in task.uses:
             groups = users[link, task.stream]
             groups[task.ranks] = max(groups.get(task.ranks, 0.0), share)
@@ -135,43 +136,67 @@ def run(tasks: Sequence[Task], lanes: Mapping[Lane, Sequence[int]] | None = None
     return _Clock(tasks, in_order(tasks) if lanes is None else lanes).run()
 
 
+class _Rank:
+    """Streams of a rank, and what is under way on it: messages and work, by number."""
+
+    __slots__ = ("messages", "number", "streams", "working")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.streams: list[_Stream] = []
+        self.messages: list[int] = []
+        self.working: list[int] = []
+
+
+class _Stream:
+    """Tasks of a stream in order, how many of them have ended, and whether the next has come up."""
+
+    __slots__ = ("ended", "numbers", "rank", "up")
+
+    def __init__(self, rank: _Rank, numbers: Sequence[int]) -> None:
+        self.rank, self.numbers = rank, numbers
+        self.ended, self.up = 0, False
+
+
 class _Clock:
     """What is under way, and the events to come.
 
-    lanes : of each rank. heads : place of the first task of a lane that has not ended; up : whether
-    it has come up. came : when a message had come up, by rank. left, since, pace : seconds of a
-    task that were still to do at a moment, and how fast it goes on since then; an event of another
-    version was planned at an older pace. messages, working : under way on a rank. sharing, fair :
-    messages under way on contended links, what they want of these, and their paces.
+    on : streams that a task is on, by number. came : when a message had come up, by rank. left,
+    since, pace : seconds of a task that were still to do at a moment, and how fast it goes on since
+    then; an event of another version was planned at an older pace. sharing, fair : messages under
+    way on contended links, what they want of these, and their paces.
     """
 
     def __init__(self, tasks: Sequence[Task], lanes: Mapping[Lane, Sequence[int]]) -> None:
-        self.tasks, self.lanes, self.now = tasks, lanes, 0.0
+        self.tasks, self.now = tasks, 0.0
         self.events: list[tuple[float, int, int]] = []
-        self.heads, self.up = dict.fromkeys(lanes, 0), dict.fromkeys(lanes, False)
-        self.streams: dict[int, list[Lane]] = defaultdict(list)
-        for lane in lanes:
-            self.streams[lane[0]].append(lane)
+        self.on: list[list[_Stream]] = [[] for _ in tasks]
+        self.ranks: dict[int, _Rank] = {}
+        for (number, _), numbers in lanes.items():
+            rank = self.ranks.setdefault(number, _Rank(number))
+            rank.streams.append(stream := _Stream(rank, numbers))
+            for task in numbers:
+                self.on[task].append(stream)
         self.start, self.end = [-1.0] * len(tasks), [-1.0] * len(tasks)
         self.came: dict[int, dict[int, float]] = defaultdict(dict)
         self.left, self.since = [0.0] * len(tasks), [0.0] * len(tasks)
         self.pace, self.version = [-1.0] * len(tasks), [0] * len(tasks)
-        self.messages: dict[int, list[int]] = {lane[0]: [] for lane in lanes}
-        self.working: dict[int, list[int]] = {lane[0]: [] for lane in lanes}
         self.contended = contended(tasks)
         self.sharing: dict[int, Uses] = {}
         self.fair: Mapping[int, float] = {}
 
     def run(self) -> TaskTimes:
-        for lane in self.lanes:
-            self._look(lane)
-        while self.events:
-            self.now, number, version = heapq.heappop(self.events)
-            if version < 0:
-                for rank in self.tasks[number].ranks:
-                    self._look((rank, self.tasks[number].stream))
-            elif version == self.version[number]:
+        for rank in self.ranks.values():
+            for stream in rank.streams:
+                self._look(stream)
+        events, versions = self.events, self.version
+        while events:
+            self.now, number, version = heapq.heappop(events)
+            if version == versions[number]:
                 self._finish(number)
+            elif version < 0:
+                for stream in self.on[number]:
+                    self._look(stream)
         stuck = sum(end < 0 for end in self.end)
         if stuck:
             raise ModelError(f"{stuck} of {len(self.tasks)} tasks wait for each other")
@@ -181,23 +206,23 @@ class _Clock:
         ]
         return TaskTimes(start=self.start, end=self.end, came=came)
 
-    def _look(self, lane: Lane) -> None:
+    def _look(self, stream: _Stream) -> None:
         """Let the first task of a stream come up, if nothing holds it back."""
-        head, numbers = self.heads[lane], self.lanes[lane]
-        if self.up[lane] or head == len(numbers):
+        numbers, ended = stream.numbers, stream.ended
+        if stream.up or ended == len(numbers):
             return
-        rank, number = lane[0], numbers[head]
+        number = numbers[ended]
         task = self.tasks[number]
         for before in task.after:
-            if self.end[before] < 0 and rank in self.tasks[before].ranks:
+            if self.end[before] < 0 and stream.rank.number in self.tasks[before].ranks:
                 return
         if task.issued > self.now:
             heapq.heappush(self.events, (task.issued, number, -1))
             return
-        self.up[lane] = True
+        stream.up = True
         if len(task.ranks) > 1:
             came = self.came[number]
-            came[rank] = self.now
+            came[stream.rank.number] = self.now
             if len(came) < len(task.ranks):
                 return
         self._start(number, task)
@@ -209,32 +234,32 @@ class _Clock:
             uses = tuple(use for use in task.uses if use[0] in self.contended)
             if uses:
                 self.sharing[number] = uses
-            for rank in task.ranks:
-                self.messages[rank].append(number)
+            for stream in self.on[number]:
+                stream.rank.messages.append(number)
             self._repace(number)
-            self._meet(task, shared=bool(uses))
+            self._meet(number, shared=bool(uses))
         else:
-            self.working[task.ranks[0]].append(number)
+            self.on[number][0].rank.working.append(number)
             self._repace(number)
 
     def _finish(self, number: int) -> None:
-        task = self.tasks[number]
         self.end[number] = self.now
-        active = self.messages if task.message else self.working
-        for rank in task.ranks:
-            active[rank].remove(number)
-            self.heads[rank, task.stream] += 1
-            self.up[rank, task.stream] = False
-        if task.message:
-            self._meet(task, shared=self.sharing.pop(number, None) is not None)
-        for rank in task.ranks:
-            for lane in self.streams[rank]:
-                self._look(lane)
+        message, streams = self.tasks[number].message, self.on[number]
+        for stream in streams:
+            (stream.rank.messages if message else stream.rank.working).remove(number)
+            stream.ended += 1
+            stream.up = False
+        if message:
+            self._meet(number, shared=self.sharing.pop(number, None) is not None)
+        for stream in streams:
+            for each in stream.rank.streams:
+                if not each.up:
+                    self._look(each)
 
-    def _meet(self, message: Task, *, shared: bool) -> None:
+    def _meet(self, message: int, *, shared: bool) -> None:
         """Go on at another pace with what runs beside a message that started or ended."""
-        for rank in message.ranks:
-            for number in self.working[rank]:
+        for stream in self.on[message]:
+            for number in stream.rank.working:
                 self._repace(number)
         if shared:
             self.fair = fair_paces(self.sharing)
@@ -243,19 +268,20 @@ class _Clock:
 
     def _repace(self, number: int) -> None:
         """Plan the end of a task at the pace that it has now."""
-        task = self.tasks[number]
-        pace = self.fair.get(number, 1.0) if task.message else self._beside(task.ranks[0])
-        if pace == self.pace[number]:
+        if self.tasks[number].message:
+            pace = self.fair.get(number, 1.0)
+        else:  # compute keeps a part of its pace beside each message
+            sent = self.on[number][0].rank.messages
+            pace = prod([self.tasks[other].beside for other in sent]) if sent else 1.0
+        before = self.pace[number]
+        if pace == before:
             return
-        self.left[number] -= (self.now - self.since[number]) * self.pace[number]
-        left = self.left[number] = max(0.0, self.left[number])
-        self.since[number], self.pace[number] = self.now, pace
+        left = self.left[number]
+        if before >= 0.0:
+            left = self.left[number] = max(0.0, left - (self.now - self.since[number]) * before)
+            self.since[number] = self.now
+        self.pace[number] = pace
         self.version[number] += 1
         if pace or not left:
             at = self.now + (left / pace if left else 0.0)
             heapq.heappush(self.events, (at, number, self.version[number]))
-
-    def _beside(self, rank: int) -> float:
-        """Pace that compute keeps beside the messages of a rank."""
-        sent = self.messages[rank]
-        return prod(self.tasks[number].beside for number in sent) if sent else 1.0
