@@ -106,6 +106,10 @@ def test_recovers_a_known_attention_kernel_and_its_engine():
     assert found.parameters.cycles[2] / KERNEL.cycles[2] == pytest.approx(
         found.parameters.cycles[1] / KERNEL.cycles[1]
     )
+    eight_bit = found.parameters.fp8_cycles
+    assert eight_bit[1] / KERNEL.fp8_cycles[1] == pytest.approx(
+        found.parameters.cycles[1] / KERNEL.cycles[1]
+    )
     assert found.engine.fixed == pytest.approx(20e-6, rel=0.05)
     assert found.engine.causal_fixed == pytest.approx(30e-6, rel=0.05)
 

@@ -214,12 +214,13 @@ def fit_attention(
     """Fit an implementation to rows of one device, and with it the `engine` around it.
 
     The cycles at a head size are fitted where rows of that size (padded as the implementation
-    pads) are there; otherwise they keep their ratio to the nearest size that is.
+    pads) are there; otherwise they keep their ratio to the nearest size that is. Those of numbers
+    that the rows do not multiply, of 8 bits beside 16 or the reverse, keep their ratio too.
 
     calibration : products and element-wise work of the same machine; None for the shipped ones.
     """
     device, precision = figures[0].device, figures[0].precision
-    series = "fp8_cycles" if precision == "fp8" else "cycles"
+    series, other = ("cycles", "fp8_cycles")[:: -1 if precision == "fp8" else 1]
     first = {name: float(getattr(start, name)) for name in free}
     first |= {f"cycles@{i}": getattr(start, series)[i] for i in _knots(start, figures)}
     if start.odd_cycles and any(figure.head_dim % 16 for figure in figures):
@@ -232,9 +233,10 @@ def fit_attention(
     def build(values: Values) -> tuple[AttentionParameters, EngineParameters | None]:
         plain = {k: v for k, v in values.items() if "@" not in k and "." not in k}
         cycles = _rescaled(getattr(start, series), values)
+        beside = _along(getattr(start, other), getattr(start, series), cycles)
         around = {k.removeprefix("engine."): v for k, v in values.items() if "." in k}
         return (
-            replace(start, **{series: cycles}, **plain),  # type: ignore[arg-type]
+            replace(start, **{series: cycles, other: beside}, **plain),  # type: ignore[arg-type]
             engine and replace(engine, **around),  # type: ignore[arg-type]  # names are fields
         )
 
@@ -274,6 +276,14 @@ def _rescaled(cycles: Sequence[float], values: Values) -> tuple[float, ...]:
     scale = {i: value / cycles[i] for i, value in fitted.items()}
     nearest = [min((abs(i - j), j) for j in scale)[1] for i in range(len(cycles))]
     return tuple(c * scale[j] for c, j in zip(cycles, nearest, strict=True))
+
+
+def _along(
+    beside: Sequence[float], before: Sequence[float], after: Sequence[float]
+) -> tuple[float, ...]:
+    """Let cycles of other numbers, where there are some, go along with those that were fitted."""
+    moved = zip(beside, before, after, strict=False)
+    return tuple(cycles * new / old for cycles, old, new in moved)
 
 
 def _shapes(
