@@ -191,6 +191,36 @@ def test_kernels_that_a_table_does_not_name_are_told_apart():
     assert found["conv_step.vllm-hopper"].floor == pytest.approx(convolution.floor, rel=0.1)
 
 
+CACHED = """1 2 2 3.934, 2 1 2 1.492, 1 4 8 1.497, 2 1 4 3.941, 2 2 8 1.656, 1 8 16 1.683,
+1 16 16 3.973, 1 8 32 1.68, 1 8 32 4.131, 8 2 4 4.139, 16 1 2 4.153, 2 16 32 1.495, 8 2 8 1.674,
+2 8 32 1.682, 32 1 2 4.96, 2 16 32 5.159, 8 4 16 1.682, 16 4 12 1.682, 8 8 32 1.687, 128 2 2 2.09,
+8 8 32 9.253, 16 8 24 13.33, 64 4 8 1.888, 256 1 2 2.344, 64 4 8 14.238, 16 16 32 14.99,
+128 2 6 18.542, 128 2 8 2.293, 256 2 4 2.515, 128 4 8 23.261, 256 2 4 23.715, 32 16 32 24.432,
+256 2 8 2.924, 512 2 4 3.119, 256 4 8 126.157, 64 16 32 136.828, 128 16 32 4.591, 64 16 64 368.182,
+256 16 16 368.809, 512 4 16 6.178, 256 16 32 737.639, 1024 8 8 739.464, 1024 4 16 1474.833,
+1024 8 32 2948.817"""
+"""Sequences, heads of keys and of values, and us: every fifth row of new tokens of vLLM 0.24 on an
+RTX PRO 6000 in aiconfigurator-core's gdn table (Apache-2.0)."""
+
+
+def test_a_state_that_a_cache_held_is_taken_for_no_convolution():
+    """That GPU updates 134 MB of states in 24 us, which memory takes 84 for."""
+    head = "system,engine,version,op_name,phase,batch_size,seq_len,num_tokens,d_model,d_conv"
+    lines = [f"{head},num_k_heads,head_k_dim,num_v_heads,head_v_dim,us"]
+    for batch, keys, values, us in map(str.split, CACHED.split(",")):
+        row = f"{batch},1,{batch},2048,4,{keys},128,{values},128,{us}"
+        lines.append(f"rtx_pro_6000_server,vllm,0.24.0,gdn,generation,{row}")
+
+    found = {}
+    for text, _ in fitted("\n".join(lines)):
+        if "conv_step" in text:
+            found |= load_records(tomllib.loads(text), StateConvolutionParameters)
+
+    record = found["conv_step.vllm-rtx"]
+    assert 1.4e-6 < record.floor < 1.8e-6
+    assert record.provenance.p90_error < 0.5
+
+
 def test_another_table_is_refused():
     with pytest.raises(InputError, match=r"columns: got \['a', 'b'\], wanted one of gemm_dtype"):
         list(fitted("a,b\n1,2"))
