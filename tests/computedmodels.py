@@ -62,7 +62,7 @@ def outputs(folder, given, plan, sizes):
 def made(folder, plan, sizes):
     """Networks of a plan with their order, and the weights of the folder."""
     chosen = parse_plan(plan)
-    scenario = resolve(Request(model=str(folder), gpus=chosen.gpus, steps=1, **sizes))
+    scenario = resolve(Request(model=str(folder), gpus=chosen.gpus, **{"steps": 1, **sizes}))
     model = scenario.model
     assert model.numerics is not None
     recipe, known = Recipe(compute="fp32", numerics=model.numerics), checkpoint_of(model)

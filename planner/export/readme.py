@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from planner.engines.tables import allowed
 from planner.export.tools import Tool
 from planner.tensorrt.runner.library import Document
+from planner.tensorrt.runner.pictures import ENDS as MADE
 from topology.base import format_bytes, format_seconds
 
 
@@ -60,11 +61,12 @@ def _computed(document: Document) -> list[str]:
     names = {buffer["given"]["name"] for buffer in document["buffers"].values() if buffer["given"]}
     told = [f"- `{name}`: {what}" for name, what in _TOLD.items() if name in names]
     looked = {f"input.{stream}" for stream in document["checkpoint"]["embeddings"]}
+    makes = _PICTURE if document["family"] in MADE else ()
     rows = [
         f"- `{name}`: " + ("numbers of tokens" if name in looked else "as its encoder gives it")
         for name in sorted(names - {*_TOLD, document["output"]})
     ]
-    return [*_COMPUTED, *_STEPS, "", *told, *rows]
+    return [*_COMPUTED, *_STEPS, "", *told, *rows, *makes]
 
 
 def _triton(document: Document) -> list[str]:
@@ -205,6 +207,14 @@ _STEPS = (
     "They embed the step and project the prompt, and each step is one of Euler's method. Latents",
     "come as rows of tokens, as the model takes its patches. Text encoders and the VAE are not in",
     "this folder. Beside the latents the inputs are, [batch, steps or rows, features]:",
+)
+_PICTURE = (
+    "",
+    "Built of a pipeline's folder, with torch, diffusers and transformers installed, a prompt",
+    "becomes a picture or video: text encoders and the VAE run by diffusers, all steps by these",
+    "engines, on this host. Nobody has run that on GPUs yet.",
+    "",
+    "    python -m runner generate PROMPT --seed 1 --output FILE",
 )
 _TOLD = {
     "time": "number of every step, as its scheduler counts: 1000 for noise alone",

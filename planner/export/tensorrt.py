@@ -37,6 +37,7 @@ from planner.tensorrt import (
     document_of,
     engine_size,
     enqueue,
+    latents_of,
     written,
 )
 from planner.tensorrt.runner.harness import digest_of
@@ -187,6 +188,7 @@ def plan_document(
         "enqueue": _enqueue(estimate, order),
         "checkpoint": checkpoint_of(model),
         "computes": model.numerics is not None,
+        "latents": _latents(model, scenario.workload),
         "expected": estimate.to_dict(),
         "cautions": [
             *allowed().cautions(model, plan, scenario.request.tensorrt_version),
@@ -199,6 +201,18 @@ def plan_document(
     }
     digest = digest_of(document, [document_of(network) for network in networks])
     return {**document, "digest": digest}
+
+
+def _latents(model: Model, workload: Workload) -> dict[str, object] | None:
+    """Say how latents are rows of patches, of a model that is computed."""
+    latent = model.latent
+    if latent is None or model.numerics is None:
+        return None
+    return {
+        "channels": latent.channels,
+        "grid": list(latents_of(model, workload).shape),
+        "patch": [latent.patch_frames, latent.patch_height, latent.patch_width],
+    }
 
 
 def _timing(model: Model) -> Iterator[str]:

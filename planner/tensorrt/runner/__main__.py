@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, NoReturn
 
-from planner.tensorrt.runner import harness
+from planner.tensorrt.runner import harness, pictures
 from planner.tensorrt.runner.build import Log, Options, logger
 from planner.tensorrt.runner.connections import join
 from planner.tensorrt.runner.device import nccl_version, open_cuda, open_nccl
@@ -62,6 +62,7 @@ def _number(words: str, kind: type[int] | type[float] = int, least: float = 0) -
 
 
 _whole: Final[Callable[[str], int | float]] = partial(_number, kind=int)
+_distance: Final[Callable[[str], int | float]] = partial(_number, kind=float)
 _seconds: Final[Callable[[str], int | float]] = partial(_number, kind=float, least=1)
 
 
@@ -102,7 +103,17 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--total", type=_seconds, default=3600, help="seconds for everything")
     running.add_argument("--results", default="results", help="folder, beside the plan")
     running.set_defaults(command=_run)
-    for command in (show, build, running):
+    making = commands.add_parser("generate", help="a picture or video of a prompt, by diffusers")
+    making.add_argument("prompt")
+    making.add_argument("--negative", default="", help="what it shall not show")
+    making.add_argument("--guidance", type=_distance, help="how far (default: the model's usual)")
+    making.add_argument("--seed", type=_whole, default=0)
+    making.add_argument("--weights", default="", help="pipeline (default: the engines' own)")
+    making.add_argument("--output", default="", help="file to write (default: result.png or .mp4)")
+    making.add_argument("--graph", action="store_true", help="replay steps as a CUDA graph")
+    making.add_argument("--total", type=_seconds, default=3600, help="seconds for all steps")
+    making.set_defaults(command=_generate)
+    for command in (show, build, running, making):
         command.add_argument("--folder", default=".", help="of the plan")
     return parser
 
@@ -217,11 +228,45 @@ def _run(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     harness.check_built(folder, range(len(ranks)) if rank is None else [rank])
     if rank is not None:
         return _rank(folder, rank, arguments)
+    _start(folder, sys.argv[1:], arguments.total)
+    return 0
+
+
+def _start(folder: harness.Folder, words: Sequence[str], limit: float) -> None:
+    """Run all ranks on this host.
+
+    Raises `InputError` if the plan's are on several.
+    """
+    ranks = folder.plan["ranks"]
     hosts = len({each.get("host", 0) for each in ranks})
     if hosts > 1:
         raise InputError(f"the ranks are on {hosts} hosts: start them by mpirun or torchrun")
-    argv = ["-m", __package__ or "runner", *sys.argv[1:]]
-    start(argv, len(ranks), arguments.total, os.environ)
+    start(["-m", __package__ or "runner", *words], len(ranks), limit, os.environ)
+
+
+def _generate(folder: harness.Folder, arguments: argparse.Namespace) -> int:
+    """Encode a prompt, run all ranks on this host, and decode what they leave."""
+    plan = folder.plan
+    end = pictures.check_made(plan)
+    target = arguments.output or f"result{end}"
+    if not Path(target).absolute().parent.is_dir():
+        raise InputError(f"--output: got {target[:200]}, wanted a file in a folder that is there")
+    harness.check_built(folder, range(len(plan["ranks"])))
+    weights = harness.pipeline_of(arguments.weights or harness.built_of(folder))
+    pipe = pictures.opened(weights, end)
+    asked = pictures.Asked(
+        prompt=arguments.prompt,
+        negative=arguments.negative,
+        seed=arguments.seed,
+        guidance=arguments.guidance,
+    )
+    for name, array in pictures.prepared(pipe, plan, asked).items():
+        harness.save(folder.path / "inputs", name, array)
+    words = ["run", "--folder", str(folder.path), "--total", str(arguments.total)]
+    _start(folder, [*words, *(["--graph"] if arguments.graph else [])], arguments.total)
+    rows = harness.result_of(folder.path, 0).output
+    pictures.decoded(pipe, plan, rows, target)
+    print(target)
     return 0
 
 

@@ -347,12 +347,27 @@ def given_from(
     return given
 
 
+def built_of(folder: Folder) -> str:
+    """Say which weights the engines were built of: a folder, or a word for made-up ones."""
+    record = folder.path / "engines" / "built.json"
+    return str(document_at(record)["weights"]) if record.exists() else "drawn"
+
+
+def pipeline_of(what: str) -> str:
+    """Return the folder of a pipeline.
+
+    Raises `InputError` if it is none.
+    """
+    if not (Path(what) / "model_index.json").is_file():
+        raise InputError(f"--weights: got {what[:200]}, wanted the folder of a diffusers pipeline")
+    return what
+
+
 def embedding_of(folder: Folder) -> Embedding:
     """Look up rows in the embedding of the checkpoint that the engines were built from."""
 
     def rows(name: str, numbers: NDArray[np.generic]) -> Floats:
-        record = folder.path / "engines" / "built.json"
-        what = str(document_at(record)["weights"]) if record.exists() else "drawn"
+        what = built_of(folder)
         embedding = None if what in MADE_UP else weights_from(what, folder.plan).embedding
         if embedding is None:
             raise InputError(f"{name}: whole numbers, and engines of {what}, which embed none")

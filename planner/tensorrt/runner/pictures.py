@@ -1,0 +1,197 @@
+"""A prompt to a picture or a video: what stands around a plan's engines, by diffusers itself.
+
+Text encoders and the scheduler give what engines read, of every step ahead; the engines run them
+all; the VAE decodes what they leave.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from math import prod
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.tensorrt.runner.errors import InputError, MissingError
+from planner.tensorrt.runner.library import Document, Foreign
+
+Arrays = dict[str, NDArray[np.float32]]
+"""Inputs by the names of their files, ``NAME#FORWARD``."""
+FRAMES_A_SECOND: Final = 16
+ENDS: Final = {"flux": ".png", "wan": ".mp4"}
+"""By family of models that are made, the end of a result's name."""
+WRITERS: Final = ("imageio", "cv2")
+"""Packages that diffusers writes videos with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is asked of a model. guidance : how far, the model's usual where None."""
+
+    prompt: str
+    negative: str = ""
+    seed: int = 0
+    guidance: float | None = None
+
+
+def check_made(plan: Document) -> str:
+    """Return the end of a result's name.
+
+    Raises `InputError` if nothing here makes results of the plan's model.
+    """
+    name, family = plan["model"], plan["family"]
+    given = {buffer["given"]["name"] for buffer in plan["buffers"].values() if buffer["given"]}
+    latents = plan.get("latents")
+    if not plan["computes"]:
+        raise InputError(f"{name}: networks for timing, which do not compute the model")
+    if latents is None or family not in ENDS:
+        raise InputError(f"{name}: got {family}, wanted {' or '.join(ENDS)}")
+    features = plan["buffers"][plan["output"]]["shape"][-1]
+    if "input.image_context" in given or features != latents["channels"] * prod(latents["patch"]):
+        raise InputError(f"{name}: it reads a picture beside the prompt, which nothing here gives")
+    return ENDS[family]
+
+
+def opened(folder: str, end: str) -> Foreign:
+    """Load a pipeline's folder but for its transformer; end : of the result's name.
+
+    Raises `MissingError` if diffusers, or what it writes videos with, is not installed, and
+    `InputError` if the folder holds no pipeline, or one of two transformers.
+    """
+    try:
+        torch, diffusers = import_module("torch"), import_module("diffusers")
+    except ImportError as error:
+        raise MissingError(f"generate: {error}: pip install torch diffusers transformers") from None
+    if end == ENDS["wan"] and not any(find_spec(name) for name in WRITERS):
+        raise MissingError("generate: nothing writes videos: pip install imageio imageio-ffmpeg")
+    try:
+        pipe = diffusers.DiffusionPipeline.from_pretrained(
+            folder, transformer=None, torch_dtype=torch.bfloat16
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{folder}: no pipeline of diffusers: {error}") from None
+    if getattr(pipe, "transformer_2", None) is not None:
+        raise InputError(f"{folder}: two transformers take turns, and engines are of one")
+    return pipe
+
+
+def prepared(pipe: Foreign, plan: Document, asked: Asked) -> Arrays:
+    """Encode the prompt, and lay out what all steps read."""
+    torch, latents = import_module("torch"), plan["latents"]
+    batch, steps = plan["buffers"][plan["output"]]["shape"][0], plan["steps"]
+    with torch.no_grad():
+        made = _PREPARED[plan["family"]](pipe, plan, asked)
+    scheduler = made.pop("scheduler")
+    numbers, sigmas = (
+        np.asarray(one.cpu().float().numpy(), np.float32)
+        for one in (scheduler.timesteps, scheduler.sigmas)
+    )
+    grid = [n * patch for n, patch in zip(latents["grid"], latents["patch"], strict=True)]
+    generator = torch.Generator().manual_seed(asked.seed)
+    noise = torch.randn((batch, latents["channels"], *grid), generator=generator)
+    made |= {
+        plan["output"]: rows_of(noise.numpy(), latents),
+        "time": numbers[:steps].reshape(1, steps, 1),
+        "change": np.diff(sigmas)[:steps].reshape(1, steps, 1),
+    }
+    read = {one["given"]["name"] for one in plan["buffers"].values() if one["given"]}
+    return {
+        name if "#" in name else f"{name}#0": np.repeat(array, batch // len(array), axis=0)
+        for name, array in made.items()
+        if name.partition("#")[0] in read
+    }
+
+
+def _flux(pipe: Foreign, plan: Document, asked: Asked) -> dict[str, Foreign]:
+    pipeline = import_module("diffusers.pipelines.flux.pipeline_flux")
+    shape, steps = plan["buffers"]["input.text#0"]["shape"], plan["steps"]
+    text, pooled, _ = pipe.encode_prompt(
+        prompt=asked.prompt, prompt_2=None, max_sequence_length=shape[1]
+    )
+    scheduler, known = pipe.scheduler, pipe.scheduler.config
+    ends = ("base_image_seq_len", "max_image_seq_len", "base_shift", "max_shift")
+    usual = (256, 4096, 0.5, 1.15)
+    told = [known.get(name, value) for name, value in zip(ends, usual, strict=True)]
+    shift = pipeline.calculate_shift(prod(plan["latents"]["grid"]), *told)
+    scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=shift)
+    guidance = 3.5 if asked.guidance is None else asked.guidance
+    return {
+        "input.text": _numbers(text),
+        "pooled": _numbers(pooled)[:, None],
+        "guidance": np.full((1, 1, 1), guidance, np.float32),
+        "scheduler": scheduler,
+    }
+
+
+def _wan(pipe: Foreign, plan: Document, asked: Asked) -> dict[str, Foreign]:
+    """Encode for Wan; steps are Euler's, with the shift of the pipeline's own scheduler."""
+    diffusers = import_module("diffusers")
+    shape = plan["buffers"]["input.text#0"]["shape"]
+    text, without = pipe.encode_prompt(
+        prompt=asked.prompt, negative_prompt=asked.negative, max_sequence_length=shape[1]
+    )
+    shift = pipe.scheduler.config.get("flow_shift", 1.0)
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=shift)
+    scheduler.set_timesteps(plan["steps"])
+    guidance = 5.0 if asked.guidance is None else asked.guidance
+    return {
+        "input.text": _numbers(text),
+        "input.text#1": _numbers(without),
+        "scale": np.full((1, 1, 1), guidance, np.float32),
+        "scheduler": scheduler,
+    }
+
+
+_PREPARED: Final[Mapping[str, Callable[[Foreign, Document, Asked], dict[str, Foreign]]]] = {
+    "flux": _flux,
+    "wan": _wan,
+}
+
+
+def _numbers(tensor: Foreign) -> NDArray[np.float32]:
+    return np.asarray(tensor.cpu().float().numpy(), np.float32)
+
+
+def rows_of(image: NDArray[np.float32], latents: Document) -> NDArray[np.float32]:
+    """Lay latents ``[b, channels, frames, height, width]`` out as rows of patches.
+
+    >>> latents = {"channels": 1, "grid": [1, 1, 2], "patch": [1, 2, 2]}
+    >>> image = np.arange(8, dtype=np.float32).reshape(1, 1, 1, 2, 4)
+    >>> rows_of(image, latents).tolist()
+    [[[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0]]]
+    """
+    cut = [n for pair in zip(latents["grid"], latents["patch"], strict=True) for n in pair]
+    parts = image.reshape(len(image), latents["channels"], *cut)
+    rows = parts.transpose(0, 2, 4, 6, 1, 3, 5, 7)
+    return rows.reshape(len(image), prod(latents["grid"]), -1)
+
+
+def image_of(rows: NDArray[np.float32], latents: Document) -> NDArray[np.float32]:
+    """Lay rows of patches out as latents: the way back of `rows_of`."""
+    patch, grid = latents["patch"], latents["grid"]
+    parts = rows.reshape(len(rows), *grid, latents["channels"], *patch)
+    whole = parts.transpose(0, 4, 1, 5, 2, 6, 3, 7)
+    sides = [n * each for n, each in zip(grid, patch, strict=True)]
+    return whole.reshape(len(rows), latents["channels"], *sides)
+
+
+def decoded(pipe: Foreign, plan: Document, rows: NDArray[np.float32], target: str) -> None:
+    """Decode the latents of the first sample, and write the picture or video."""
+    torch, vae = import_module("torch"), pipe.vae
+    image = torch.tensor(image_of(rows[:1], plan["latents"]))
+    with torch.no_grad():
+        if plan["family"] == "flux":
+            known = vae.config
+            image = image[:, :, 0] / known.scaling_factor + known.shift_factor
+            pixels = vae.decode(image.to(vae.dtype), return_dict=False)[0]
+            pipe.image_processor.postprocess(pixels, output_type="pil")[0].save(target)
+            return
+        mean, spread = (
+            torch.tensor(one).reshape(1, -1, 1, 1, 1)
+            for one in (vae.config.latents_mean, vae.config.latents_std)
+        )
+        frames = vae.decode((image * spread + mean).to(vae.dtype), return_dict=False)[0]
+    video = pipe.video_processor.postprocess_video(frames.float(), output_type="np")[0]
+    import_module("diffusers.utils").export_to_video(video, target, fps=FRAMES_A_SECOND)
