@@ -1,19 +1,18 @@
 """Fits find curves whose answer is known."""
 
-import tomllib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from costmodels.collectives.curve import Curve
-from costmodels.collectives.parameters import load_library
 from costmodels.collectives.tables import library, tuning
+from costmodels.profile import load_profile
 from topology.base import InputError
 from topology.catalogue import find_hardware
 from validate.accuracy.collectives import CollectiveFigure, read_figures
 from validate.fit.collectives import FitRecipe, builder, curve_of, fit_curve, recipes
-from validate.fit.text import curve_to_toml
+from validate.fit.text import to_toml
 
 TRUTH = Curve(
     launch=5e-6, step=1e-6, efficiency=0.8, copy_gather=0.5, copy_reduce=0.3, sharpness=1.2
@@ -86,11 +85,19 @@ def test_a_family_is_fitted_curve_by_curve():
         assert fit.median_error < 0.02, name
 
 
+HEAD = 'format = 1\nhardware = "a100-sxm-80gb"\ndate = "2026-11-27"\nsource = "a test"\n'
+
+
 def test_what_is_written_is_read_back():
     fit, _ = fit_curve("ring_simple", rows(TRUTH), RECIPE)
 
-    text = curve_to_toml("ampere.nvlink.ring_simple", replace(fit, source="a test"))
-    read = load_library(tomllib.loads(text)).curves["ampere.nvlink.ring_simple"]
+    own = (("ampere.nvlink.ring_simple", replace(fit, source="a test")),)
+    profile = load_profile(HEAD)
+    profile = replace(profile, curves=replace(profile.curves, curves=own))
+    ((place, read),) = load_profile(to_toml(profile)).curves.curves
+
+    assert place == "ampere.nvlink.ring_simple"
+    assert read.source == "a test"
 
     assert read.curve.launch == pytest.approx(fit.curve.launch, rel=1e-3)
     assert read.curve.sharpness == pytest.approx(fit.curve.sharpness, rel=1e-3)

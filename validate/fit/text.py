@@ -122,11 +122,6 @@ def _provenance(provenance: Provenance) -> dict[str, object]:
     return table
 
 
-def curve_to_toml(name: str, fitted: Fitted) -> str:
-    """Write a fitted curve as a table that `costmodels.collectives.parameters` reads."""
-    return "".join(_section(name, _curve(fitted)))
-
-
 def _curve(fitted: Fitted) -> Table:
     curve, always = fitted.curve, ("launch", "efficiency")
     defaults = asdict(Curve(launch=curve.launch, efficiency=curve.efficiency))
