@@ -29,13 +29,20 @@ def rearrange(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
             axis = -1 if op.move == "concat_features" else 1
             return [draft.concat(inputs, axis, op.outputs[0].name)]
         case "turn":
-            place = draft.shuffle(draft.cast(inputs[1], "int32", "turn"), (1,), "turn")
-            return [draft.gather(inputs[0], place, 1, op.outputs[0].name)]
+            return [_of_turn(draft, inputs[0], inputs[1], op.outputs[0].name)]
         case "pack_heads":
             return [_pack_heads(draft, op, inputs)]
         case "surround":
             return [_surround(draft, op, *inputs)]
     return [_moved(draft, op, inputs[0])]
+
+
+def _of_turn(draft: Draft, x: Value, turn: Value, name: str) -> Value:
+    """Pick the row of a turn; the last one where there are more turns than rows."""
+    last = draft.scalar(x.shape[1] - 1, turn, "last")
+    here = draft.elementwise("MIN", turn, last, f"{name}.turn")
+    place = draft.shuffle(draft.cast(here, "int32", f"{name}.number"), (1,), f"{name}.place")
+    return draft.gather(x, place, 1, name)
 
 
 def _moved(  # noqa: C901, PLR0911, PLR0912  # one case a move

@@ -273,6 +273,7 @@ _TWO: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "EQUAL": np.equal,
     "GREATER": np.greater,
     "LESS": np.less,
+    "MIN": np.minimum,
     "PROD": np.multiply,
     "SUB": np.subtract,
     "SUM": np.add,
