@@ -5,7 +5,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from validate.accuracy.serving import groups, held, read_figures, regrets, runs
+from validate.accuracy.serving import ServingFigure, groups, held, read_figures, regrets, runs
 
 TEXT = files("validate").joinpath("data", "serving_figures.csv").read_text(encoding="utf-8")
 
@@ -50,3 +50,26 @@ def test_the_choice_of_a_plan_and_its_load_loses_little(served):
 
     assert len(lost) > 10
     assert np.mean(lost) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("hardware", "precision", "plan", "concurrency", "ttft_s"),
+    [
+        ("h200-sxm", "fp8", "single", 4, 0.17583),
+        ("h200-sxm", "fp8", "tp2", 8, 0.14047),
+        ("h200-sxm", "fp8", "tp8", 8, 0.08494),
+        ("b200", "nvfp4", "tp8", 4, 0.05835),
+    ],
+)
+def test_first_tokens_of_tensorrt_llm_come_as_they_are_made(
+    hardware, precision, plan, concurrency, ttft_s
+):
+    """aiconfigurator-core's benchmark sample (Apache-2.0): Llama-3.1-70B, answers of 8192 tokens,
+    which its server handed over one by one."""
+    figure = ServingFigure(
+        engine="tensorrt-llm", model="llama-3.1-70b", hardware=hardware, precision=precision,
+        plan=plan, input_tokens=1024, output_tokens=8192, concurrency=concurrency, ttft_s=ttft_s,
+        tpot_s=1.0, fitted="no", source="aiconfigurator-core",
+    )  # fmt: skip
+
+    assert figure.predicted().ttft.mean == pytest.approx(ttft_s, rel=0.2)
