@@ -25,8 +25,8 @@ Objective = Literal["latency", "throughput", "memory", "cost"]
 TowerHabit = Literal["once", "every_step"]
 
 LARGEST: Final = {
-    "gpus": 4096,
-    "nodes": 1024,
+    "gpus": 16384,
+    "nodes": 4096,
     "height": 16384,
     "width": 16384,
     "frames": 10000,
@@ -352,7 +352,7 @@ def _check_count(name: str, value: object) -> None:
 
     >>> _check_count("gpus", 0)
     Traceback (most recent call last):
-    topology.base.errors.InputError: gpus: got 0, wanted a whole number from 1 to 4096
+    topology.base.errors.InputError: gpus: got 0, wanted a whole number from 1 to 16384
     """
     largest = LARGEST[name]
     whole = isinstance(value, int) and not isinstance(value, bool)

@@ -22,7 +22,7 @@ BESIDE: Final = ("vae", "ep", "patch", "fsdp")
 """What stands after a slash: what the GPUs of the axes divide in a way of its own."""
 SHORT: Final = {"ep": ("adp", "ep"), "pipefusion": ("pp", "patch")}
 """Axes that stand for another and for what is after a slash, of the same degree."""
-LARGEST: Final = 4096
+LARGEST: Final = 16384
 
 
 @cache
@@ -44,7 +44,7 @@ def parse_plan(text: str) -> Plan:
     An axis ``ep8`` stands for ``adp8`` with ``/ep8``: attention by requests, experts in groups;
     ``pipefusion4`` for ``pp4`` with ``/patch4``.
 
-    Raises `InputError` if a part is not a known axis and a degree from 1 to 4096, or an axis is
+    Raises `InputError` if a part is not a known axis and a degree from 1 to 16384, or an axis is
     named twice.
 
     >>> parse_plan("cfg2.ulysses4/vae4").axes

@@ -107,7 +107,7 @@ def test_eight_gpus_have_seventy_seven_plans():
     assert len(list(plans(asked("flux.1-dev").model, 8))) == math.comb(9, 6) - 7
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 6, 12, 64, 96, 3600, 4096])
+@pytest.mark.parametrize("gpus", [1, 2, 6, 12, 64, 96, 3600, 16384])
 def test_counts_are_powers_of_two_and_divisors(gpus):
     counts = counts_up_to(gpus, many=64)
 
@@ -115,6 +115,16 @@ def test_counts_are_powers_of_two_and_divisors(gpus):
     assert (counts[0], counts[-1]) == (1, gpus)
     assert all(gpus % count == 0 or count.bit_count() == 1 for count in counts)
     assert len(counts) <= 16
+
+
+def test_the_most_gpus_are_answered_by_replicas_of_the_best_few():
+    """A request by itself is as fast on a replica beside others as alone."""
+    most, few = (ranked("llama-3.1-8b", gpus, output_tokens=16) for gpus in (16384, 8))
+
+    best, alone = most.plans[0], few.plans[0]
+    assert str(best.plan) == f"dp{16384 // alone.gpus}.{alone.plan}"
+    assert best.latency_s == alone.latency_s
+    assert best.throughput_per_s == pytest.approx(alone.throughput_per_s * 16384 / alone.gpus)
 
 
 @pytest.mark.parametrize("model", ["flux.1-dev", "wan2.1-14b", "llama-3.1-70b", "mixtral-8x7b"])
