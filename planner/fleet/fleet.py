@@ -102,8 +102,8 @@ def _best(demand: Demand, name: str, prices: Prices | None, fastest: "_Fastest")
         asked = _by_engine(demand, name)
     except PrecisionError as error:
         return str(error)
-    made = [list(_made(one, name, prices, fastest)) for one in asked]
-    fleets = [each for of_one in made for each in of_one if isinstance(each, Fleet)]
+    fleets: list[Fleet] = []
+    made = [list(_made(one, name, prices, fastest, fleets)) for one in asked]
     if not fleets:
         short = [each for of_one in made for each in reversed(of_one) if isinstance(each, Short)]
         nearest = min(short, key=lambda each: each.over, default=None)
@@ -178,14 +178,24 @@ def _without_node(fleet: Fleet) -> Fleet:
 
 
 def _made(
-    demands: Sequence[Demand], name: str, prices: Prices | None, fastest: "_Fastest"
+    demands: Sequence[Demand],
+    name: str,
+    prices: Prices | None,
+    fastest: "_Fastest",
+    fleets: list[Fleet],
 ) -> Iterator[Fleet | Short]:
-    """Make a fleet of every number of GPUs that a replica may have, or say why there is none."""
-    fewer = ""
+    """Make a fleet of every number of GPUs that a replica may have, or say why there is none.
+
+    Of those beyond the fewest none is made that is sure to be dearer than one of `fleets`, to which
+    each is added.
+    """
+    fewer, rival = "", None
     for demand, found, batch in _replicas(demands, name, fastest):
-        one = found if isinstance(found, Short) else _fleet_of(demand, found, batch, prices)
+        one = found if isinstance(found, Short) else _fleet_of(demand, found, batch, prices, rival)
         if isinstance(one, Fleet):
-            yield replace(one, fewer=fewer)
+            fleets.append(replace(one, fewer=fewer))
+            rival = _best_first(fleets)[0]
+            yield fleets[-1]
         elif one.reason:
             fewer = one.reason
             yield one
@@ -333,20 +343,30 @@ def _too_many(estimate: PlanEstimate) -> Short:
 
 
 def _fleet_of(
-    demand: Demand, estimate: PlanEstimate, batch: int, prices: Prices | None
+    demand: Demand, estimate: PlanEstimate, batch: int, prices: Prices | None, rival: Fleet | None
 ) -> Fleet | Short:
     """Count the replicas of a language model that serves many at once, or those of others."""
     if "prefill" in estimate.stages_s and demand.request.batch == 1:
-        return _served_fleet(demand, estimate, prices)
+        return _served_fleet(demand, estimate, prices, rival)
     return _fleet(demand, estimate, batch, prices)
 
 
-def _served_fleet(demand: Demand, estimate: PlanEstimate, prices: Prices | None) -> Fleet | Short:
-    """Count the replicas of a language model that serves many requests at once."""
+def _served_fleet(
+    demand: Demand, estimate: PlanEstimate, prices: Prices | None, rival: Fleet | None
+) -> Fleet | Short:
+    """Count the replicas of a language model that serves many requests at once.
+
+    rival : the most replicas that are no dearer than it have to serve in time.
+    """
     scenario = _scenario(demand, estimate)
     replica = ready(scenario, estimate.plan)
     if isinstance(replica, str):
         return Short(reason=replica)
+    if rival is not None and not scenario.trace:
+        most = _no_dearer(rival, estimate)
+        rate = demand.planned_per_s / most if most else math.inf
+        if not most or in_time(replica, rate, scenario, demand.slo_s, demand.share) is None:
+            return Short(reason="")
     found = (_of_trace if scenario.trace else _at_random)(demand, scenario, replica)
     if found is None:
         return _late(demand, replica.at(replica.engines), estimate.plan)
@@ -362,6 +382,18 @@ def _served_fleet(demand: Demand, estimate: PlanEstimate, prices: Prices | None)
         prices=prices,
         serving=serving,
     )
+
+
+def _no_dearer(rival: Fleet, estimate: PlanEstimate) -> int:
+    """Count the most replicas of a plan that take no more money, and GPUs, than a fleet."""
+    price = _price(rival)
+    counts = range(rival.gpus // estimate.gpus, 0, -1)
+    alike = (replace(rival, estimate=estimate, needed=count) for count in counts)
+    return next((fleet.needed for fleet in alike if _price(fleet) <= price), 0)
+
+
+def _price(fleet: Fleet) -> tuple[float, float]:
+    return fleet.cost_per_hour or 0.0, fleet.gpus
 
 
 def _at_random(
