@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from planner.request.plan import Plan
 from planner.strategies import axes, parse_plan
 from topology.base import InputError
+from topology.catalogue import find_hardware
 
 
 @given(plan=generators.any_plans())
@@ -32,6 +33,12 @@ def test_strides_number_every_rank_once(plan):
         assert plan.stride(name) * degree == outside
         outside = plan.stride(name)
     assert outside == 1
+
+
+def test_a_group_on_two_hosts_shares_links_with_those_on_one():
+    found = parse_plan("cfg2.ulysses4.ring3").fabrics(find_hardware("l20"))
+
+    assert found["ring"].siblings is not None
 
 
 @pytest.mark.parametrize(

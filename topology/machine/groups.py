@@ -217,9 +217,9 @@ def _usual_siblings(hardware: Hardware, local: int, stride: int, island: int) ->
     survey = survey_of(machine_of(hardware))
     groups = [
         [f"GPU{first + offset + place * stride}" for place in range(local)]
-        for first in range(0, island, local * stride)
+        for first in range(0, island - local * stride + 1, local * stride)
         for offset in range(stride)
-    ]
+    ]  # those that lie on two hosts are left out
     return _least(
         _siblings(survey, one, [other for other in groups if other != one]) for one in groups
     )
