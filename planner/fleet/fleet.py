@@ -363,9 +363,9 @@ def _served_fleet(
     if isinstance(replica, str):
         return Short(reason=replica)
     if rival is not None and not scenario.trace:
-        most = _no_dearer(rival, estimate)
-        rate = demand.planned_per_s / most if most else math.inf
-        if not most or in_time(replica, rate, scenario, demand.slo_s, demand.share) is None:
+        replicas = _no_dearer(rival, estimate)
+        rate = demand.planned_per_s / max(1, replicas)
+        if not replicas or in_time(replica, rate, scenario, demand.slo_s, demand.share) is None:
             return Short(reason="")
     found = (_of_trace if scenario.trace else _at_random)(demand, scenario, replica)
     if found is None:
