@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from commands import COMMANDS, run
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from topology.base.chart import Axis, ChartRow, ChartSpan, Series, curves, spans
@@ -40,6 +40,7 @@ def places(root):
     st.sampled_from([1.0, 1 / 60, 2.0**30]),
     st.one_of(st.none(), st.tuples(SIZE, NAME)),
 )
+@example([(279427.0, 1.0, "0")], 2, 1 / 60, None)  # a thousandth below a power of two
 def test_every_point_of_a_chart_is_in_its_frame_and_says_what_it_is(points, base, unit, mark):
     shape = ("straight", "steps", "none")[len(points) % 3]
     root = tree(curves("<b>", [Series(name="&", points=points, shape=shape)],

@@ -21,8 +21,8 @@ COLOURS: Final = (
 HEIGHT: Final = 260
 _TICKS: Final = 5
 _MOST_TICKS: Final = 5
-_NEAR: Final = 1e-3
-"""Rounding of the ends of an axis."""
+_NEAR: Final = 0.01 / 200
+"""Rounding of the ends of an axis, half of the hundredth of a per cent that places have."""
 _ROW: Final = 44
 _BAR: Final = 18
 _LETTERS: Final = 40

@@ -63,9 +63,11 @@ def opened(folder: str, end: str) -> Foreign:
     try:
         torch, diffusers = import_module("torch"), import_module("diffusers")
     except ImportError as error:
-        raise MissingError(f"generate: {error}: pip install torch diffusers transformers") from None
+        wanted = "pip install 'torch>=2.6,<3' 'diffusers>=0.42,<1' 'transformers>=4.51,<6'"
+        raise MissingError(f"generate: {error}: {wanted}") from None
     if end == ENDS["wan"] and not any(find_spec(name) for name in WRITERS):
-        raise MissingError("generate: nothing writes videos: pip install imageio imageio-ffmpeg")
+        wanted = "pip install 'imageio>=2.34,<3' 'imageio-ffmpeg>=0.5,<1'"
+        raise MissingError(f"generate: nothing writes videos: {wanted}")
     try:
         pipe = diffusers.DiffusionPipeline.from_pretrained(
             folder, transformer=None, torch_dtype=torch.bfloat16
