@@ -217,17 +217,25 @@ def makespan(priced: Sequence[tuple[Op, Priced]], kept: Sequence[Real] = ()) -> 
         for tensor in op.reads:
             start = larger(start, ready.get(tensor.name, 0.0))
         if op.stream == "compute":
+            beside = [one for one in beside if _after(one[1], start)]  # none begins before this
             end = _slowed(start, price.seconds, beside)
         else:
             end = start + price.seconds
             beside.append((start, end, share))
             for times in (free, ready):  # of compute that was issued before
-                times.update({one: _later(at, beside[-1:]) for one, at in times.items()})
+                later = {one: at for one, at in times.items() if _after(at, start)}
+                times.update({one: _later(at, beside[-1:]) for one, at in later.items()})
         free[op.stream] = end
         for tensor in op.writes:
             ready[tensor.name] = end
         last = larger(last, end)
     return last
+
+
+def _after(one: Real, other: Real) -> bool:
+    """Whether a moment is after another, of any of several sizes."""
+    after = one > other
+    return bool(np.any(after)) if isinstance(after, np.ndarray) else bool(after)
 
 
 def _later(at: Real, beside: Sequence[tuple[Real, Real, Real]]) -> Real:
