@@ -25,6 +25,7 @@ class LaunchLine:
     flags of sizes too. A call that names a `{transformer}` is made of
     each that the model has.
 
+    prompt : words behind all flags that stand for a prompt, where a command makes a result itself.
     hosts : the command on several hosts of a line that is not the usual one.
     axes : flag by axis, empty where the number of processes says it; an axis that is not listed
     cannot be expressed. `{ranks}` are those of ``adp`` and ``tp`` together; a flag of ``adp`` that
@@ -50,6 +51,7 @@ class LaunchLine:
     """
 
     command: str
+    prompt: str = ""
     hosts: str = ""
     axes: Words = field(default_factory=dict)
     vae: str = ""

@@ -4,13 +4,18 @@ from collections.abc import Mapping, Sequence
 
 from planner.engines.tables import allowed
 from planner.export.tools import Tool
+from planner.models import Exports
 from planner.tensorrt.runner.library import Document
-from planner.tensorrt.runner.pictures import ENDS as MADE
 from topology.base import format_bytes, format_seconds
 
 
-def readme(document: Document, tools: Sequence[Tool]) -> str:
-    """Say what is in a TensorRT folder, how it is built and run, and what to expect."""
+def readme(document: Document, tools: Sequence[Tool], gives: Exports, *, tables: bool) -> str:
+    """Say what is in a TensorRT folder, how it is built and run, and what to expect.
+
+    gives : what its networks do of the model. tables : whether the folder has any.
+    """
+    if _hosts(document) > 1 and gives == "results":  # its runner makes them on one
+        gives = "numbers"
     expected, engines = document["expected"], document["engines"]
     build = sum(engine["expected_build_s"] for engine in engines)
     expectation = (
@@ -25,27 +30,32 @@ def readme(document: Document, tools: Sequence[Tool]) -> str:
         [
             f"# {document['model']}, {document['plan']}, TensorRT",
             "",
+            *_GIVES[gives],
+            "",
             f"{document['gpus']} x {document['hardware']}, {document['precision']}.",
             expectation,
             "",
-            "| engine | for | files | collectives |",
-            "|---|---|---:|---|",
+            "| engine | does | for | files | collectives |",
+            "|---|---|---|---:|---|",
             *[_row(engine) for engine in engines],
             *watch,
             "",
             *_needs(document["needs"]),
             *_environment(document["environment"]),
             *_enqueue(document["enqueue"]),
-            *_BUILD,
+            *_TIME,
             *_run(document),
             "",
+            *(() if gives == "times" else _COMPUTE),
+            *([_MAKE[gives], ""] if gives in _MAKE else []),
+            *_SHOW,
             *_CPP,
             f"    {_mpirun(document)} build/runner .",
             "",
             *_triton(document),
             *_others(tools),
-            *_WHAT,
-            *(_computed(document) if document["computes"] else _MADE_UP),
+            *_what(tables=tables),
+            *(_MADE_UP if gives == "times" else _computed(document, gives)),
             *_unused(document["checkpoint"]),
             "",
             f"TensorRT builds no engines of several GPUs with {_or(document['excluded'])}.",
@@ -54,14 +64,14 @@ def readme(document: Document, tools: Sequence[Tool]) -> str:
     )
 
 
-def _computed(document: Document) -> list[str]:
+def _computed(document: Document, gives: Exports) -> list[str]:
     """Say what engines of a model that is computed are given, and what they give."""
     if "change" not in document["buffers"]:
         return [*_COMPUTED, *_TOKENS]
     names = {buffer["given"]["name"] for buffer in document["buffers"].values() if buffer["given"]}
     told = [f"- `{name}`: {what}" for name, what in _TOLD.items() if name in names]
     looked = {f"input.{stream}" for stream in document["checkpoint"]["embeddings"]}
-    makes = _PICTURE if document["family"] in MADE else ()
+    makes = _PICTURE if gives == "results" else ()
     rows = [
         f"- `{name}`: " + ("numbers of tokens" if name in looked else "as its encoder gives it")
         for name in sorted(names - {*_TOLD, document["output"]})
@@ -97,7 +107,8 @@ def _row(engine: Document) -> str:
     collectives = [f"{count} x {name}" for name, count in engine["collectives"].items()]
     each = "all ranks" if engine["shared"] else "each rank"
     listed = ", ".join(collectives) or "none"
-    return f"| {engine['name']} | {each} | {len(engine['files'])} | {listed} |"
+    does = _DOES.get(engine["name"], "")
+    return f"| {engine['name']} | {does} | {each} | {len(engine['files'])} | {listed} |"
 
 
 def _needs(needs: Mapping[str, str]) -> list[str]:
@@ -105,9 +116,10 @@ def _needs(needs: Mapping[str, str]) -> list[str]:
     packages = allowed().packages
     newest = max(packages, key=int)
     install = ["pip install", *[f"'{package}'" for package in packages[newest]], "numpy"]
+    oldest = packages[newest][0].partition(">=")[2].partition(",")[0]
     return [
-        f"Needs TensorRT {needs['tensorrt']}{nccl}, or newer ones; the Python runner also",
-        f"numpy, nccl4py and cuda-bindings. For CUDA {newest}:",
+        f"Needs TensorRT {needs['tensorrt']}{nccl}, or newer ones. With what the Python runner",
+        f"imports, this installs such, TensorRT {oldest} or newer, for CUDA {newest}:",
         "",
         f"    {' '.join(install)}",
         "",
@@ -137,11 +149,11 @@ def _run(document: Document) -> list[str]:
     hosts, mpirun = _hosts(document), _mpirun(document)
     if hosts == 1:
         return [
-            "    python -m runner run --graph                # one process a GPU of this host",
-            f"    {mpirun} python -m runner run --graph",
+            "       python -m runner run --graph                # one process a GPU of this host",
+            f"       {mpirun} python -m runner run --graph",
         ]
     return [
-        f"    {mpirun} -x MASTER_ADDR=HOST0 python -m runner run --graph",
+        f"       {mpirun} -x MASTER_ADDR=HOST0 python -m runner run --graph",
         "",
         f"All {hosts} hosts have this folder at the same path, with the engines built. These are",
         "options of Open MPI; MASTER_ADDR and MASTER_PORT say where rank 0 listens.",
@@ -161,10 +173,22 @@ def _enqueue(enqueue: Mapping[str, float]) -> list[str]:
 
 def _unused(checkpoint: Mapping[str, Mapping[str, str]]) -> list[str]:
     """List what of a published checkpoint goes nowhere, and why."""
-    if not checkpoint:
+    if not checkpoint.get("unused"):
         return []
     lines = [f"- `{name}`: {why}" for name, why in checkpoint["unused"].items()]
     return ["", "Tensors of the model's checkpoint that have no place in the networks:", "", *lines]
+
+
+def _what(*, tables: bool) -> list[str]:
+    """Say what the files are."""
+    differs = "; `tables` what differs from rank to rank" if tables else ""
+    return [
+        "`plan.json` has the order of GPUs, ranks, groups, shapes and what was expected;",
+        f"`networks` the layers of each engine{differs}.",
+        "Inputs are read from `inputs/NAME#FORWARD.npy` (for C++: `inputs/BUFFER.rankN.bin`), and",
+        "drawn where they are missing. Results go to `results`.",
+        "",
+    ]
 
 
 def _or(words: list[str]) -> str:
@@ -172,27 +196,69 @@ def _or(words: list[str]) -> str:
     return f"{', '.join(most)} or {last}"
 
 
-_BUILD = (
-    "    python -m runner show                       # what is here",
-    "    python -m runner build                      # engines that are missing, on this GPU",
-    "    python -m runner build --weights FOLDER     # from safetensors files instead of random;",
-    "                                                # those lie beside the engines (--keep)",
-    "    python -m runner build --weights filler     # for timing: random ones, made quickly",
-    "    python -m runner build --again              # those that are there too",
+_GIVES: Mapping[Exports, tuple[str, ...]] = {
+    "results": (
+        "This is the model: built of its weights, the engines make a picture or video of a prompt,",
+        "with encoders and VAE by diffusers. Built of random weights, they time the plan. Nobody",
+        "has run it on GPUs yet.",
+    ),
+    "numbers": (
+        "This is the model's transformer: built of its weights, the engines compute it, and",
+        "nothing here makes a result of a prompt yet. Built of random weights, they time the plan.",
+        "Nobody has run it on GPUs yet.",
+    ),
+    "times": (
+        "This is a skeleton for timing: its engines do the model's large operations at their real",
+        "sizes, and do not compute it, whatever weights they are built of. Nobody has run it on",
+        "GPUs yet.",
+    ),
+}
+"""What networks do of a model, for the first lines."""
+_DOES = {
+    "text_tower": "the prompt's own layers, once",
+    "forward": "the transformer, for every step and branch of guidance",
+    "combine": "the next step's latents, of what all branches predict",
+    "prefill": "the prompt",
+    "decode": "the token behind it",
+}
+"""What engines do, by name."""
+_TIME = (
+    "## Time it",
+    "",
+    "1. Build the engines on this GPU, of random weights that are made quickly:",
+    "",
+    "       python -m runner build --weights filler",
+    "",
+    "2. Run all steps, one process a GPU:",
+    "",
 )
+_COMPUTE = (
+    "## Compute with weights",
+    "",
+    "1. Build the engines of safetensors files, which lie beside them then (--keep); --again",
+    "   replaces engines that are there:",
+    "",
+    "       python -m runner build --weights FOLDER",
+    "",
+)
+_MAKE: Mapping[Exports, str] = {
+    "results": (
+        "2. Make a picture or video, with torch, diffusers and transformers installed:\n\n"
+        '       python -m runner generate "..." --seed 1 --output FILE'
+    ),
+    "numbers": (
+        "2. Put inputs into `inputs`, as below, and run as above; `results` has what comes out."
+    ),
+}
+_SHOW = ("What is built:", "", "    python -m runner show", "")
 _CPP = (
+    "## Other runners and tools",
+    "",
     "In C++, with MPI, once the engines are built. It takes a CUDA toolkit, and the headers of",
     "TensorRT, which its wheels lack, and of NCCL: -DTENSORRT_ROOT=DIR, -DNCCL_ROOT=DIR say where.",
     "",
     "    cmake -S cpp -B build && cmake --build build",
     "    build/runner                                # its options, in one line",
-)
-_WHAT = (
-    "`plan.json` has the order of GPUs, ranks, groups, shapes and what was expected; `networks`",
-    "the layers of each engine; `tables` what differs from rank to rank. Inputs are read from",
-    "`inputs/NAME#FORWARD.npy` (for C++: `inputs/BUFFER.rankN.bin`), and drawn where they are",
-    "missing. Results go to `results`.",
-    "",
 )
 _COMPUTED = (
     "With --weights FOLDER the networks compute the model: its norms, turns of heads by position",
@@ -210,11 +276,8 @@ _STEPS = (
 )
 _PICTURE = (
     "",
-    "Built of a pipeline's folder, with torch, diffusers and transformers installed, a prompt",
-    "becomes a picture or video: text encoders and the VAE run by diffusers, all steps by these",
-    "engines, on this host. Nobody has run that on GPUs yet.",
-    "",
-    "    python -m runner generate PROMPT --seed 1 --output FILE",
+    "`generate` writes all of these, of engines that were built of a pipeline's folder: text",
+    "encoders and the VAE run by diffusers, all steps by these engines, on this host.",
 )
 _TOLD = {
     "time": "number of every step, as its scheduler counts: 1000 for noise alone",

@@ -105,7 +105,10 @@ def tensorrt_folder(
         estimate = _in_pieces(scenario, estimate)
     document = plan_document(scenario, estimate, networks, order)
     tools = tools_of(scenario, estimate, networks, document)
-    return {**network_files(networks), **_around(document, networks, tools)}
+    made = network_files(networks)
+    tables = any(path.startswith("tables/") for path in made)
+    said = readme(document, tools, scenario.model.exports, tables=tables)
+    return {**made, "README.md": said.encode(), **_around(document, networks, tools)}
 
 
 def compute_of(precision: str) -> Dtype:
@@ -340,7 +343,6 @@ def _around(
 ) -> dict[str, bytes]:
     return {
         "plan.json": _json(document),
-        "README.md": readme(document, tools).encode(),
         **{path: text.encode() for tool in tools for path, text in tool.files.items()},
         **{f"runner/{name}": source for name, source in runner().items()},
         **{f"cpp/{name}": source for name, source in cpp().items()},

@@ -119,7 +119,7 @@ class Fleet:
     estimate : of one replica with `batch` requests at once. needed : replicas that serve the
     demand; others stand by for them. most_rate_per_s : that as many take in time. serving : what
     clients of a language model see of one replica. runner : what runs it, as other programs know
-    it; launch : what to type for one replica. unfinished : what is exported makes no results yet.
+    it; launch : what to type for one replica. exported : what `planner export` gives of it.
     fewer : why replicas of fewer GPUs will not do, where that is known. others : fleets of other
     plans on the same hardware. request : of one replica, with the usual sizes filled in.
     node_lost : what the loss of a node does, where that was looked at.
@@ -134,7 +134,7 @@ class Fleet:
     serving: Serving | None = None
     runner: str = ""
     launch: Launch | None = None
-    unfinished: bool = False
+    exported: str = ""
     fewer: str = ""
     others: tuple["Fleet", ...] = ()
     request: Request | None = None

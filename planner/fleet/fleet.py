@@ -24,7 +24,7 @@ from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.runners.launch import launched
 from planner.runners.refusal import refusal
-from planner.runners.runners import runners, why_none
+from planner.runners.runners import exported, runners, why_none
 from planner.scenario.scenario import Scenario, resolve
 from planner.search.clients import Serving, wanted_of
 from planner.search.estimate import PlanEstimate
@@ -207,11 +207,9 @@ def _launched(fleet: Fleet) -> Fleet:
     scenario = _scenario(fleet.demand, estimate)
     told = {} if fleet.serving is None else fleet.serving.told
     launch = launched(scenario, estimate.plan, estimate.placement, told)
-    unfinished = scenario.deployment.exported and scenario.model.kind == "diffusion"
     runner = scenario.deployment.name
-    return replace(
-        fleet, runner=runner, launch=launch, unfinished=unfinished, request=scenario.resolved
-    )
+    said = exported(scenario)
+    return replace(fleet, runner=runner, launch=launch, exported=said, request=scenario.resolved)
 
 
 def _scenario(demand: Demand, estimate: PlanEstimate) -> Scenario:
@@ -224,7 +222,7 @@ def _by_engine(demand: Demand, name: str) -> list[list[Demand]]:
 
     Those stand together of which only the fastest with as many GPUs can be the best: all, unless
     requests are served together. Each is asked in the fastest of its runtimes. What `planner
-    export` writes makes no pictures yet: it counts where it is asked for, or no engine can run.
+    export` writes nobody has run yet: it counts where it is asked for, or no engine can run.
     """
     request = replace(demand.request, hardware=name, gpus=1, nodes=0)
     scenario = resolve(request, several=True)

@@ -5,6 +5,7 @@ from planner.models.architecture import (
     Cross,
     Embedding,
     Encoder,
+    Exports,
     Ffn,
     Kind,
     Model,
@@ -20,8 +21,8 @@ from planner.models.mixers import DeltaRule, Heads, LatentAttention, Mamba
 from planner.models.tokens import grid, latent_frames, lengths, line_of
 
 __all__ = [
-    "ALIASES", "Block", "Cross", "DeltaRule", "Embedding", "Encoder", "Ffn", "Heads", "Kind",
-    "LatentAttention", "Mamba", "Model", "Modulation", "Numerics", "Own", "Stream", "Tower",
+    "ALIASES", "Block", "Cross", "DeltaRule", "Embedding", "Encoder", "Exports", "Ffn", "Heads",
+    "Kind", "LatentAttention", "Mamba", "Model", "Modulation", "Numerics", "Own", "Stream", "Tower",
     "grid", "known_as", "latent_frames", "lengths", "line_of", "names", "read_model",
     "repositories", "unsupported",
 ]  # fmt: skip

@@ -35,6 +35,7 @@ _MIXED: Final = ("rotary", "window", "chunked", "sinks", "gate", "shares_values"
 """How a tower attends, beside its heads."""
 Activation = Literal["gelu", "silu", "relu2"]
 Kind = Literal["diffusion", "decoder", "encoder"]
+Exports = Literal["results", "numbers", "times"]
 Masters = Literal["", "sharded", "any"]
 
 
@@ -429,6 +430,7 @@ class Numerics:
     conditions : what is added up to the row of a step, and rows : what is made of other streams'.
     timed : what the row does: it is projected for every layer (``layers``) or for all of them,
     which then add a row of their own (``tables``), or it is added to the latents (``rows``).
+    prompted : what `planner export` writes makes a result of a prompt alone; where not, numbers.
     """
 
     epsilon: float
@@ -447,6 +449,7 @@ class Numerics:
     conditions: tuple[Embedding, ...] = ()
     rows: tuple[Embedding, ...] = ()
     timed: Literal["", "layers", "tables", "rows"] = ""
+    prompted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -509,6 +512,16 @@ class Model:
     def named_in(self, names: Collection[str]) -> bool:
         """Whether the model or its family is among names."""
         return self.name in names or self.family in names
+
+    @property
+    def exports(self) -> Exports:
+        """Say what `planner export` writes of it for TensorRT gives, built of its weights.
+
+        ``results`` of a prompt, the ``numbers`` of its layers, or ``times`` alone.
+        """
+        if self.numerics is None:
+            return "times"
+        return "results" if self.numerics.prompted and self.transformers == 1 else "numbers"
 
     @property
     def towers(self) -> tuple[Tower, ...]:

@@ -19,7 +19,6 @@ from planner.fleet.answers import (
 from planner.fleet.demand import HOURS, Demand, Prices
 from planner.plan_charts import host, memory, timelines
 from planner.plan_table import bases
-from planner.rendering.engines import UNFINISHED
 from planner.rendering.plot import plot
 from planner.request.quantities import PERIODS
 from planner.search.clients import wanted_of
@@ -375,12 +374,12 @@ def _command(answer: Answer) -> Iterator[Part]:
     if launch is not None:
         yield Said(lines=[f"each replica with {launch.engine}:"], indent=2)
         yield Typed(line=launch.line, indent=4)
-    if launch is not None and answer.fleets[0].unfinished:
+    if launch is not None and answer.fleets[0].exported:
         request = answer.demand.request
         instead = f", and no known engine runs {request.model_name} as asked"
         if request.engine or request.runtime:
-            instead = ": leave --engine and --runtime out to count what does"
-        yield Said(lines=[f"{UNFINISHED}{instead}"], indent=2)
+            instead = ": leave --engine and --runtime out to count engines"
+        yield Said(lines=[f"{answer.fleets[0].exported}{instead}"], indent=2)
 
 
 def _drawn(answer: Answer) -> list[str]:

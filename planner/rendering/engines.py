@@ -1,19 +1,16 @@
 """What can run a request, and what to type for it: the top of a recommendation."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from planner.advice.remedies import Alternative
 from planner.engines.engine import EAGER
 from planner.plan_table import time_name
 from planner.request.request import RUNTIME, Request
-from planner.runners.runners import Contender
+from planner.runners.runners import Contender, exported
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.ranking import near, seconds_of
 from topology.base import counted, format_bytes, format_interval, format_number, format_seconds
 from topology.base.table import Line, Part, Said, Table, Title, Typed
-
-UNFINISHED: Final = "planner export times the transformer and makes no results yet"
 
 
 def to_run(runs: Sequence[Contender], lead: PlanEstimate) -> Iterator[Line | Typed]:
@@ -22,7 +19,8 @@ def to_run(runs: Sequence[Contender], lead: PlanEstimate) -> Iterator[Line | Typ
     yield Line(text=headline(run, lead), style="bold")
     if run.launch is not None:
         yield Typed(line=run.launch.line)
-    yield from (Line(text=line, style="dim") for line in unfinished(runs))
+    for part in unfinished(runs):
+        yield part if isinstance(part, Typed) else Line(text=part, style="dim")
 
 
 def typed(run: Contender) -> list[Typed]:
@@ -30,21 +28,22 @@ def typed(run: Contender) -> list[Typed]:
     return [] if run.launch is None else [Typed(line=run.launch.line)]
 
 
-def unfinished(runs: Sequence[Contender]) -> Iterator[str]:
-    """Say that what is exported makes no results yet, and what of the others does."""
-    run = runs[0]
-    if not _exported(run) or run.scenario.model.kind != "diffusion":
-        return
-    for other in runs:
-        if other.estimate is not None and not _exported(other):
-            yield f"{UNFINISHED}; the fastest that does: {_named(other, other.estimate)}"
-            return
-    yield UNFINISHED
+def unfinished(runs: Sequence[Contender]) -> Iterator[str | Typed]:
+    """Say what an exported plan makes, and what to type for the fastest of other engines."""
+    said, other = exported(runs[0].scenario), _instead(runs)
+    if said and other is not None and other.estimate is not None:
+        yield f"{said}; the fastest of other engines: {_named(other, other.estimate)}"
+        yield from typed(other)
+    elif said:
+        yield said
 
 
-def _exported(run: Contender) -> bool:
-    """Whether it is TensorRT by planner export."""
-    return run.scenario.deployment.exported
+def _instead(runs: Sequence[Contender]) -> Contender | None:
+    """Find the fastest engine, where what is exported comes first."""
+    if not exported(runs[0].scenario):
+        return None
+    others = (run for run in runs if run.estimate is not None)
+    return next((run for run in others if not exported(run.scenario)), None)
 
 
 def headline(run: Contender, lead: PlanEstimate) -> str:
@@ -163,22 +162,25 @@ def nearest(rejected: Sequence[Rejected], request: Request, top: int) -> Table |
 
 def lighter(alternatives: Sequence[Alternative]) -> Iterator[Line | Typed]:
     """Say what else could be asked for, what runs that, and what to type."""
-    for sentence, line in _alternatives(alternatives):
+    for sentence, lines in _alternatives(alternatives):
         yield Line(text=f"- {sentence}")
-        yield Typed(line=line, indent=4)
+        yield from (Typed(line=line, indent=4) for line in lines)
 
 
-def _alternatives(alternatives: Sequence[Alternative]) -> Iterator[tuple[str, str]]:
+def _alternatives(alternatives: Sequence[Alternative]) -> Iterator[tuple[str, list[str]]]:
     for other in alternatives:
         run, estimate = other.run, other.run.estimate
         if estimate is not None and run.launch is not None:
             named = f"{other.options}: {_named(run, estimate)}"
-            yield "; ".join([named, *unfinished(other.runs)]), run.launch.line
+            said = list(unfinished(other.runs))
+            lines = [part.line for part in said if isinstance(part, Typed)]
+            words = [part for part in said if not isinstance(part, Typed)]
+            yield "; ".join([named, *words]), [run.launch.line, *lines]
 
 
 def others(runs: Sequence[Contender]) -> Iterator[str | Line | Table]:
     """Say what to type for engines beside the first, in the best of their runtimes."""
-    rows = list(_lines(runs).items())[1:]
+    rows = _others(runs)
     if rows:
         yield ""
         yield Line(text="with others:", style="bold")
@@ -187,19 +189,24 @@ def others(runs: Sequence[Contender]) -> Iterator[str | Line | Table]:
         )
 
 
-def _lines(runs: Sequence[Contender]) -> dict[str, str]:
+def _others(runs: Sequence[Contender]) -> list[tuple[str, str]]:
+    """List engines that are not typed above, each with its line."""
     lines: dict[str, str] = {}
     for run in runs:
         if run.launch is not None:
             lines.setdefault(run.title, run.launch.line)
-    return lines
+    above, other = list(lines)[:1], _instead(runs)
+    above += [] if other is None else [other.title]
+    return [(title, line) for title, line in lines.items() if title not in above]
 
 
 def on_page(runs: Sequence[Contender], alternatives: Sequence[Alternative]) -> Iterator[Part]:
     """Say on a page what to type, for other requests and engines too, and who cannot."""
-    lines = [*_alternatives(alternatives), *list(_lines(runs).items())[1:]]
-    if lines:
+    others = [(title, [line]) for title, line in _others(runs)]
+    said = [*_alternatives(alternatives), *others]
+    if said:
         yield Title(text="With others")
-    for sentence, line in lines:
-        yield from (f"{sentence}:", Typed(line=line))
+    for sentence, lines in said:
+        yield f"{sentence}:"
+        yield from (Typed(line=line) for line in lines)
     yield Said(lines=list(unable(runs)))

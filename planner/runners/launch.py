@@ -40,13 +40,15 @@ VALIDATED: Final = (
 class Launch:
     """What to type, or why not: one of `line` and `reason` is empty.
 
-    runtime : the one that the engine behaves as. calls : what a script does beside.
-    request : what each request has to say. notes : what the line does not say.
+    runtime : the one that the engine behaves as. prompt : words that stand for one, behind the
+    command. calls : what a script does beside. request : what each request has to say. notes : what
+    the line does not say.
     """
 
     engine: str
     runtime: str = ""
     command: str = ""
+    prompt: str = ""
     calls: tuple[str, ...] = ()
     request: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -54,14 +56,15 @@ class Launch:
 
     @property
     def line(self) -> str:
-        """The command, and behind it as a comment what it does not say.
+        """The command with its prompt, and behind it as a comment what it does not say.
 
         >>> Launch(engine="E", command="run", request={"height": 512}, notes=("fp8: no flag",)).line
         'run  # each request: height=512; fp8: no flag'
         """
         each = ", ".join(f"{name}={size}" for name, size in self.request.items())
         comments = [*self.calls, *([f"each request: {each}"] if each else []), *self.notes]
-        return "  # ".join([self.command, *(["; ".join(comments)] if comments else [])])
+        command = f"{self.command} {self.prompt}".strip()
+        return "  # ".join([command, *(["; ".join(comments)] if comments else [])])
 
     def to_dict(self) -> dict[str, str]:
         """Return what ``--format json`` prints."""
@@ -185,6 +188,7 @@ def _launch(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Lau
         engine=engine.title,
         runtime=settings.runtime,
         command=command if line.python else " ".join([command, *flags]),
+        prompt=line.prompt,
         calls=tuple(flags) if line.python else (),
         request={name: settings.sizes[size] for size, name in request.items()},
         notes=tuple(note for note in notes if note),

@@ -5,7 +5,7 @@ That is TensorRT, by ``planner export``, and engines in each of their runtimes.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import inf
 from typing import Final
@@ -13,7 +13,7 @@ from typing import Final
 from planner.engines.engine import EAGER
 from planner.engines.tables import allowed, engines, find_engine
 from planner.engines.tensorrt import dotted
-from planner.models import Model
+from planner.models import Exports, Model
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, RUNTIME, Request
 from planner.runners.launch import Launch, launched
@@ -30,6 +30,11 @@ from topology.base.values import dataclass
 
 _BARE: Final = re.compile(r"has no \w+ axis")
 _DIGITS: Final = re.compile(r"\d+")
+_EXPORTED: Final[Mapping[Exports, str]] = {
+    "results": "planner export makes {made} by `python -m runner generate`",
+    "numbers": "planner export computes the transformer, and makes no {made} yet",
+    "times": "planner export writes networks that time the transformer and make no {made}",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +80,19 @@ class Contender:
             **({} if serving is None else {"serving": serving.to_dict()}),
             "command": self.launch.line,
         }
+
+
+def exported(scenario: Scenario) -> str:
+    """Say what `planner export` gives, where a scenario is run by that; empty for engines."""
+    if not scenario.deployment.exported:
+        return ""
+    model = scenario.model
+    made = "videos" if model.defaults.frames > 1 else "pictures"
+    gives = model.exports
+    if gives == "results" and scenario.deployment.hosts > 1:  # its ranks are started on one
+        gives = "numbers"
+    said = _EXPORTED[gives].format(made="text" if model.kind == "decoder" else made)
+    return f"{said}; nobody has run that on GPUs yet"
 
 
 def runners(scenario: Scenario) -> Iterator[Scenario]:

@@ -408,7 +408,7 @@ def test_a_number_is_the_price_of_the_only_kind(capsys):
     said = capsys.readouterr().out
     assert "1 GPU in all, 1.9 an hour" in said
     assert cli.main([*words, "--engine", "xdit"]) == 0
-    assert "makes no results yet" not in capsys.readouterr().out
+    assert "nobody has run" not in capsys.readouterr().out
 
 
 def test_kinds_without_a_price_are_said():

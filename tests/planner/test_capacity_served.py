@@ -154,11 +154,11 @@ def test_exports_are_counted_where_they_are_asked_for_or_no_engine_runs_a_model(
     for words in (("--engine", "planner"), ("--runtime", "tensorrt")):
         _, out, _ = run(*PICTURES, *words)
         assert "planner export --model flux.1-dev --plan" in out
-        assert "no results yet: leave --engine and --runtime out to count what does" in out
+        assert "on GPUs yet: leave --engine and --runtime out to count engines" in out
     monkeypatch.setattr("planner.fleet.fleet._engine_runs", lambda scenario: False)
     _, out, _ = run(*PICTURES)
     assert "planner export --model flux.1-dev --plan" in out
-    assert "no results yet, and no known engine runs flux.1-dev as asked" in out
+    assert "on GPUs yet, and no known engine runs flux.1-dev as asked" in out
 
 
 @pytest.mark.parametrize(

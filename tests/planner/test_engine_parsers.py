@@ -47,14 +47,16 @@ def check(engine, model, plan, settings, checked):
         _check_script(one, model)
     elif one.command not in checked:
         checked.add(one.command)
-        assert not list(complaints(one.command, parser_of(engine, limits))), one.command
+        typed = f"{one.command} {one.prompt}"
+        assert not list(complaints(typed, parser_of(engine, limits))), typed
     return one
 
 
 def _check_script(one: Launch, model):
     """Check calls of a script: methods and keywords that diffusers has."""
     facts = PARSERS["diffusers"]
-    assert not list(complaints(one.command, {"start": ["run.py"], "source": facts["source"]}))
+    script = {"start": ["run.py"], "source": facts["source"], "positional": 1}
+    assert not list(complaints(f"{one.command} {one.prompt}", script))
     for call in (node for text in one.calls for node in ast.walk(ast.parse(text))):
         if isinstance(call, ast.Call):
             name = getattr(call.func, "attr", "") or call.func.id

@@ -26,6 +26,8 @@ from planner.scenario.scenario import resolve
 from planner.search.evaluate import price
 from planner.strategies import parse_plan
 from planner.tensorrt import Recipe, enqueue, networks_of
+from planner.tensorrt.runner.errors import InputError as Refused
+from planner.tensorrt.runner.pictures import check_made
 from topology.base import IllegalPlanError, InputError, format_bytes
 from validate.reference import shrink
 
@@ -105,6 +107,23 @@ def test_networks_that_do_not_compute_a_model_say_so(model, computed):
 
     said = [one for one in plan["cautions"] if "these networks are for timing" in one]
     assert (plan["computes"], len(said)) == (computed, 0 if computed else 1)
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["flux.1-dev", "wan2.1-1.3b", "wan2.2-5b", "wan2.1-i2v-14b", "cosmos3-nano", "sana-1.6b"],
+)
+def test_results_are_made_of_the_models_that_are_said_to_make_them(model):
+    scenario, single = resolve(Request(model=model, gpus=1)), parse_plan("single")
+    short = tuple(replace(block, count=1) for block in scenario.model.blocks)
+    scenario = replace(scenario, model=replace(scenario.model, blocks=short))
+    plan = json.loads(tensorrt_folder(scenario, price(scenario, single))["plan.json"])
+
+    if scenario.model.exports == "results":
+        assert check_made(plan) in (".png", ".mp4")
+    else:
+        with pytest.raises(Refused, match=model):
+            check_made(plan)
 
 
 def test_tensor_parallel_ranks_have_engines_of_their_own(plan):
@@ -653,3 +672,43 @@ def test_force_replaces_nothing_but_earlier_exports(tmp_path):
     harness.write_folder({"plan.json": b"{}"}, str(folder), force=True)
     harness.write_folder({"plan.json": b"[]"}, str(folder), force=True)
     assert (folder / "plan.json").read_bytes() == b"[]"
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "first", "last"),
+    [
+        ("flux.1-dev", "tp2", "This is the model: ", 'python -m runner generate "..."'),
+        ("cosmos3-nano", "tp2", "This is the model's transformer: ", "2. Put inputs into `inputs`"),
+        ("llama-3.1-8b", "tp2", "This is the model's transformer: ", "2. Put inputs into `inputs`"),
+        ("flux.2-dev", "tp2", "This is a skeleton for timing: ", ""),
+    ],
+)
+def test_the_readme_says_what_it_is_of_and_what_to_do_in_order(model, plan, first, last):
+    found = small(Request(model=model, gpus=2), plan)
+    readme = found["README.md"].decode()
+    named, timed, *computed = re.split(
+        r"^## (?:Time it|Compute.*|Other.*)$", readme, flags=re.MULTILINE
+    )
+
+    assert named.split("\n\n")[1].startswith(first)
+    steps = [timed.find(f"python -m runner {one}") for one in ("build --weights filler", "run")]
+    assert 0 < steps[0] < steps[1]
+    assert len(computed) == (2 if last else 1)
+    assert not last or 0 < computed[0].find("build --weights FOLDER") < computed[0].find(last)
+
+
+@pytest.mark.parametrize("model", ["flux.1-dev", "flux.2-dev", "llama-3.1-8b"])
+def test_the_readme_speaks_of_what_is_there(model):
+    """Each engine has its part, and neither tables nor tensors are spoken of where none are."""
+    for text in ("tp2", "ulysses2") if model != "llama-3.1-8b" else ("tp2",):
+        found = small(Request(model=model, gpus=2), text)
+        readme, plan = found["README.md"].decode(), json.loads(found["plan.json"])
+        tables = any(path.startswith("tables/") for path in found)
+
+        assert ("`tables` what differs" in readme) == tables
+        assert ("have no place in the networks" in readme) == bool(plan["checkpoint"]["unused"])
+        for engine in plan["engines"]:
+            assert re.search(rf"^\| {engine['name']} \| \w.*? \|", readme, re.MULTILINE)
+        oldest = allowed().packages["13"][0].partition(">=")[2].partition(",")[0]
+        assert f"Needs TensorRT {plan['needs']['tensorrt']}, " in readme
+        assert f"installs such, TensorRT {oldest} or newer, for CUDA 13:" in readme

@@ -174,7 +174,7 @@ def test_commands_of_the_readme_are_those_there_are(capsys, monkeypatch, folder)
         answer = run(capsys, monkeypatch, folder / "none", *line.split())  # judged after options
         assert_wrong(answer, "none/plan.json: No such file")
     wanted = " ".join(map(repr, allowed().packages["13"]))
-    assert f"For CUDA 13:\n\n    pip install {wanted} numpy\n" in said
+    assert f"for CUDA 13:\n\n    pip install {wanted} numpy\n" in said
 
 
 def test_no_module_of_the_runner_hides_one_of_python():
@@ -270,6 +270,20 @@ def test_engines_that_are_missing_are_named_before_anything_starts(
     answer = run(capsys, monkeypatch, built, "run", **rank)
 
     assert_wrong(answer, "forward.rank0.engine: not built yet; run: python -m runner build")
+
+
+def test_results_want_engines_of_the_model_s_weights(capsys, monkeypatch, built):
+    monkeypatch.setattr(running, "start", None)
+    monkeypatch.setattr(running.pictures, "check_made", lambda plan: ".png")
+    words = ("generate", "a fox")
+    harness.save(built / "engines", "built", {"weights": "filler"})
+
+    answer = run(capsys, monkeypatch, built, *words)
+    assert_wrong(answer, "filler weights, which make noise; run: python -m runner build --weights")
+
+    (built / "engines" / "forward.rank0.engine").unlink()
+    answer = run(capsys, monkeypatch, built, *words)
+    assert_wrong(answer, "not built yet; run: python -m runner build --weights FOLDER")
 
 
 @pytest.mark.parametrize(

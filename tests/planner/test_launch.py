@@ -48,7 +48,7 @@ def said(model, plan):
             "xDiT",
             (
                 "xdit --model nvidia/Cosmos3-Nano --use_cfg_parallel --ulysses_degree 4 "
-                "--use_torch_compile"
+                '--use_torch_compile --prompt "..."'
             ),
         ),
         (
@@ -58,7 +58,28 @@ def said(model, plan):
             (
                 "sglang generate --model-path black-forest-labs/FLUX.1-dev --num-gpus 4 "
                 "--ulysses-degree 2 --ring-degree 2 --enable-torch-compile "
-                "--dit-cpu-offload false --text-encoder-cpu-offload false"
+                '--dit-cpu-offload false --text-encoder-cpu-offload false --prompt "..."'
+            ),
+        ),
+        (
+            "flux.1-dev",
+            "ulysses2",
+            "diffusers",
+            (
+                'torchrun --nproc-per-node 2 run.py "..."  # pipe.transformer.'
+                "enable_parallelism(config=ContextParallelConfig(ulysses_degree=2)); "
+                "pipe.transformer.compile_repeated_blocks(); "
+                "run.py: as planner export --backend diffusers writes it"
+            ),
+        ),
+        (
+            "sana-1.6b",
+            "cfg2",
+            "xDiT",
+            (
+                "torchrun --nproc_per_node 2 examples/sana_example.py "
+                "--model Efficient-Large-Model/Sana_1600M_1024px_diffusers --use_cfg_parallel "
+                '--use_torch_compile --prompt "..."  # examples/ of github.com/xdit-project/xDiT'
             ),
         ),
         (

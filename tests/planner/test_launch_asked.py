@@ -82,7 +82,12 @@ VIDEO = {"height": 480, "width": 832, "frames": 49, "steps": 5}
     ("model", "asked", "engine", "told"),
     [
         ("flux.1-dev", IMAGE, "xDiT", "--height 768 --width 512 --num_inference_steps 4"),
-        ("flux.1-dev", IMAGE, "xDiT", "--batch_size 2  # batch 2: needs a --dataset_path"),
+        (
+            "flux.1-dev",
+            IMAGE,
+            "xDiT",
+            '--batch_size 2 --prompt "..."  # batch 2: needs a --dataset_path',
+        ),
         ("flux.1-dev", IMAGE, "SGLang Diffusion", "--height 768 --width 512"),
         ("flux.1-dev", IMAGE, "SGLang Diffusion", "--num-outputs-per-prompt 2"),
         ("qwen-image", IMAGE, "vLLM-Omni", "# each request: height=768, width=512"),

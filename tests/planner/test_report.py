@@ -313,17 +313,50 @@ def test_a_version_is_compared_with_eager_code_of_its_own():
     assert len(re.findall(r"torch-compile .* \d\.\d\dx$", text, re.MULTILINE)) == 2
 
 
-def test_what_is_exported_is_said_to_make_no_results_yet():
-    text, answer = shown("hunyuanvideo", {"gpus": 16, "nodes": 2}, width=400)
-    other = next(run for run in answer.runs if not run.title.startswith("TensorRT"))
-    assert "makes no results yet; the fastest that does: " in text
-    assert f"{other.estimate.plan} with {other.title} (torch-compile): " in text
+@pytest.mark.parametrize(
+    ("model", "more", "said"),
+    [
+        ("hunyuanvideo", {}, "writes networks that time the transformer and make no videos"),
+        ("flux.1-dev", {}, "makes pictures by `python -m runner generate`"),
+        ("wan2.1-1.3b", {}, "makes videos by `python -m runner generate`"),
+        ("wan2.1-1.3b", {"gpus": 16, "nodes": 2}, "computes the transformer, and makes no videos"),
+        ("cosmos3-nano", {}, "computes the transformer, and makes no videos yet"),
+        ("llama-3.1-8b", {}, "computes the transformer, and makes no text yet"),
+    ],
+)
+def test_what_an_export_makes_is_said_by_model(model, more, said):
+    text, answer = shown(model, {"gpus": 2, "engine": "planner", **more}, width=400)
 
-    text, _ = shown("hunyuanvideo", {"gpus": 2, "engine": "planner"}, width=400)
-    assert "makes no results yet\n" in text
+    assert f"planner export {said}" in text
+    assert "; nobody has run that on GPUs yet\n" in text
+    assert said in in_document(report.recommendation(answer, top=5))
 
+
+def test_beside_an_export_the_fastest_engine_s_line_stands_once():
+    text, answer = shown("flux.1-dev", {"gpus": 4, "hardware": "l40s"}, width=400)
+    first, other = answer.runs[:2]
+
+    assert (first.title, other.title) == ("TensorRT", "xDiT")
+    lines = text.split("\n\n")[1].splitlines()
+    assert lines[1].strip() == first.launch.line
+    assert f"{other.estimate.plan} with xDiT (torch-compile): " in lines[2]
+    assert text.count(other.launch.command) == 1
+    assert lines[3].strip().startswith(other.launch.command)
+
+
+def test_what_would_fit_has_the_line_of_the_fastest_engine_too():
+    text, answer = shown("flux.1-dev", {"gpus": 1, "hardware": "rtx-4090"}, width=400)
+
+    assert answer.alternatives
+    for alternative in answer.alternatives:
+        exported, other = alternative.runs[:2]
+        assert f"    {exported.launch.line}\n    {other.launch.line}\n" in text
+
+
+def test_of_engines_nothing_is_said_of_exports():
     text, _ = shown("flux.1-dev", {"gpus": 2, "engine": "xdit"}, width=400)
-    assert "makes no results yet" not in text
+
+    assert "nobody has run" not in text
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,7 @@ def test_what_writes_videos_is_missed_before_anything_runs(monkeypatch):
     monkeypatch.setattr(pictures, "import_module", lambda name: None)
     monkeypatch.setattr(pictures, "find_spec", lambda name: None)
 
-    with pytest.raises(pictures.MissingError, match="nothing writes videos: pip install imageio"):
+    with pytest.raises(pictures.MissingError, match="nothing writes videos: pip install 'imageio"):
         pictures.opened("folder", ".mp4")
 
 

@@ -251,8 +251,12 @@ def _generate(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     target = arguments.output or f"result{end}"
     if not Path(target).absolute().parent.is_dir():
         raise InputError(f"--output: got {target[:200]}, wanted a file in a folder that is there")
-    harness.check_built(folder, range(len(plan["ranks"])))
-    weights = harness.pipeline_of(arguments.weights or harness.built_of(folder))
+    harness.check_built(folder, range(len(plan["ranks"])), " --weights FOLDER")
+    built = harness.built_of(folder)
+    if built in harness.MADE_UP:
+        wanted = "python -m runner build --weights FOLDER --again"
+        raise InputError(f"engines: got {built} weights, which make noise; run: {wanted}")
+    weights = harness.pipeline_of(arguments.weights or built)
     pipe = pictures.opened(weights, end)
     asked = pictures.Asked(
         prompt=arguments.prompt,

@@ -376,15 +376,15 @@ def embedding_of(folder: Folder) -> Embedding:
     return rows
 
 
-def check_built(folder: Folder, ranks: Sequence[int]) -> None:
-    """Raise where engines of some ranks of the plan are not there yet.
+def check_built(folder: Folder, ranks: Sequence[int], how: str = "") -> None:
+    """Raise where engines of some ranks of the plan are not there yet; how : to build them.
 
     Raises `InputError`, naming the first.
     """
     for document in folder.documents:
         for path in (folder.own(document["name"], rank) for rank in ranks):
             if not path.is_file():
-                raise InputError(f"{path}: not built yet; run: python -m runner build")
+                raise InputError(f"{path}: not built yet; run: python -m runner build{how}")
 
 
 def engine_of(folder: Folder, rank: int) -> Callable[[str], mmap.mmap]:
