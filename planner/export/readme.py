@@ -46,8 +46,7 @@ def readme(document: Document, tools: Sequence[Tool], gives: Exports, *, tables:
             *_TIME,
             *_run(document),
             "",
-            *(() if gives == "times" else _COMPUTE),
-            *([_MAKE[gives], ""] if gives in _MAKE else []),
+            *_compute(gives),
             *_SHOW,
             *_CPP,
             f"    {_mpirun(document)} build/runner .",
@@ -88,7 +87,7 @@ def _triton(document: Document) -> list[str]:
         f"`{document['served'][0]}` as one model on all GPUs, once its engines are built with",
         "their weights inside. Nobody has run that yet.",
         "",
-        "    python -m runner build --keep engine",
+        "    python -m runner build --weights FOLDER --keep engine",
         "    sh triton/place.sh",
         "    tritonserver --model-repository triton",
         "",
@@ -179,6 +178,24 @@ def _unused(checkpoint: Mapping[str, Mapping[str, str]]) -> list[str]:
     return ["", "Tensors of the model's checkpoint that have no place in the networks:", "", *lines]
 
 
+def _compute(gives: Exports) -> list[str]:
+    """Say in which order a model is computed, where it is."""
+    if gives not in _MAKE:
+        return []
+    folder = "the folder of a diffusers pipeline" if gives == "results" else "safetensors files"
+    return [
+        "## Compute with weights",
+        "",
+        f"1. Build the engines of {folder}, whose weights lie beside them then",
+        "   (--keep); --again replaces engines that are there:",
+        "",
+        "       python -m runner build --weights FOLDER",
+        "",
+        _MAKE[gives],
+        "",
+    ]
+
+
 def _what(*, tables: bool) -> list[str]:
     """Say what the files are."""
     differs = "; `tables` what differs from rank to rank" if tables else ""
@@ -230,15 +247,6 @@ _TIME = (
     "       python -m runner build --weights filler",
     "",
     "2. Run all steps, one process a GPU:",
-    "",
-)
-_COMPUTE = (
-    "## Compute with weights",
-    "",
-    "1. Build the engines of safetensors files, which lie beside them then (--keep); --again",
-    "   replaces engines that are there:",
-    "",
-    "       python -m runner build --weights FOLDER",
     "",
 )
 _MAKE: Mapping[Exports, str] = {

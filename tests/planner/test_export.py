@@ -21,13 +21,14 @@ from planner.export.export import BACKENDS, export, files
 from planner.export.tables import checkpoints, cpp
 from planner.export.tensorrt import tensorrt_folder
 from planner.lowering import lower
+from planner.models import names, read_model
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
 from planner.search.evaluate import price
 from planner.strategies import parse_plan
 from planner.tensorrt import Recipe, enqueue, networks_of
 from planner.tensorrt.runner.errors import InputError as Refused
-from planner.tensorrt.runner.pictures import check_made
+from planner.tensorrt.runner.pictures import ENDS, check_made
 from topology.base import IllegalPlanError, InputError, format_bytes
 from validate.reference import shrink
 
@@ -124,6 +125,12 @@ def test_results_are_made_of_the_models_that_are_said_to_make_them(model):
     else:
         with pytest.raises(Refused, match=model):
             check_made(plan)
+
+
+def test_families_that_make_results_are_those_that_the_runner_makes():
+    models = [read_model(name) for name in names()]
+
+    assert {one.family for one in models if one.exports == "results"} == set(ENDS)
 
 
 def test_tensor_parallel_ranks_have_engines_of_their_own(plan):
