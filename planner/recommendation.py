@@ -22,7 +22,7 @@ from planner.search.estimate import Outcome, PlanEstimate, Rejected, Splits
 from planner.search.evaluate import Shared
 from planner.search.judging import MANY, estimates, judge, many, outcomes_on
 from planner.search.plans import LONGEST, unequal
-from planner.search.ranking import Ranking, goal, hosts_in_words, search
+from planner.search.ranking import TIE, Ranking, goal, hosts_in_words, search
 from planner.strategies import parse_plan
 from topology.base import (
     IllegalPlanError,
@@ -114,6 +114,15 @@ class Recommendation:
             return ()
         told = self.lead.told if self.scenario.ranked_under_load else None
         return launch_lines(self.scenario, self.lead.plan, self.lead.placement, told)
+
+    @property
+    def replica(self) -> PlanEstimate | None:
+        """One replica of the lead, where one result takes as long on it as on all of them."""
+        if self.lead is None or self.request.objective != "latency" or self.request.loaded:
+            return None
+        one, most = self.lead.plan.without("dp"), self.lead.latency_s * (1 + TIE)
+        fewer = (plan for plan in self.priced if plan.gpus < self.lead.gpus)
+        return next((n for n in fewer if n.plan == one and n.latency_s <= most), None)
 
     @property
     def runnable(self) -> tuple[PlanEstimate, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodels.collectives import UNMIXED
 from planner.advice.remedies import Alternative, short_of, would_fit
-from planner.models import Kind, Model, unsupported
+from planner.models import Kind, Model, sides_made, unsupported
 from planner.placement.placement import visible
 from planner.request.request import Objective, Request
 from planner.request.workload import Workload
@@ -18,10 +18,11 @@ from planner.runners.runners import closest, missed
 from planner.scenario.deployment import machine_of
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving, wanted_of
-from planner.search.estimate import APART, PlanEstimate, Splits, worded
+from planner.search.estimate import APART, UNCERTAINTY, PlanEstimate, Splits, worded
 from planner.search.evaluate import price
 from planner.search.ranking import TIE, Ranking, hosts_in_words
 from topology.base import counted, format_bytes, format_number, format_seconds
+from topology.base.values import dataclass
 
 REPLICAS: Final = 1.3
 """Copies of the model are worth a line when they serve this many times as many requests."""
@@ -71,8 +72,9 @@ def advice(
     under_load = served and (scenario.request.loaded or objective != "latency")
     if served:
         yield from compared(lead, rivals, scenario.request)
+    turned = None if served else _turned_by_exchange(scenario, peers)
     if rivals and objective == "latency" and not under_load:
-        yield _why(lead, rivals[0])
+        yield _why(lead, rivals[0], turned)
         yield from _sensitivity(lead, rivals)
     elif rivals and not under_load:
         yield _better(lead, rivals[0], objective)
@@ -82,7 +84,7 @@ def advice(
     yield from length_notes(scenario)
     if not served:
         yield from _peers_note(scenario, peers)
-        yield from _exchange_note(scenario, peers)
+        yield from _exchange_note(turned, lead, rivals)
         yield from _replicas(lead, peers, objective)
         yield from throughput_note(scenario.model.kind, scenario.request.batch, lead.gpus)
     yield from _decode(scenario, lead)
@@ -139,18 +141,33 @@ def too_close(first: PlanEstimate, second: PlanEstimate) -> bool:
     return abs(seconds) <= half
 
 
-def _why(first: PlanEstimate, second: PlanEstimate) -> str:
+def _why(first: PlanEstimate, second: PlanEstimate, turned: "Turned | None") -> str:
     gain = second.latency_s / first.latency_s - 1
     if too_close(first, second):
+        doubt = f"{_unknown(first, second)}; measure both"
+        if turned is not None and turned.between(first, second):
+            doubt = f"but {turned.why}; measure both, or {turned.remedy}"
         return (
             f"{first.plan} and {second.plan} are too close to call: {100 * gain:.1f} % apart, "
-            f"less than the model can tell; measure both"
+            f"{doubt}"
         )
     apart = _apart(first, second)
     name = max(apart, key=lambda part: apart[part])
     here, there = (format_seconds(p.breakdown_s.get(name, 0.0)) for p in (first, second))
     because = f"less time in {worded(name)} ({here} against {there})"
     return f"{first.plan} is {100 * gain:.1f} % faster than {second.plan}: {because}"
+
+
+def _unknown(first: PlanEstimate, second: PlanEstimate) -> str:
+    """Say what blurs the difference of two plans most, and by how much."""
+    apart = _apart(first, second)
+    halves = {name: second.half_width_of({name: seconds}) for name, seconds in apart.items()}
+    name = max(halves, key=lambda part: halves[part])
+    if halves[name] <= APART * max(first.latency_s, second.latency_s):
+        return f"and the model is good to {100 * APART:.1f} %"
+    basis = second.known[name]
+    known = f"{basis.name.lower()}, ± {100 * UNCERTAINTY[basis]:.0f} %"
+    return f"less than the model can tell of {worded(name)} ({known})"
 
 
 def _better(first: PlanEstimate, second: PlanEstimate, objective: Objective) -> str:
@@ -181,7 +198,10 @@ def _than(gain: str) -> str:
 
 
 def _sensitivity(first: PlanEstimate, rivals: list[PlanEstimate]) -> Iterator[str]:
-    """Say at what factor on communication or attention another plan would come first."""
+    """Say at what factor on communication or attention another plan would come first.
+
+    That none does is said of an order that there is: not of two plans too close to call.
+    """
     flips = []
     for name, word in (("communication_exposed", "communication"), ("attention", "attention")):
         for rival in rivals:
@@ -189,7 +209,8 @@ def _sensitivity(first: PlanEstimate, rivals: list[PlanEstimate]) -> Iterator[st
             if factor is not None and factor != 1 and 1 / SLOWER < factor < SLOWER:
                 flips.append((abs(factor - 1), factor, word, rival))
     if not flips:
-        yield (f"the order holds if communication or attention are off by up to {SLOWER:g} times")
+        if not too_close(first, rivals[0]):
+            yield f"the order holds if communication or attention are off by up to {SLOWER:g} times"
         return
     _, factor, word, rival = min(flips, key=lambda flip: flip[0])
     size, way = max(factor, 1 / factor), "slower" if factor > 1 else "faster"
@@ -248,36 +269,81 @@ def _links(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:
 
 
 def _peers_note(scenario: Scenario, plans: Sequence[PlanEstimate]) -> Iterator[str]:
-    """Say that GPUs are taken without peer access, and what a plan that talks gains by it."""
+    """Say that GPUs are taken without peer access, where with it a plan would beat all of these."""
     deployment = scenario.deployment
-    talks = (plan for plan in plans if plan.breakdown_s.get("communication_exposed", 0.0) > 0)
-    first = next(talks, None)
     hardware = deployment.hardware
-    if first is None or hardware.peer_to_peer or deployment.subset is not None:
+    talking = [
+        plan
+        for plan in plans
+        if plan.breakdown_s.get("communication_exposed", 0.0) > 0 and not plan.unproven
+    ]
+    if not talking or hardware.peer_to_peer or deployment.subset is not None:
         return
     joined = replace(hardware, peer_to_peer=True, no_peers="")
     there = replace(scenario, deployment=replace(deployment, hardware=joined))
-    reached = format_seconds(price(there, first.plan).latency_s)
-    yield (
-        f"{hardware.without_peers}; "
-        f"with it {first.plan} takes {reached}, not {format_seconds(first.latency_s)}"
-    )
+    reached = [(price(there, plan.plan).latency_s, plan) for plan in talking]
+    seconds, plan = min(reached, key=lambda pair: pair[0])
+    if seconds < (1 - TIE) * min(one.latency_s for one in plans):
+        yield (
+            f"{hardware.without_peers}; with it {plan.plan} takes {format_seconds(seconds)}, not "
+            f"{format_seconds(plan.latency_s)}"
+        )
 
 
-def _exchange_note(scenario: Scenario, plans: Sequence[PlanEstimate]) -> Iterator[str]:
-    """Say where servers with twice or half the pace of exchanges over PCIe turn the order round."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turned:
+    """Two plans whose order depends on how fast GPUs of a node exchange over PCIe.
+
+    exchanging, other : the plans. gpus : that exchange.
+    """
+
+    exchanging: PlanEstimate
+    other: PlanEstimate
+    gpus: int
+
+    def between(self, first: PlanEstimate, second: PlanEstimate) -> bool:
+        """Whether it is about these two plans."""
+        return {first.plan, second.plan} == {self.exchanging.plan, self.other.plan}
+
+    @property
+    def why(self) -> str:
+        """Say what differs."""
+        return (
+            f"how fast {self.gpus} GPUs exchange over PCIe differs up to five times between "
+            f"servers of one kind"
+        )
+
+    @property
+    def remedy(self) -> str:
+        """Say what tells the two apart."""
+        return (
+            "measure alltoall_perf and give its bus bandwidth in a [[measured]] table of --topology"
+        )
+
+
+def _turned_by_exchange(scenario: Scenario, plans: Sequence[PlanEstimate]) -> Turned | None:
+    """Find plans that servers with twice or half the pace of exchanges over PCIe turn round."""
     shared = [(plan, _exchanged_over_pcie(scenario, plan)) for plan in plans]
     exchanging = next(((plan, gpus) for plan, gpus in shared if gpus), None)
     other = next((plan for plan, gpus in shared if not gpus), None)
     if exchanging is None or other is None:
-        return
+        return None
     first, gpus = exchanging
     talk = first.breakdown_s.get("communication_exposed", 0.0)
-    if first.latency_s - talk / 2 < other.latency_s < first.latency_s + talk:
+    turns = first.latency_s - talk / 2 < other.latency_s < first.latency_s + talk
+    return Turned(exchanging=first, other=other, gpus=gpus) if turns else None
+
+
+def _exchange_note(
+    turned: Turned | None, lead: PlanEstimate, rivals: Sequence[PlanEstimate]
+) -> Iterator[str]:
+    """Say which plans may change places on other servers, where `_why` has not said so."""
+    if turned is None:
+        return
+    if not any(turned.between(lead, rival) and too_close(lead, rival) for rival in rivals[:1]):
         yield (
-            f"{first.plan} and {other.plan} may change places: how fast {gpus} GPUs "
-            f"exchange over PCIe differs up to five times between servers of one kind; measure "
-            f"alltoall_perf and give its bus bandwidth in a [[measured]] table of --topology"
+            f"{turned.exchanging.plan} and {turned.other.plan} may change places: {turned.why}; "
+            f"{turned.remedy}"
         )
 
 
@@ -441,15 +507,21 @@ def sides_note(model: Model, request: Request) -> Iterator[str]:
     >>> next(sides_note(read_model("flux.1-dev"), Request(model="flux.1-dev", gpus=1, height=17)))
     'height 17: the pipeline rounds it down to a multiple of 16; priced as 16'
     """
-    latent = model.latent
-    if latent is None or latent.rounds != "down":
+    latent, asked = model.latent, (request.height or 0, request.width or 0)
+    if latent is None:
         return
-    for name, patch in (("height", latent.patch_height), ("width", latent.patch_width)):
-        step, side = latent.spatial * patch, getattr(request, name)
-        if side and side % step:
+    sides = zip(
+        ("height", "width"),
+        asked,
+        sides_made(latent, *asked),
+        (latent.patch_height, latent.patch_width),
+        strict=True,
+    )
+    for name, side, made, patch in sides:
+        if made != side:
             yield (
-                f"{name} {side}: the pipeline rounds it down to a multiple of {step}; priced as "
-                f"{side - side % step}"
+                f"{name} {side}: the pipeline rounds it down to a multiple of "
+                f"{latent.spatial * patch}; priced as {made}"
             )
 
 

@@ -8,6 +8,7 @@ from planner.models.architecture import (
     Exports,
     Ffn,
     Kind,
+    Latent,
     Model,
     Modulation,
     Numerics,
@@ -18,11 +19,11 @@ from planner.models.architecture import (
 )
 from planner.models.catalogue import ALIASES, known_as, names, read_model, repositories
 from planner.models.mixers import DeltaRule, Heads, LatentAttention, Mamba
-from planner.models.tokens import grid, latent_frames, lengths, line_of
+from planner.models.tokens import grid, latent_frames, lengths, line_of, sides_made
 
 __all__ = [
     "ALIASES", "Block", "Cross", "DeltaRule", "Embedding", "Encoder", "Exports", "Ffn", "Heads",
-    "Kind", "LatentAttention", "Mamba", "Model", "Modulation", "Numerics", "Own", "Stream", "Tower",
-    "grid", "known_as", "latent_frames", "lengths", "line_of", "names", "read_model",
-    "repositories", "unsupported",
+    "Kind", "Latent", "LatentAttention", "Mamba", "Model", "Modulation", "Numerics", "Own",
+    "Stream", "Tower", "grid", "known_as", "latent_frames", "lengths", "line_of", "names",
+    "read_model", "repositories", "sides_made", "unsupported",
 ]  # fmt: skip

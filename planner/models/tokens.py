@@ -81,6 +81,18 @@ def grid(latent: Latent, height: Size, width: Size, frames: Size) -> tuple[Size,
     return images, _side(latent, height, latent.patch_height), line_of(latent, width)
 
 
+def sides_made(latent: Latent | None, height: int, width: int) -> tuple[int, int]:
+    """Round sides in pixels down to whole tokens, where the pipeline does.
+
+    >>> sides_made(Latent(spatial=8, temporal=1, channels=16, rounds="down"), 1000, 1024)
+    (992, 1024)
+    """
+    if latent is None or latent.rounds != "down":
+        return height, width
+    down, across = latent.spatial * latent.patch_height, latent.spatial * latent.patch_width
+    return height - height % down, width - width % across
+
+
 def _side(latent: Latent, side: Size, patch: int) -> Size:
     if latent.rounds == "down":
         return side // (latent.spatial * patch)

@@ -13,10 +13,12 @@ from topology.base import counted, format_bytes, format_interval, format_number,
 from topology.base.table import Line, Part, Said, Table, Title, Typed
 
 
-def to_run(runs: Sequence[Contender], lead: PlanEstimate) -> Iterator[Line | Typed]:
-    """Say what to run, with what, how long it takes, and what to type."""
+def to_run(
+    runs: Sequence[Contender], lead: PlanEstimate, replica: PlanEstimate | None
+) -> Iterator[Line | Typed]:
+    """Say what to run, with what, how long it takes, and what to type; see `headline`."""
     run = runs[0]
-    yield Line(text=headline(run, lead), style="bold")
+    yield Line(text=headline(run, lead, replica), style="bold")
     if run.launch is not None:
         yield Typed(line=run.launch.line)
     for part in unfinished(runs):
@@ -46,8 +48,16 @@ def _instead(runs: Sequence[Contender]) -> Contender | None:
     return next((run for run in others if not exported(run.scenario)), None)
 
 
-def headline(run: Contender, lead: PlanEstimate) -> str:
-    """Say what to run, with what, and how long it takes."""
+def headline(run: Contender, lead: PlanEstimate, replica: PlanEstimate | None = None) -> str:
+    """Say what to run, with what, and how long it takes.
+
+    replica : of the lead, where more of them serve more results, but none of them sooner.
+    """
+    if replica is not None:
+        return (
+            f"For one result at a time use {counted(replica.gpus, 'GPU')} ({replica.plan}); for "
+            f"throughput run {_named(run, lead)}"
+        )
     request = run.scenario.request
     count = f" on {counted(lead.gpus, 'GPU')}" if request.at_most_gpus else ""
     throughput = request.objective == "throughput" and not run.scenario.ranked_under_load

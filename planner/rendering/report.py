@@ -49,7 +49,12 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
     parts += [*(Line(text=f"! {line}") for line in first), ""]
     if lead is not None:
         others = list(engines.compared(answer.runs))
-        parts += [*engines.to_run(answer.runs, lead), "", *others, *([""] if others else [])]
+        parts += [
+            *engines.to_run(answer.runs, lead, answer.replica),
+            "",
+            *others,
+            *([""] if others else []),
+        ]
         parts += _notes([f"plans as {scenario.deployment.title} runs them"])
     else:
         parts += [*_notes(engines.unable(answer.runs)), ""]
@@ -316,7 +321,7 @@ def recommendation_page(answer: Recommendation, *, top: int) -> Parts:
     scenario, lead, shown = answer.scenario, answer.lead, _shown(answer, top)
     parts: Parts = [Title(text=asked(scenario), level=1), *answer.notes]
     if lead is not None:
-        parts += [Title(text=engines.headline(answer.runs[0], lead))]
+        parts += [Title(text=engines.headline(answer.runs[0], lead, answer.replica))]
         parts += engines.typed(answer.runs[0])
         parts += [*engines.unfinished(answer.runs), engines.table(answer.runs)]
     if (close := _nearest(answer, top)) is not None:

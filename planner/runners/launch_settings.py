@@ -5,7 +5,7 @@ from dataclasses import field
 from pathlib import PurePath
 from typing import Any, Final
 
-from planner.models import known_as
+from planner.models import Latent, known_as, sides_made
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.request.workload import Workload
@@ -76,7 +76,7 @@ def settings_of(scenario: Scenario, plan: Plan, told: Mapping[str, int] | None =
     usual = usual_cache(model, workload.precision, scenario.deployment.habits)
     return Settings(
         folder="" if known_as(called) else folder_of(called, pipeline=not language),
-        sizes=_lengths(scenario, load) if language else _sizes(request, video=video),
+        sizes=_lengths(scenario, load) if language else _sizes(request, model.latent, video=video),
         longest=_prompted(workload, load) if language else 0,
         video=video,
         cache=workload.kv_precision if "fp8" in (workload.kv_precision, usual) else "",
@@ -111,9 +111,12 @@ def folder_of(text: str, *, pipeline: bool) -> str:
     return str(path.parent if pipeline and path.name == "transformer" else path)
 
 
-def _sizes(request: Request, *, video: bool) -> dict[str, int]:
+def _sizes(request: Request, latent: Latent | None, *, video: bool) -> dict[str, int]:
+    """Give what is asked for of an image, its sides as the pipeline makes them."""
     names = ("height", "width", *(["frames"] if video else []), "steps")
     sizes = {name: getattr(request, name) for name in names}
+    made = sides_made(latent, request.height or 0, request.width or 0)
+    sizes["height"], sizes["width"] = made
     sizes["batch"] = request.batch if request.batch > 1 else 0
     return {name: int(size) for name, size in sizes.items() if size}
 

@@ -125,7 +125,42 @@ def test_a_difference_within_what_is_known_is_too_close_to_call():
 
     assert too_close(one, two)
     assert "too close to call" in said(one, two)[0]
-    assert "measure both" in said(one, two)[0]
+    assert said(one, two)[0] == (
+        "tp8 and ring8 are too close to call: 0.1 % apart, less than the model can tell of matrix "
+        "products (assumed, ± 35 %); measure both"
+    )
+
+
+def test_the_order_is_not_said_to_hold_of_plans_too_close_to_call():
+    lines = said(plan("tp8", 100.0, 1.0), plan("ring8", 101.0, 1.0))
+
+    assert lines[0].endswith("apart, and the model is good to 2.4 %; measure both")
+    assert not [line for line in lines if "the order holds" in line]
+    assert any("the order holds" in line for line in said(plan("tp8", 6.0, 1), plan("ring8", 8, 1)))
+
+
+def test_one_result_is_asked_of_one_replica_and_throughput_of_all():
+    answer = api.recommend("flux.1-dev", gpus=4, hardware="l40s")
+    shared = api.recommend("flux.1-dev", gpus=4, hardware="l40s", batch=4)
+    said = report.recommendation(answer, top=3)
+    begins = "For one result at a time use 1 GPU (single); for throughput run dp4 with TensorRT: "
+
+    assert str(answer.lead.plan) == answer.to_dict()["recommended"] == "dp4"
+    assert begins in terminal(said, 400)
+    assert begins in document(report.recommendation_page(answer, top=3))
+    assert shared.lead.plan.degree("dp") == 4  # each has an image of its own
+    assert shared.replica is None
+    assert "\nRun dp4 with" in terminal(report.recommendation(shared, top=3), 400)
+
+
+def test_engines_are_told_the_sides_that_are_priced():
+    """xDiT wants rows of latents to divide: 1000 pixels are 125, the 992 that are made 124."""
+    answer = api.recommend("flux.1-dev", gpus=2, height=1000, width=1001)
+    lines = [run.launch.line for run in answer.runs if run.title == "xDiT" and run.launch]
+
+    assert lines
+    assert all("--ulysses_degree 2" in n and "--height 992 --width 992" in n for n in lines)
+    assert not [run.reason for run in answer.runs if "rows of latents" in run.reason]
 
 
 parts = st.tuples(*[st.integers(0, 100).map(float)] * 3)
@@ -453,7 +488,26 @@ def test_cards_without_peer_access_say_so_and_what_it_changes():
 
     assert len(said) == 1
     assert "common servers" in said[0]
-    assert "with it ulysses4 takes" in said[0]
+    name, then, now = re.search(r"with it (\S+) takes (.*), not (.*)$", said[0]).groups()
+    joined = replace(
+        resolve(Request(model="flux.1-dev", gpus=4, hardware="l40s")).deployment.hardware,
+        peer_to_peer=True,
+        no_peers="",
+    )
+    scenario = answer.scenario
+    there = replace(scenario, deployment=replace(scenario.deployment, hardware=joined))
+    fastest = price(there, parse_plan(name)).latency_s
+    assert format_seconds(fastest) == then != now
+    assert fastest < answer.lead.latency_s
+    assert all(price(there, n.plan).latency_s >= fastest for n in answer.runnable if not n.unproven)
+
+
+def test_peer_access_that_makes_no_plan_the_fastest_is_not_spoken_of():
+    """The branches of guidance hardly talk, so that links between the two GPUs matter little."""
+    answer = api.recommend("sd3.5-large", gpus=2, hardware="l40s", engine="xdit")
+
+    assert str(answer.lead.plan) == "cfg2"
+    assert not [line for line in answer.advice if "no peer access" in line]
 
 
 @pytest.mark.parametrize("gpus", [4, 8])
