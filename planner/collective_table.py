@@ -74,11 +74,14 @@ class SideBySide:
         }
 
     def winners(self) -> list[tuple[str, int, int]]:
-        """Name the fastest algorithm of each run of sizes, with the first and last of them."""
+        """Name the fastest of each run of sizes, all that are equal, and its first and last."""
         runs: list[tuple[str, int, int]] = []
         for rows in zip(*(table.rows for table in self.tables), strict=True):
             size = rows[0].message_bytes
-            best = self.algorithms[min(range(len(rows)), key=lambda at: rows[at].time_s)]
+            times = [row.time_s for row in rows]
+            shown = format_seconds(min(times))  # equal as printed
+            pairs = zip(self.algorithms, times, strict=True)
+            best = " and ".join(name for name, time in pairs if format_seconds(time) == shown)
             same = runs and runs[-1][0] == best
             runs = [*runs[:-1], (best, runs[-1][1], size)] if same else [*runs, (best, size, size)]
         return runs
@@ -112,13 +115,15 @@ class SideBySide:
         for name, first, last in self.winners():
             only, ends = f"at {format_bytes(first)}", (format_bytes(first), format_bytes(last))
             span = f"from {ends[0]} to {ends[1]}" if first < last else only
-            notes.append(f"{name} is the fastest {span}")
+            how = "are equally fast" if " and " in name else "is the fastest"
+            notes.append(f"{name} {how} {span}")
         return notes
 
     def table(self) -> Table:
         """Make a row of each size: the time of each algorithm, and how many times as fast it is."""
         first, *others = self.algorithms
-        head = ["size", first, *(word for name in others for word in (name, f"as fast as {first}"))]
+        gains = ((name, f"times as fast as {first}") for name in others)
+        head = ["size", first, *(word for pair in gains for word in pair)]
         rows = []
         for same in zip(*(table.rows for table in self.tables), strict=True):
             usual = same[0].time_s

@@ -169,7 +169,7 @@ class Recommendation:
         """Make a row of each split of the GPUs into two pools, best first."""
         plans = () if self.splits is None else self.splits.plans
         rows = plan_rows(plans, self.request, None, ())
-        return replace(rows, align="<" + ">" * 7 + "<", fixed=1, head_in="dim")
+        return replace(rows, align="<" + ">" * 7 + "<", fixed=len(rows.head), head_in="dim")
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""

@@ -617,7 +617,24 @@ def disaggregation(splits: Splits | None, lead: PlanEstimate | None) -> Iterator
         percent = f"{100 * abs(gain - 1):.0f}"
         more = f"{percent} % {'more' if gain > 1 else 'fewer'} tokens/s than"
         beside = f", {'as many tokens/s as' if percent == '0' else more} {lead.plan}"
+        beside += _doubted(gain, best, lead)
     yield f"{best.name} {_does(best.serving)}{beside}"
+
+
+def _doubted(gain: float, best: PlanEstimate, lead: PlanEstimate) -> str:
+    """Say of two pools that they may write no more than a plan, and what their first token costs.
+
+    The steps of both are as well known as a request of the plan by itself.
+    """
+    one, two = lead.serving, best.serving
+    half = lead.half_width_s / lead.latency_s
+    if one is None or two is None or abs(gain - 1) > half:
+        return ""
+    first = (format_seconds(served.ttft.mean) for served in (two, one))
+    return (
+        f": too close to call, tokens/s are known to ± {100 * half:.0f} %; TTFT is "
+        f"{' against '.join(first)}"
+    )
 
 
 def _does(serving: Serving) -> str:

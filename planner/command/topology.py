@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from planner.command import options as common
 from planner.command.files import on_screen, render_parts
@@ -16,12 +16,20 @@ if TYPE_CHECKING:
 def _add(parser: argparse.ArgumentParser) -> None:
     common.add_action(parser, "list", "show", "import", "detect")
     parser.add_argument("name", nargs="?", help="a catalogue name, a file, or - for a pipe")
+    parser.add_argument("--topology", action=_ByItself, help=argparse.SUPPRESS)
     common.add_named(parser, {"--hardware": "kind of GPU, where the file does not say"}, None)
     common.add_numbers(parser, {"--nodes N": "hosts, all alike (default: 1)"})
     common.add_generation(parser)
     common.add_links(parser)
     common.add_checked_profile(parser)
     common.add_output(parser, common.ROWS)
+
+
+class _ByItself(argparse.Action):
+    """Refuses the option that other commands have for the file."""
+
+    def __call__(self, *_: object) -> NoReturn:
+        raise InputError("--topology: the file stands by itself here: planner topology show FILE")
 
 
 def _run(options: argparse.Namespace) -> common.Answer:

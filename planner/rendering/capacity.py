@@ -42,6 +42,10 @@ ASSUMED: Final = (
 )
 UNPACKED: Final = "more ways to fill a node than are looked through"
 MANY: Final = 10**9  # above which nobody counts digits
+UNPRICED: Final = (
+    "kinds of GPUs are compared by their number, not their price: --price FILE tells it, such as "
+    "examples/prices.toml"
+)
 BAR: Final = 24
 YEAR: Final = 365.25
 LATEST: Final = 100 * 365
@@ -260,7 +264,8 @@ def _node_lost(fleet: Fleet) -> Iterator[str]:
 
 
 def _stand_by(replicas: int) -> str:
-    return f'let {counted(replicas, "replica")} stand by on another node (spare = "node")'
+    how = 'spare = "node" in a file for --demand'
+    return f"let {counted(replicas, 'replica')} stand by on another node ({how})"
 
 
 def _seen(fleet: Fleet, prices: Prices | None) -> Iterator[str]:
@@ -349,6 +354,8 @@ def parts(capacity: Capacity) -> Iterator[Part]:
     source = capacity.prices.source if capacity.prices else ""
     prices = f"; prices: {one_line(source)}" if source else ""
     yield from ("", f"taken as given: {ASSUMED}{prices}")
+    if capacity.prices is None and any(len(answer.fleets) > 1 for answer in capacity.answers):
+        yield UNPRICED
 
 
 def _together(shared: Together, capacity: Capacity) -> str:

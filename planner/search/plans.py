@@ -45,7 +45,8 @@ def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Itera
     """Yield what stands against a plan, one clause each; nothing where it is legal."""
     if plan.gpus != gpus:
         product = " x ".join(str(degree) for _, degree in plan.axes) or "1"
-        yield f"degrees multiply to {plan.gpus} ({product}), not to {gpus} GPUs"
+        wanted = f"it takes --gpus {plan.gpus}"
+        yield f"degrees multiply to {plan.gpus} ({product}), not to {gpus} GPUs: {wanted}"
         return
     if plan.vae > gpus:
         yield f"vae{plan.vae} needs more than {counted(gpus, 'GPU')}"

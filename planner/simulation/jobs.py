@@ -86,7 +86,7 @@ def beside(
         raise InputError(f"beside: got {shown(other)}, wanted a model and a plan: flux:ulysses4")
     if scenario.deployment.subset is not None:
         raise InputError(
-            f"beside: got {shown(other)} on a machine of one's own, wanted catalogue hardware"
+            f"beside: got {shown(other)} beside --topology, wanted --hardware of the catalogue"
         )
     second = _second(scenario, model, plan)
     found = judge(second, parse_plan(plan))

@@ -72,11 +72,16 @@ def sent_by(op: Communication, seconds: float, fabric: Fabric) -> MessageKind:
 
 def _check_room(local: range, deployment: Deployment) -> None:
     """Refuse GPUs that a host of catalogue hardware does not have."""
-    gpus = deployment.hardware.gpus
+    gpus, name = deployment.hardware.gpus, deployment.hardware.name
+    if local.start == gpus:
+        raise InputError(
+            f"beside: the first job fills the {gpus} GPUs of a host of {name}: give it fewer, or "
+            f"spread it over more hosts (--nodes)"
+        )
     if local.start and local.stop > gpus:
         raise InputError(
             f"beside: got {counted(len(local), 'GPU')} a host behind {local.start}, wanted at most "
-            f"{gpus - local.start} of the {gpus} of {deployment.hardware.name}"
+            f"{gpus - local.start} of the {gpus} of {name}"
         )
 
 

@@ -174,7 +174,7 @@ class Simulation:
             [name, worded(kind), format_seconds(seconds), f"{100 * seconds / self.turn_s:.0f} %"]
             for (kind, name), seconds in by_work(self.path).items()
         ]
-        head = ("critical path", "work", "time", "share")
+        head = ("made on the critical path", "by", "time", "share")
         return Table(head=head, rows=most[:MOST_WORK], indent=2, align="<<>>")
 
     def to_dict(self) -> dict[str, object]:

@@ -484,3 +484,12 @@ def test_a_curve_that_ends_early_keeps_its_rates_in_place(monkeypatch):
     (labels,) = [line for line in text.splitlines() if line.strip().startswith("0.625/s")]
     assert labels.split() == ["0.625/s", "5/s", "20/s"]
     assert labels.index("5/s", 22) > len(labels) // 2
+
+
+@pytest.mark.parametrize("priced", [True, False])
+def test_kinds_that_are_compared_by_their_number_point_at_prices(priced, capsys):
+    prices = ("--price", f"{FOLDER}/prices.toml") if priced else ()
+    words = ("--model", "flux", "--rate", "30/min", "--slo", "30s", *prices)
+    for hardware in ("h100-sxm,l40s", "h100-sxm"):
+        out = run(capsys, *words, "--hardware", hardware)[1]
+        assert ("--price FILE tells it" in out) is (not priced and "," in hardware)

@@ -17,7 +17,7 @@ from planner.collective_table import (
     table,
 )
 from planner.command.cli import main
-from topology.base import InputError
+from topology.base import InputError, format_seconds
 from topology.base.table import document, terminal
 from topology.catalogue import find_hardware
 
@@ -199,9 +199,17 @@ def test_the_fastest_of_each_size_is_named_once_a_run_of_sizes():
                 who: own.rows[sizes.index(size)].time_s
                 for who, own in zip(found.algorithms, found.tables, strict=True)
             }
-            assert min(times, key=times.get) == name
-    assert [f"{name} is the fastest" in note for (name, *_), note in
-            zip(winners, found.notes()[1:], strict=True)] == [True] * len(winners)  # fmt: skip
+            least = format_seconds(min(times.values()))
+            assert " and ".join(n for n in times if format_seconds(times[n]) == least) == name
+    for (name, *_), note in zip(winners, found.notes()[1:], strict=True):
+        is_fastest = "are equally fast" if " and " in name else "is the fastest"
+        assert note.startswith(f"{name} {is_fastest}")
+
+
+def test_none_of_two_that_take_the_same_as_printed_is_the_fastest():
+    notes = side_by_side("all_reduce", "256MiB", ("ring", "multishot"), gpus=8).notes()
+
+    assert notes[-1] == "ring and multishot are equally fast at 256 MiB"
 
 
 def test_two_steps_gain_more_with_every_gpu_of_a_rack():

@@ -20,7 +20,7 @@ from planner.serving.disaggregated import estimate_pools
 from planner.serving.pools import DecodeQueue, Pools, PrefillQueue
 from planner.serving.scheduler import Workers
 from planner.strategies import parse_plan, parse_pools
-from topology.base import InputError, ModelError
+from topology.base import InputError, ModelError, format_seconds
 
 WAYS = Scheduling(chunk=100, rows=64, block=1)
 PAIR = {"prefill_plan": "tp2", "prefill_workers": 2, "decode_plan": "tp4", "decode_workers": 1}
@@ -321,6 +321,10 @@ def test_a_split_is_named_beside_the_best_plan_with_their_difference():
     assert pair["tokens_per_s_ratio"] == pytest.approx(ratio)
     (said,) = [line for line in found.advice if line.startswith(best.name)]
     assert f"tokens/s than {found.lead.plan}" in said or f"as {found.lead.plan}" in said
+    known = found.lead.half_width_s / found.lead.latency_s
+    assert ("too close to call" in said) is (abs(ratio - 1) <= known)
+    if abs(ratio - 1) <= known:
+        assert f"TTFT is {format_seconds(best.serving.ttft.mean)} against" in said
     assert "disaggregated" not in _recommend(concurrency=32, disaggregate=False).to_dict()
 
 

@@ -228,7 +228,7 @@ def test_an_illegal_plan_is_answered_with_the_nearest_legal_ones():
 @pytest.mark.parametrize(
     ("model", "gpus", "plan", "said"),
     [
-        ("flux.1-dev", 8, "tp4", "degrees multiply to 4 (4), not to 8 GPUs"),
+        ("flux.1-dev", 8, "tp4", "degrees multiply to 4 (4), not to 8 GPUs: it takes --gpus 4"),
         ("flux.1-dev", 2, "cfg2", "one forward (no guidance), which cfg2 does not divide"),
         ("flux.1-dev", 2, "ep2", "adp2 is of language models"),
         ("llama-3.1-8b", 2, "tp2/ep2", "ep2: llama-3.1-8b has no experts"),
@@ -312,7 +312,7 @@ def test_a_plan_of_the_wrong_size_is_the_only_objection():
     scenario = asked("flux.1-dev", 2)
 
     assert list(objections(scenario.model, scenario.workload, parse_plan("cfg4"), 2)) == [
-        "degrees multiply to 4 (4), not to 2 GPUs"
+        "degrees multiply to 4 (4), not to 2 GPUs: it takes --gpus 4"
     ]
 
 

@@ -60,3 +60,8 @@ def test_jobs_on_links_of_their_own_lose_nothing():
 def test_a_job_that_cannot_be_is_one_line(other, said):
     words = (*WORDS, "4", "--plan", "ulysses4", "--beside", other)
     assert_refused(*run(*words), said)
+
+
+def test_a_job_that_leaves_no_room_is_told_what_would():
+    words = (*WORDS, "8", "--plan", "ring8", "--beside", "flux:ulysses4")
+    assert_refused(*run(*words), "the first job fills the 8 GPUs of a host of h100-sxm: give it")

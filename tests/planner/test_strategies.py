@@ -256,7 +256,7 @@ def test_degrees_multiply_to_the_gpus():
     plan = Plan((("ulysses", 2), ("cfg", 2)))
     reasons = list(objections(PLAIN, _work(passes=2), plan, 2))
 
-    assert reasons == ["degrees multiply to 4 (2 x 2), not to 2 GPUs"]
+    assert reasons == ["degrees multiply to 4 (2 x 2), not to 2 GPUs: it takes --gpus 4"]
 
 
 def test_quantisation_groups_must_not_be_cut():

@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from typing import Final
 
 _FEW: Final = 6  # names, of which all are said rather than one with another number
+_FIRST: Final = 10  # names of a list that is too long to read
 _LISTED: Final = 600  # characters of names
 _LONGEST: Final = 1500  # characters of a message
 _WORD: Final = re.compile(r"(\S{100})\S{80,}(\S{40})")
@@ -100,9 +101,7 @@ def unknown(what: str, got: str, known: Iterable[str]) -> InputError:
 
 def _listed(names: list[str]) -> str:
     """Write names, and how many there are where they are too many to read."""
-    shown = len(names)
-    while sum(map(len, names[:shown])) > _LISTED:
-        shown -= 1
+    shown = len(names) if sum(map(len, names)) <= _LISTED else _FIRST
     more = f" ... ({len(names)} in all)" if shown < len(names) else ""
     return f"{', '.join(names[:shown])}{more}"
 
