@@ -624,11 +624,10 @@ def disaggregation(splits: Splits | None, lead: PlanEstimate | None) -> Iterator
 def _doubted(gain: float, best: PlanEstimate, lead: PlanEstimate) -> str:
     """Say of two pools that they may write no more than a plan, and what their first token costs.
 
-    The steps of both are as well known as a request of the plan by itself.
+    The tokens/s of both are about as well known as those of the plan.
     """
     one, two = lead.serving, best.serving
-    half = lead.half_width_s / lead.latency_s
-    if one is None or two is None or abs(gain - 1) > half:
+    if one is None or two is None or abs(gain - 1) > (half := one.half_width("tokens_per_s")):
         return ""
     first = (format_seconds(served.ttft.mean) for served in (two, one))
     return (

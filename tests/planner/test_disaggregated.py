@@ -321,7 +321,7 @@ def test_a_split_is_named_beside_the_best_plan_with_their_difference():
     assert pair["tokens_per_s_ratio"] == pytest.approx(ratio)
     (said,) = [line for line in found.advice if line.startswith(best.name)]
     assert f"tokens/s than {found.lead.plan}" in said or f"as {found.lead.plan}" in said
-    known = found.lead.half_width_s / found.lead.latency_s
+    known = found.lead.serving.half_width("tokens_per_s")
     assert ("too close to call" in said) is (abs(ratio - 1) <= known)
     if abs(ratio - 1) <= known:
         assert f"TTFT is {format_seconds(best.serving.ttft.mean)} against" in said
