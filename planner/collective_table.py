@@ -94,7 +94,7 @@ class SideBySide:
         """Say which is fastest up to which size.
 
         >>> side_by_side("all_reduce", "1KiB:1GiB", ["ring", "multishot"], gpus=8).fastest()
-        'multishot to 256 MiB, then ring'
+        'multishot to 128 MiB, then ring and multishot to 256 MiB, then ring'
         """
         *before, (last, _, _) = self.winners()
         return ", then ".join(
