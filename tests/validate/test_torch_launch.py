@@ -233,8 +233,9 @@ def test_ranks_among_themselves_blame_as_the_parent_does():
         assert (blame.rank.rank, peers.event(blame)[: len(said)]) == (rank, said)
 
 
-def test_a_rank_in_code_of_its_own_has_not_come_to_the_message_that_it_began():
-    codes = ("distributed_c10d.py all_reduce", "mine.py nap")
+@pytest.mark.parametrize("waits", ["distributed_c10d.py all_reduce", "streams.py synchronize"])
+def test_a_rank_in_code_of_its_own_has_not_come_to_the_message_that_it_began(waits):
+    codes = (waits, "mine.py nap")
     ranks = [at(rank, {PAIR: 4}) for rank in range(2)]
     found = verdict(*[replace(one, beat=replace(one.beat, code=codes[one.rank])) for one in ranks])
 

@@ -17,8 +17,8 @@ PATIENCE_S: Final = 10.0
 """Seconds in which nothing changes until a run is taken to stand still."""
 IDLE: Final = 0.02
 """Share of a processor below which a rank does nothing."""
-TRANSPORT: Final = "distributed_c10d.py"
-"""The file of PyTorch in which a host waits for a message."""
+TRANSPORT: Final = ("distributed_c10d.py", "streams.py")
+"""Files of PyTorch in which a host waits for a message: of gloo, and on its GPU."""
 COMPILES: Final = "compile"
 """What an operation begins with whose rank may wait for processes of its own."""
 
@@ -98,7 +98,11 @@ def faulty(ranks: Sequence[Seen]) -> Blame | None:
 def _is_elsewhere(rank: Seen, ranks: Sequence[Seen]) -> bool:
     """Whether a rank has begun a message, but is in other code than those that wait in it."""
     others = _inside(rank, ranks) if rank.beat.waits and rank.beat.group else []
-    return TRANSPORT not in rank.beat.code and any(TRANSPORT in one.beat.code for one in others)
+    return not _in_transport(rank) and any(_in_transport(other) for other in others)
+
+
+def _in_transport(rank: Seen) -> bool:
+    return any(file in rank.beat.code for file in TRANSPORT)
 
 
 def _before(rank: Seen) -> Seen:

@@ -56,6 +56,8 @@ def sending(
     into.append(sent)
 
     def note(made: torch.Tensor) -> None:
+        if made.is_cuda:
+            torch.cuda.current_stream().synchronize()  # where a host is seen to wait
         pieces = len(ranks) if op.kind in ("all_gather", "all_to_all") else 1
         sent.made.append(_sums(made, pieces))
 
