@@ -1,6 +1,7 @@
 """Bytes that a program holds on one rank, part by part."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
@@ -21,6 +22,7 @@ from costmodels.program import (
     larger,
     turns,
 )
+from costmodels.sizes import anywhere
 from topology.base.values import dataclass
 
 ELSEWHERE = ("cache.", "shard.", "weights.")
@@ -103,7 +105,7 @@ def stored(stages: Sequence[Loop], bodies: Bodies | None = None) -> Iterator[tup
     tensors: dict[tuple[str, int], tuple[Tensor, Real]] = {}
     for stage in stages:
         for body, loops in bodies.inside(stage):
-            if not body.stored or not all(np.any(loop.count) for loop in loops):
+            if not body.stored or not all(anywhere(loop.count) for loop in loops):
                 continue
             first, kept = _first(loops), _layers(loops)
             tensors |= {(tensor.name, first): (tensor, kept) for tensor in body.stored}
@@ -147,94 +149,89 @@ def _peak(loop: Loop, outer: Mapping[str, Real], bodies: Bodies) -> Real:
 
 
 def _risen(loop: Loop, body: "_Body", outer: Mapping[str, Real], bodies: Bodies) -> Real:
-    storage, last = body.storage, body.last
     alive: dict[str, Real] = dict(outer)
-    for name, size in body.arriving.items():
-        alive.setdefault(storage.get(name, name), size)
+    for name, tensor in body.arriving.items():
+        if (place := body.storage.get(name, name)) not in alive:
+            alive[place] = tensor.bytes
     pinned = set(alive)
     held: Real = sum(alive.values(), start=0.0)
     top = held
-    for step, item in enumerate(loop.body):
+    for item, made, gone in zip(loop.body, body.made, body.gone, strict=True):
         if isinstance(item, Loop):
             top = larger(top, _peak(item, alive, bodies))
             continue
-        for name, size in body.steps[step].made:
-            before = alive.get(storage[name], 0.0)
-            alive[storage[name]] = larger(before, size)
-            held = held + (alive[storage[name]] - before)
+        for name, size in made:
+            before = alive.get(name, 0.0)
+            alive[name] = larger(before, size)
+            held = held + (alive[name] - before)
         top = larger(top, held)
-        for name in [n for n in alive if n not in pinned and last.get(n, -1) <= step]:
-            held = held - alive.pop(name)
+        for name in gone:
+            if name not in pinned:
+                held = held - alive.pop(name)
     return top
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What an operation, or a loop, does to memory.
+_Step = tuple[Iterable[Tensor], Mapping[str, str], Sequence[Tensor]]
+"""What an operation, or a loop, does to memory.
 
-    reads : bytes of what must be there. writes : the tensor in whose storage each result lies,
-    itself where it has its own. made : storage that is needed.
-    """
-
-    reads: dict[str, Real]
-    writes: dict[str, str]
-    made: tuple[tuple[str, Real], ...] = ()
+The tensors that must be there; by name of each result the tensor in whose storage it lies, itself
+where it has its own; and those whose storage is needed.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Body:
     """What a body does to memory.
 
-    steps : of each item. storage : of each tensor written here, as views lie in that
-    of another. arriving : read before they are written, so they come from outside. last : item that
-    touches a storage last. loops : in it. weights : names and bytes of matrices outside the layers,
-    and of those in them. stored : what is kept for later. messages : that it sends. peaks : by what
-    is alive around it. items : all that it is made of.
+    storage : of each tensor written here, as views lie in that of another. arriving : read before
+    they are written, so they come from outside. made : storage that each item needs, and its bytes.
+    gone : storage that nothing touches after each operation. loops : in it. weights : names and
+    bytes of matrices outside the layers, and of those in them. stored : what is kept for later.
+    messages : that it sends. peaks : by what is alive around it. items : all that it is made of.
     """
 
     items: tuple[Op | Loop, ...]
-    steps: list[_Step]
     storage: dict[str, str]
-    arriving: dict[str, Real]
-    last: dict[str, int]
+    arriving: dict[str, Tensor]
+    made: Sequence[Sequence[tuple[str, Real]]]
+    gone: Sequence[Sequence[str]]
     loops: tuple[Loop, ...]
     weights: tuple[Sequence[tuple[str, float]], Sequence[tuple[str, float]]]
     stored: Sequence[Tensor]
     messages: Sequence[Communication]
     peaks: dict[tuple[tuple[str, Real], ...], Real] = field(default_factory=dict)
 
-    def as_step(self) -> _Step:
-        """Take all that is done here for one step of what is around."""
-        return _Step(reads=self.arriving, writes=self.storage)
-
 
 def _looked_at(loop: Loop, bodies: Bodies) -> _Body:
     steps = [
-        bodies.of(item).as_step() if isinstance(item, Loop) else _step(item) for item in loop.body
+        _whole(bodies.of(item)) if isinstance(item, Loop) else _step(item) for item in loop.body
     ]
     storage: dict[str, str] = {}
-    arriving: dict[str, Real] = {}
-    for step in steps:
-        for name, size in step.reads.items():
-            if name not in storage:
-                arriving.setdefault(name, size)
-        for name, shared in step.writes.items():
+    arriving: dict[str, Tensor] = {}
+    last: dict[str, int] = {}
+    for number, (reads, writes, _) in enumerate(steps):
+        for tensor in reads:
+            last[tensor.name] = number
+            if tensor.name not in storage:
+                arriving.setdefault(tensor.name, tensor)
+        for name, shared in writes.items():
+            last[name] = number
             storage[name] = name if shared == name else storage.get(shared, shared)
-    last = {
-        storage.get(name, name): number
-        for number, step in enumerate(steps)
-        for name in (*step.reads, *step.writes)
-    }
+    made = [[(storage[tensor.name], tensor.bytes) for tensor in made] for _, _, made in steps]
+    ends: dict[str, int] = {}
+    for name, number in last.items():
+        place = storage.get(name, name)
+        ends[place] = max(ends.get(place, number), number)
     weights = [op.weight for op in loop.body if isinstance(op, _WEIGHED)]
     sizes = [(weight.layered, (weight.name, weight.bytes)) for weight in weights]
     stored = {"store": "outputs", "keep": "outputs", "append": "inputs"}
     moves = [op for op in loop.body if isinstance(op, Rearrange)]
     return _Body(
         items=loop.body,
-        steps=steps,
         storage=storage,
         arriving=arriving,
-        last=last,
+        made=made,
+        gone=_gone(loop, made, ends),
         loops=tuple(item for item in loop.body if isinstance(item, Loop)),
         weights=(
             [one for inside, one in sizes if not inside],
@@ -245,19 +242,37 @@ def _looked_at(loop: Loop, bodies: Bodies) -> _Body:
     )
 
 
+def _gone(
+    loop: Loop, made: Sequence[Sequence[tuple[str, Real]]], last: Mapping[str, int]
+) -> list[list[str]]:
+    """List for each operation what is let go after it: made here, and touched by nothing later.
+
+    last : item that touches a storage last. What a loop touches last goes at the next operation.
+    """
+    gone: list[list[str]] = [[] for _ in loop.body]
+    operations = [number for number, item in enumerate(loop.body) if not isinstance(item, Loop)]
+    for name in dict.fromkeys(name for storages in made for name, _ in storages):
+        for number in operations[bisect_left(operations, last[name]) :][:1]:
+            gone[number].append(name)
+    return gone
+
+
+def _whole(body: _Body) -> _Step:
+    """Take all that a body does for one step of what is around."""
+    return body.arriving.values(), body.storage, ()
+
+
 def _step(op: Op) -> _Step:
-    view = isinstance(op, Rearrange) and op.view
-    kept = isinstance(op, Rearrange) and op.move == "store"
-    reads = {t.name: t.bytes for t in op.reads if not t.name.startswith(ELSEWHERE)}
-    if isinstance(op, Rearrange) and op.move == "shard" and op.reads[0].name.startswith("prompt."):
-        reads = {}  # engines embed the rows that a rank has; our executor is given all of them
-    return _Step(
-        reads=reads,
-        writes={t.name: op.reads[0].name if view else t.name for t in op.writes},
-        made=()
-        if view or kept
-        else tuple((t.name, t.bytes) for t in op.writes if not t.name.startswith(ELSEWHERE)),
-    )
+    reads = [tensor for tensor in op.reads if not tensor.name.startswith(ELSEWHERE)]
+    if not isinstance(op, Rearrange):
+        made = [tensor for tensor in op.writes if not tensor.name.startswith(ELSEWHERE)]
+        return reads, {tensor.name: tensor.name for tensor in op.writes}, made
+    if op.move == "shard" and op.inputs[0].name.startswith("prompt."):
+        reads = []  # engines embed the rows that a rank has; our executor is given all of them
+    if op.view:
+        return reads, {tensor.name: op.inputs[0].name for tensor in op.outputs}, ()
+    made = [] if op.move == "store" else [t for t in op.outputs if not t.name.startswith(ELSEWHERE)]
+    return reads, {tensor.name: tensor.name for tensor in op.outputs}, made
 
 
 def groups(stages: Sequence[Loop], bodies: Bodies | None = None) -> int:

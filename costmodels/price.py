@@ -142,8 +142,10 @@ class Priced:
 
 def host_seconds(op: Op, priced: Priced, runtime: Runtime) -> Real:
     """Seconds of host time to issue an operation once."""
-    calls = priced.calls * runtime.host_call(op.kind) if isinstance(op, Communication) else 0.0
-    return priced.kernels * runtime.host_kernel.value + calls
+    host = priced.kernels * runtime.host_kernel.value
+    if priced.calls and isinstance(op, Communication):
+        host = host + priced.calls * runtime.host_call(op.kind)
+    return host
 
 
 class FoundPrices:

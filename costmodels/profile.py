@@ -174,7 +174,7 @@ class Profile:
             host_kernel=own.host_kernel or shipped.host_kernel,
             host_collective=own.host_collective or shipped.host_collective,
             memory=own.memory or shipped.memory,
-            functions=tuple((dict(shipped.functions) | dict(functions)).items()),
+            functions={**shipped.functions, **dict(functions)},
         )
 
 

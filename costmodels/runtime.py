@@ -65,7 +65,7 @@ class Runtime:
     convolution: Sourced
     plane_convolution: Sourced
     plane_passes: Sourced
-    functions: tuple[tuple[str, Fusion], ...]
+    functions: Mapping[str, Fusion]
     kernels_of: str
     calls: tuple[tuple[str, float], ...] = ()
     host_pixel: float = 0.0
@@ -80,8 +80,7 @@ class Runtime:
 
     def fusion(self, function: str) -> Fusion:
         """Look up the cost of an element-wise function; the runtime's usual one if it has none."""
-        fusions = dict(self.functions)
-        return fusions.get(function, fusions["default"])
+        return self.functions.get(function) or self.functions["default"]
 
     def moving(self, traffic: Mapping[str, float]) -> "Runtime":
         """Return the runtime with other factors of traffic for some functions."""
@@ -91,7 +90,7 @@ class Runtime:
         """Return the runtime with some functions done in other ways."""
         if not functions:
             return self
-        return replace(self, functions=tuple({**dict(self.functions), **functions}.items()))
+        return replace(self, functions={**self.functions, **functions})
 
 
 def load_runtimes(rows: Mapping[str, Any]) -> dict[str, Runtime]:
@@ -105,10 +104,10 @@ def load_runtimes(rows: Mapping[str, Any]) -> dict[str, Runtime]:
         numbers: dict[str, Any] = {
             key: read_sourced(f"{name}.{key}", row[key], unit, row) for key, unit in _UNITS.items()
         }
-        fusions = tuple(
-            (function, Fusion(traffic=float(cost["traffic"]), kernels=float(cost["kernels"])))
+        fusions = {
+            function: Fusion(traffic=float(cost["traffic"]), kernels=float(cost["kernels"]))
             for function, cost in rows[maker]["functions"].items()
-        )
+        }
         runtimes[name] = Runtime(
             name=name, launch=row["launch"], functions=fusions, kernels_of=maker, **numbers
         )

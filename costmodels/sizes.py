@@ -13,6 +13,16 @@ Size = Union[int, "NDArray[np.int64]"]  # text has no `|`
 Real = Union[float, "NDArray[np.floating]"]
 
 
+def anywhere(flags: "Real | Size | NDArray[np.bool_]") -> bool:
+    """Whether something holds of any of several sizes, or of the one that there is."""
+    return bool(flags.any() if getattr(flags, "ndim", 0) else flags)  # type: ignore[union-attr]
+
+
+def largest(size: Real) -> float:
+    """Return the largest of several sizes, or the one that there is."""
+    return float(size.max() if getattr(size, "ndim", 0) else size)  # type: ignore[union-attr]
+
+
 def ceil_div(total: Size, parts: Size) -> Size:
     """Whole numbers, rounded up; arrays broadcast.
 

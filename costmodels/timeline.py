@@ -11,12 +11,11 @@ from functools import reduce
 from operator import add
 from typing import Final, TypeVar
 
-import numpy as np
-
 from costmodels.basis import Basis
 from costmodels.overlap import hidden_share, waiting_share
 from costmodels.price import Class, FoundPrices, Priced, Target, cached_price, host_seconds
 from costmodels.program import Collective, Communication, Loop, Op, Real, Size, larger, smaller
+from costmodels.sizes import anywhere
 from topology.base.values import dataclass
 
 K = TypeVar("K")
@@ -49,7 +48,7 @@ class Cost:
         """How well each class is known: the weakest of what makes up a real share of it."""
         weakest: dict[Class, Basis] = {}
         for (kind, basis), seconds in self.known.items():
-            if np.any(np.asarray(seconds) >= SHARE * np.asarray(self.classes[kind])):
+            if anywhere(seconds >= SHARE * self.classes[kind]):
                 weakest[kind] = max(weakest.get(kind, Basis.MEASURED), basis)
         return weakest
 
@@ -132,9 +131,7 @@ def _turns(loop: Loop, target: Target, prices: FoundPrices, setting: tuple[objec
 
     setting : all that prices depend on besides links.
     """
-    body: _PricedBody | None = prices.bodies.get(id(loop.body))
-    if body is None:
-        body = prices.bodies[id(loop.body)] = _PricedBody(loop.body)
+    body = _priced_body(loop, prices)
     links = setting, *(target.fabrics[axis] for axis in body.axes)
     once = body.costs.get(links)
     if once is None:
@@ -145,21 +142,31 @@ def _turns(loop: Loop, target: Target, prices: FoundPrices, setting: tuple[objec
     return once.times(loop.count)
 
 
+@dataclass(frozen=True, slots=True)
 class _PricedBody:
     """The body of a loop, with its cost by what that depends on; kept, so that its id stays its.
 
     axes : along which it communicates, inner loops included.
     """
 
-    __slots__ = ("axes", "costs", "items", "loops", "ops")
+    items: Sequence[Op | Loop]
+    ops: list[Op]
+    loops: list[Loop]
+    axes: list[str]
+    costs: dict[tuple[object, ...], Cost] = field(default_factory=dict)
 
-    def __init__(self, items: Sequence[Op | Loop]) -> None:
-        self.items = items
-        self.ops = [item for item in items if not isinstance(item, Loop)]
-        self.loops = [item for item in items if isinstance(item, Loop)]
-        inside = [*self.ops, *(op for loop in self.loops for op in loop.walk())]
-        self.axes = sorted({op.axis for op in inside if isinstance(op, Communication)})
-        self.costs: dict[tuple[object, ...], Cost] = {}
+
+def _priced_body(loop: Loop, prices: FoundPrices) -> _PricedBody:
+    """Give what is known of the body of a loop."""
+    body: _PricedBody | None = prices.bodies.get(id(loop.body))
+    if body is None:
+        ops = [item for item in loop.body if not isinstance(item, Loop)]
+        loops = [item for item in loop.body if isinstance(item, Loop)]
+        axes = {op.axis for op in ops if isinstance(op, Communication)}
+        axes.update(*(_priced_body(inner, prices).axes for inner in loops))
+        body = _PricedBody(loop.body, ops, loops, sorted(axes))
+        prices.bodies[id(loop.body)] = body
+    return body
 
 
 def _straight(ops: list[Op], target: Target, prices: FoundPrices) -> Cost:
@@ -217,25 +224,19 @@ def makespan(priced: Sequence[tuple[Op, Priced]], kept: Sequence[Real] = ()) -> 
         for tensor in op.reads:
             start = larger(start, ready.get(tensor.name, 0.0))
         if op.stream == "compute":
-            beside = [one for one in beside if _after(one[1], start)]  # none begins before this
+            beside = [one for one in beside if anywhere(one[1] > start)]  # none begins before this
             end = _slowed(start, price.seconds, beside)
         else:
             end = start + price.seconds
             beside.append((start, end, share))
             for times in (free, ready):  # of compute that was issued before
-                later = {one: at for one, at in times.items() if _after(at, start)}
+                later = {one: at for one, at in times.items() if anywhere(at > start)}
                 times.update({one: _later(at, beside[-1:]) for one, at in later.items()})
         free[op.stream] = end
         for tensor in op.writes:
             ready[tensor.name] = end
         last = larger(last, end)
     return last
-
-
-def _after(one: Real, other: Real) -> bool:
-    """Whether a moment is after another, of any of several sizes."""
-    after = one > other
-    return bool(np.any(after)) if isinstance(after, np.ndarray) else bool(after)
 
 
 def _later(at: Real, beside: Sequence[tuple[Real, Real, Real]]) -> Real:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Final
 
 from costmodels.tables import profile_for
@@ -213,10 +213,11 @@ def recommend_plans(
     shared = Shared() if shared is None else shared
     runs = compare(scenario, shared)
     chosen = runs[0].scenario if runs and (runs[0].estimate or runs[0].nearest) else scenario
-    ranking = search(chosen, shared, lambda plan: not refusal(chosen, plan))
+    able = cache(lambda plan: not refusal(chosen, plan))
+    ranking = search(chosen, shared, able)
     refused = refusals(chosen, [estimate.plan for estimate in ranking.plans])
     barred = {row.plan for row in refused}
-    runnable = ranking.only(lambda plan: not refusal(chosen, plan))
+    runnable = ranking.only(able)
     if chosen.served:
         from planner.serving.serving import served_ranking  # noqa: PLC0415  # slow to load
 

@@ -4,6 +4,7 @@ The one place that may reach up to `validate`, and only when a command needs it.
 """
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ HERE: Final = (
 """Commands of this layer, each a file of this folder, loaded when it is asked for."""
 ABOVE: Final = ("validate", "calibrate", "profile", "doctor")
 """Commands of the layer above."""
+YOUNG: Final = 10**6
+"""Values that are made before those in circles are looked for."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -120,6 +123,7 @@ def answer(options: argparse.Namespace) -> Answer:
         return compare(options)
     if options.command in HERE:  # no product of matrices is worth the start of numpy's threads
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        gc.set_threshold(YOUNG)  # frozen values are in no circles, so that there is little to find
     with at_work(options):
         return command_of(options.command).run(options)
 

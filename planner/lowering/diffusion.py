@@ -207,6 +207,8 @@ def _forward(work: RankWork, *, reusing: bool = False) -> Emits[None]:
 
 def _parted(layers: Layers, count: int) -> tuple[Layers, Layers]:
     """Part the first `count` layers from those behind them."""
+    if not count:
+        return (), layers
     first, rest = list[tuple[Block, int]](), list[tuple[Block, int]]()
     for layer, start in layers:
         here = min(layer.count, count)
@@ -374,7 +376,7 @@ def _combine(work: RankWork, pieces: int = 1) -> Emits[None]:
     """Bring the step's predictions together, and update the latents: all, or one of the pieces."""
     share, main = work.share, latents(work)
     span = work.spans[latent_stream(work.model).name]
-    done = pipefusion.piece(span, pieces, pipefusion.DONE)
+    done = pipefusion.piece(span, pieces, pipefusion.DONE) if pieces > 1 else span
     rows = done.rows if pieces > 1 else main.shape[1]
     shape = (main.shape[0], rows, work.model.output_features)
     name = "predictions" if pieces == 1 else _OF_A_PIECE

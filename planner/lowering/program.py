@@ -53,7 +53,8 @@ def lower(
         together, which costs the same.
     whole : what a model that can be computed has around its layers is there too; it is not priced.
     """
-    work = replace(rank_work(model, workload, plan), whole=whole)
+    work = rank_work(model, workload, plan)
+    work = replace(work, whole=True) if whole else work
     return _written(_with_layers(work, stage, ordered=ordered), plan)
 
 
@@ -202,18 +203,18 @@ def _with_layers(work: RankWork, stage: int | None, *, ordered: bool = False) ->
 
 def _cuts(work: RankWork, *, ordered: bool = False) -> tuple[Sequence[Layers], int]:
     """Cut the layers into stages of like work, and give the number of the heaviest."""
-    cuts, heaviest = _balanced(work.of_a_layer(), work.share.stages)
-    return cuts if ordered else [pp.gathered(work.model, cut) for cut in cuts], heaviest
+    return _balanced(work.of_a_layer(), work.share.stages, ordered)
 
 
 @once
-def _balanced(work: RankWork, degree: int) -> tuple[Sequence[Layers], int]:
+def _balanced(work: RankWork, degree: int, ordered: bool) -> tuple[Sequence[Layers], int]:  # noqa: FBT001  # to be kept by
     blocks = work.model.blocks
     costs = [float(np.mean(_cost(work, layer))) for layer in blocks]
     cuts = pp.stages(work.model, costs, degree)
     cost_of = {layer.name: cost for layer, cost in zip(blocks, costs, strict=True)}
     loads = [sum(layer.count * cost_of[layer.name] for layer, _ in cut) for cut in cuts]
-    return cuts, max(range(len(loads)), key=loads.__getitem__)
+    heaviest = max(range(len(loads)), key=loads.__getitem__)
+    return cuts if ordered else [pp.gathered(work.model, cut) for cut in cuts], heaviest
 
 
 def _cost(work: RankWork, layer: Block) -> Real:

@@ -97,11 +97,7 @@ class RankWork:
 
     def of_a_layer(self) -> "RankWork":
         """Leave out what no layer depends on, such as other stages than its own, and replicas."""
-        stages = min(self.share.stages, 2)
-        share = replace(self.share, stages=stages, replicas=1, passes=1, guidance=1)
-        workload = replace(
-            self.workload, tokens=(), steps=1, output_tokens=0, pixels=0, frames=1, passes=1
-        )
+        workload, share = _workload_of_a_layer(self.workload), _share_of_a_layer(self.share)
         return replace(self, workload=workload, share=share, layers=(), stage=0)
 
     @property
@@ -212,7 +208,7 @@ class RankWork:
         new = span.start - cached
         stream = next(s for s in self.model.streams if s.name == span.stream)
         cuts = [
-            replace(span_of(self.model, stream, tokens, self.share), start=start)
+            span_of(self.model, stream, tokens, self.share, start)
             for tokens, start in ((cached, 0), (new, cached))
         ]
         return [cut for cut in cuts if np.any(np.asarray(cut.tokens) > 0)]
@@ -222,6 +218,16 @@ class RankWork:
         tower = self.workload.habits.text_tower
         once = tower == "once" or (tower == "usual" and self.share.stages == 1)
         return self.memory == "load" and once and stream in self.model.reuses
+
+
+@once
+def _workload_of_a_layer(workload: Workload) -> Workload:
+    return replace(workload, tokens=(), steps=1, output_tokens=0, pixels=0, frames=1, passes=1)
+
+
+@once
+def _share_of_a_layer(share: Share) -> Share:
+    return replace(share, stages=min(share.stages, 2), replicas=1, passes=1, guidance=1)
 
 
 def stored(model: Model, precision: Precision, part: str) -> str:
@@ -259,9 +265,9 @@ def rank_work(model: Model, workload: Workload, plan: Plan) -> RankWork:
     """Put together what lowering needs; the plan is taken to be legal."""
     share = share_of(workload, plan)
     spans = {
-        stream.name: replace(span_of(model, stream, tokens, share), start=workload.cached)
+        stream.name: span_of(model, stream, tokens - workload.cached, share, workload.cached)
         for stream in model.streams
-        for tokens in [workload.length(stream.name) - workload.cached]
+        for tokens in [workload.length(stream.name)]
     }
     work = RankWork(
         model=model, workload=workload, share=share, spans=spans, attend=_exchanges(share)

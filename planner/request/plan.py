@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 from typing import Final
 
@@ -74,7 +75,10 @@ class Plan:
 
     def degree(self, name: str) -> int:
         """Give the degree of an axis, 1 where the plan does not have it."""
-        return dict(self.axes).get(name, 1)
+        for axis, degree in self.axes:
+            if axis == name:
+                return degree
+        return 1
 
     def stride(self, name: str) -> int:
         """Give the distance in rank between neighbours along an axis.
@@ -122,6 +126,7 @@ class Plan:
         return tuple(first + step * stride for step in range(degree))
 
 
+@lru_cache(maxsize=1024)
 def _along(hardware: Hardware, degree: int, stride: int, island: int) -> Fabric:
     """Describe the links of each group along an axis, while all of its groups send."""
     group = hardware.group(degree, stride, island)

@@ -282,6 +282,15 @@ class Workload:
     reuse: Reuse | None = None
     warmup: int = 1
 
+    def __hash__(self) -> int:
+        counts = self.batch, self.steps, self.output_tokens, self.cached
+        return hash((self.tokens, *counts, self.pixels, self.frames, self.line))
+
+    @property
+    def in_programs(self) -> "Workload":
+        """What of it is in programs (see `Habits.in_programs`)."""
+        return replace(self, habits=self.habits.in_programs)
+
     def length(self, stream: str) -> Size:
         """Count the tokens of one stream of the model."""
         return dict(self.tokens)[stream]

@@ -6,6 +6,7 @@ That is TensorRT, by ``planner export``, and engines in each of their runtimes.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import groupby
 from math import inf
 from typing import Final
@@ -197,8 +198,7 @@ def _outcomes(scenario: Scenario, shared: Shared) -> Iterator[Outcome]:
     deployment = scenario.deployment
     seen: dict[Plan, Outcome] = {}
 
-    def runs(plan: Plan) -> bool:
-        return not refusal(scenario, plan)
+    runs = cache(lambda plan: not refusal(scenario, plan))
 
     counts = gpu_counts(deployment) if scenario.request.at_most_gpus else [deployment.gpus]
     for gpus in counts:

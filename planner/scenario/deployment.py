@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from costmodels.collectives import read_algorithm
@@ -120,16 +121,7 @@ class Deployment:
 
     def runtime_of(self, model: Model) -> Runtime:
         """Return the runtime, with the ways and the host times of whoever runs the model."""
-        runtime, host = self.runtime, self.habits.host.get(self.runtime.name)
-        if host is not None:
-            runtime = host.of(runtime)
-        pixel, rank = (
-            0.0 if time is None else time.value for time in (self.habits.pixel, self.habits.rank)
-        )
-        runtime = replace(runtime, host_pixel=pixel, host_rank=rank)
-        if self.habits.repository and runtime.name == "torch-eager":
-            return runtime.moving(dict(model.own.traffic))
-        return runtime.doing(self.habits.functions(runtime.name, model.family, model.name))
+        return _runtime_as_run(self.runtime, self.habits, model)
 
     def fabrics(self, plan: Plan) -> Mapping[str, Fabric]:
         """Give the links along every axis of a plan."""
@@ -164,6 +156,18 @@ class Deployment:
             distribution=self.distribution,
             profile=self.profile,
         )
+
+
+@lru_cache(maxsize=64)
+def _runtime_as_run(runtime: Runtime, habits: Habits, model: Model) -> Runtime:
+    host = habits.host.get(runtime.name)
+    if host is not None:
+        runtime = host.of(runtime)
+    pixel, rank = (0.0 if time is None else time.value for time in (habits.pixel, habits.rank))
+    runtime = replace(runtime, host_pixel=pixel, host_rank=rank)
+    if habits.repository and runtime.name == "torch-eager":
+        return runtime.moving(dict(model.own.traffic))
+    return runtime.doing(habits.functions(runtime.name, model.family, model.name))
 
 
 def usual_precision(model: Model, request: Request) -> Precision:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import reduce
 from operator import add
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from costmodels import memory
 from costmodels.basis import Basis
 from costmodels.price import FoundPrices, Target
 from costmodels.program import Loop, Program, Real, ceil_div
+from costmodels.sizes import anywhere
 from costmodels.timeline import Cost, cost, following
 from planner.engines.tables import allowed
 from planner.lowering import decode_steps, lower, lower_places
@@ -63,28 +65,27 @@ def evaluate(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Pl
     deployment, workload = scenario.deployment, scenario.workload
     shared = Shared() if shared is None else shared
     target = deployment.target(scenario.model, plan)
-    key = plan, replace(workload, habits=workload.habits.in_programs)
+    key = plan, workload.in_programs
     known = shared.estimates.setdefault(key, [])
     for other, estimate in known:
         if other == target:
-            return _of(scenario, estimate)
+            return replace(estimate, **_who(scenario, plan))
     if key not in shared.programs:
         shared.programs[key] = lowered(scenario, plan, shared.bodies)
     prices = shared.prices.setdefault(deployment.hardware.name, FoundPrices())
     estimate = _evaluate(scenario, plan, shared.programs[key], target, prices)
     known.append((target, estimate))
-    return _of(scenario, estimate)
+    return estimate
 
 
-def _of(scenario: Scenario, estimate: PlanEstimate) -> PlanEstimate:
-    """Say of a price who runs the plan, and where."""
-    return replace(
-        estimate,
-        engine=scenario.deployment.engine,
-        placement=scenario.deployment.placed,
-        unproven=scenario.deployment.exported
-        and allowed().unproven(estimate.plan, scenario.request.tensorrt_version),
-    )
+def _who(scenario: Scenario, plan: Plan) -> dict[str, Any]:
+    """Say who runs a plan, and where."""
+    deployment, version = scenario.deployment, scenario.request.tensorrt_version
+    return {
+        "engine": deployment.engine,
+        "placement": deployment.placed,
+        "unproven": deployment.exported and allowed().unproven(plan, version),
+    }
 
 
 def lowered(scenario: Scenario, plan: Plan, bodies: memory.Bodies | None = None) -> Lowered:
@@ -139,7 +140,8 @@ def _evaluate(
         notes=tuple(notes(model, workload, plan)),
         written=float(np.max(workload.output_tokens)),
         speculation=workload.speculation,
-        hosted_s=sum(float(stage.time) for stage in costs.values() if np.any(stage.launch)),
+        **_who(scenario, plan),
+        hosted_s=sum(float(stage.time) for stage in costs.values() if anywhere(stage.launch)),
     )
 
 
@@ -165,7 +167,7 @@ def costs_of(
     images = ceil_div(workload.batch, dict(places[0].axes).get("dp", 1))
     waits = images * workload.pixels * runtime.host_pixel
     waits = waits + runtime.host_rank * (target.ranks - 1)
-    return {**costs, "output": Cost(host=waits)} if np.any(waits) else costs
+    return {**costs, "output": Cost(host=waits)} if anywhere(waits) else costs
 
 
 def _stages(
@@ -278,7 +280,10 @@ def price(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> PlanE
     Raises `TopologyError` if the deployment has fewer GPUs, or its nodes would hold unequal shares,
     or `UncalibratedError` if there are no kernel parameters for the device.
     """
-    return evaluate(replace(scenario, deployment=seated(scenario, plan)), plan, shared)
+    deployment = seated(scenario, plan)
+    if deployment is not scenario.deployment:
+        scenario = replace(scenario, deployment=deployment)
+    return evaluate(scenario, plan, shared)
 
 
 def seated(scenario: Scenario, plan: Plan) -> Deployment:

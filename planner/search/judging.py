@@ -15,12 +15,12 @@ from planner.search.plans import (
     LONGEST,
     asking,
     illegal_axes,
-    legal_plans,
     objections,
     plans,
     replacements,
     replica,
     replicated,
+    tried,
     turned,
 )
 from topology.base import format_bytes
@@ -79,12 +79,16 @@ def outcomes_on(
     if short:
         degrees = (n for n in range(2, gpus + 1) if gpus % n == 0)
         ways = [(axis, degree) for degree in degrees for axis in SEQUENCE]
-        barred |= {way: short for way in ways if way not in barred and not runs(Plan((way,)))}
+        barred = barred | {
+            way: short for way in ways if way not in barred and not runs(Plan((way,)))
+        }
     for axis, reason in barred.items():
         yield Rejected(plan=Plan((axis,)), reason=f"{reason}; so for every plan that has it")
-    legal = frozenset(legal_plans(model, workload, gpus))
-    for plan in sorted(plans(model, gpus, barred), key=lambda plan: plan.degree("pp")):
-        can, fine = runs(plan), plan in legal
+    legal = tried(model, workload, gpus)
+    for plan in sorted(legal, key=lambda plan: plan.degree("pp")):
+        if not barred.keys().isdisjoint(plan.axes):
+            continue
+        can, fine = runs(plan), legal[plan]
         left_out = fine and _left_out(scenario, plan, seen, runs if can else anything)
         if (can or others) and not left_out:
             yield _outcome(scenario, plan, seen, shared, legal=fine)

@@ -10,6 +10,7 @@ import numpy as np
 from costmodels import memory
 from costmodels.formats import FORMATS
 from costmodels.program import Program, Real, ceil_div
+from costmodels.sizes import largest
 from costmodels.tables import communicator_bytes, headroom
 from planner.lowering import lower_places
 from planner.models import Model
@@ -50,7 +51,7 @@ def at_peak(
 
     Code that keeps one model on the GPU at a time has sent the transformer away at the decode.
     """
-    parts: dict[str, float] = {name: round(float(np.max(size))) for name, size in amounts.items()}
+    parts: dict[str, float] = {name: round(largest(size)) for name, size in amounts.items()}
     decode = parts.pop("vae_decode")
     whole = sum(parts.values())
     alone = scenario.model.named_in(scenario.workload.habits.one_at_a_time)

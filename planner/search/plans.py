@@ -68,7 +68,7 @@ def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Itera
 
 def _alternatives(axes: Sequence[tuple[str, int]]) -> Iterator[str]:
     """Yield the axes that exclude each other, pair by pair."""
-    for one, other in itertools.combinations(dict(axes), 2):
+    for (one, _), (other, _) in itertools.combinations(axes, 2):
         if other in strategies()[one].excludes or one in strategies()[other].excludes:
             yield f"{one} and {other} are two ways to do the same: choose one"
 
@@ -122,9 +122,8 @@ def notes(model: Model, workload: Workload, plan: Plan) -> Iterator[str]:
         ranks = f"tp{over}" if over == plan.degree(tp.AXIS) else f"the {over} ranks of an expert"
         yield f"the FFN width {width} is padded with zeros to {padded} for {ranks}{who}"
     yield from sequence.whole_notes(model, workload, share_of(workload, plan).grain)
-    towers = [tower for block in model.blocks for tower in block.towers]
-    linear = any(tower.mixer == "relu_linear" for tower in towers)
-    if linear and plan.degree(allgather_kv.AXIS) > 1:
+    gathers = plan.degree(allgather_kv.AXIS) > 1
+    if gathers and any(tower.mixer == "relu_linear" for tower in model.towers):
         yield (
             "allgather_kv of linear attention adds up sums over keys and values by an all-reduce, "
             "as vLLM-Omni does for SANA-Video; xDiT has ring and ulysses"
@@ -138,33 +137,34 @@ def plans(
 
     without : axes with degrees that are left out (see `illegal_axes`).
     """
-    names = _names(model)
-    for degrees in _factorisations(gpus, names, without):
-        axes = tuple(
-            (name, degree) for name, degree in zip(names, degrees, strict=True) if degree > 1
-        )
-        if not any(_alternatives(axes)) and not any(_untried(axes)):
-            plan = Plan(axes)
-            for groups in _groups(model, plan):
-                yield plan if groups == plan.ep else replace(plan, ep=groups)
+    for axes in _axes(gpus, _names(model), without):
+        plan = Plan(axes)
+        for groups in _groups(model, plan):
+            yield plan if groups == plan.ep else replace(plan, ep=groups)
 
 
-def _untried(axes: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """Yield the axes that the search does not put beside another of these."""
-    used = dict(axes)
-    return (other for name in used for other in strategies()[name].untried if other in used)
+@cache
+def _never_beside(name: str) -> frozenset[str]:
+    """Name the axes that the search does not put beside one."""
+    own = strategies()[name]
+    theirs = [other for other, way in strategies().items() if name in (*way.excludes, *way.untried)]
+    return frozenset((*own.excludes, *own.untried, *theirs))
+
+
+def tried(model: Model, workload: Workload, gpus: int) -> Mapping[Plan, bool]:
+    """List plans without the axes that none can have, and whether nothing stands against each."""
+    return _tried(model, workload.in_programs, gpus)
+
+
+@lru_cache(maxsize=_COUNTS)
+def _tried(model: Model, workload: Workload, gpus: int) -> Mapping[Plan, bool]:
+    able = plans(model, gpus, illegal_axes(model, workload, gpus))
+    return {plan: not any(objections(model, workload, plan, gpus)) for plan in able}
 
 
 def legal_plans(model: Model, workload: Workload, gpus: int) -> tuple[Plan, ...]:
     """List the plans of `gpus` GPUs that nothing stands against."""
-    alike = replace(workload, habits=workload.habits.in_programs)
-    return _legal_plans(model, alike, gpus)
-
-
-@lru_cache(maxsize=_COUNTS)
-def _legal_plans(model: Model, workload: Workload, gpus: int) -> tuple[Plan, ...]:
-    able = plans(model, gpus, illegal_axes(model, workload, gpus))
-    return tuple(plan for plan in able if not any(objections(model, workload, plan, gpus)))
+    return tuple(plan for plan, legal in tried(model, workload, gpus).items() if legal)
 
 
 def illegal_axes(model: Model, workload: Workload, gpus: int) -> dict[tuple[str, int], str]:
@@ -238,23 +238,29 @@ def _ordered(degrees: Mapping[str, int], plan: Plan) -> Plan:
     return replace(plan, axes=axes)
 
 
-def _factorisations(
-    number: int, names: Sequence[str], without: Collection[tuple[str, int]] = ()
-) -> Iterator[tuple[int, ...]]:
-    """Write a number as a product of a degree for each name, in every way.
+def _axes(
+    number: int,
+    names: Sequence[str],
+    without: Collection[tuple[str, int]] = (),
+    never: frozenset[str] = frozenset(),
+) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Write a number as a product of degrees of axes, in every way.
 
-    >>> list(_factorisations(4, ["dp", "tp"]))
-    [(1, 4), (2, 2), (4, 1)]
+    without : axes with degrees that are left out. never : axes that are.
+
+    >>> list(_axes(4, ["dp", "tp"]))
+    [(('tp', 4),), (('dp', 2), ('tp', 2)), (('dp', 4),)]
     """
-    first, *rest = names
-    if not rest:
-        if (first, number) not in without:
-            yield (number,)
+    if not names:
+        yield ()
         return
-    for degree in _divisors(number):
-        if (first, degree) not in without:
-            others = _factorisations(number // degree, rest, without)
-            yield from ((degree, *more) for more in others)
+    first, *rest = names
+    for degree in _divisors(number) if rest else (number,):
+        if (first, degree) in without or (degree > 1 and first in never):
+            continue
+        own = ((first, degree),) if degree > 1 else ()
+        beside = never | _never_beside(first) if own else never
+        yield from ((*own, *more) for more in _axes(number // degree, rest, without, beside))
 
 
 @cache

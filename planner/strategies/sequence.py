@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.program import Size, Span
+from costmodels.sizes import anywhere
 from planner.models import Model, Stream
 from planner.request.workload import Workload
 from planner.strategies.base import Entry, Proposal, Share
@@ -22,23 +23,25 @@ def is_causal(model: Model) -> bool:
     return any(tower.causal and not set(tower.streams) <= reused for tower in model.towers)
 
 
-def span_of(model: Model, stream: Stream, tokens: Size, share: Share) -> Span:
+def span_of(model: Model, stream: Stream, tokens: Size, share: Share, start: Size = 0) -> Span:
     """Say how a rank holds a stream.
 
     Latent tokens are cut. A text of fixed length is cut where its tokens divide evenly, and is
     whole on every rank otherwise, as engines keep it.
     """
+    if share.grain == 1:
+        return Span(stream.name, tokens, start=start)
     whole = stream.static or stream.name in model.reuses
-    uneven = bool(np.any(np.asarray(tokens) % share.grain))
-    if whole or (stream.tokens and uneven) or share.grain == 1:
-        return Span(stream.name, tokens)
+    uneven = anywhere(tokens % share.grain)
+    if whole or (stream.tokens and uneven):
+        return Span(stream.name, tokens, start=start)
     zigzag = share.zigzag and is_causal(model)
-    return Span(stream.name, tokens, share.sequence, share.grain, zigzag=zigzag)
+    return Span(stream.name, tokens, share.sequence, share.grain, zigzag=zigzag, start=start)
 
 
 def whole_notes(model: Model, workload: Workload, grain: int) -> Iterator[str]:
     """Yield the texts of a length that was asked for which every rank holds whole, as uneven."""
-    for stream in model.streams:
+    for stream in model.streams if grain > 1 else ():
         whole = stream.static or stream.name in model.reuses
         tokens = int(np.max(workload.length(stream.name)))
         if stream.tokens and not whole and tokens != stream.tokens and tokens % grain:
@@ -78,7 +81,7 @@ def _unlike_chunks(proposal: Proposal) -> Iterator[str]:
     grain = proposal.share.grain
     for stream in convolved(proposal.model):
         lines = _lines(proposal.workload, stream)
-        if np.any(np.asarray(lines) % grain):
+        if anywhere(lines % grain):
             yield f"{lines} lines of {stream} tokens, which a FFN convolves, for {grain} ranks"
     padded = {stream.name for stream in proposal.model.streams if stream.pads or stream.tokens}
     if any(t.mixer == "relu_linear" and padded & set(t.keys) for t in proposal.model.towers):
@@ -99,13 +102,13 @@ def sequence_objections(
         yield "drafted tokens over a cut sequence are not modelled"
     for name in [] if padded else _must_divide(proposal.model):
         tokens = proposal.workload.length(name)
-        if np.any(np.asarray(tokens) % grain):
+        if anywhere(tokens % grain):
             left = f"{tokens % grain} left"
             what = "tokens" if name == "tokens" else f"{name} tokens"
             yield f"{tokens} {what} do not divide by {grain} ranks ({left})"
     if proposal.model.kind == "decoder":
         tokens = proposal.workload.length(proposal.model.streams[0].name)
-        if np.any(np.asarray(tokens) < grain):
+        if anywhere(tokens < grain):
             yield f"a prompt of {tokens} tokens for {grain} ranks: some have none"
     yield from _unlike_chunks(proposal)
     if any(tower.recurrence is not None for tower in proposal.model.towers):

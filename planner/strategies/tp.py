@@ -46,6 +46,8 @@ STRATEGY = TensorParallel()
 def padded_widths(model: Model, plan: Plan) -> dict[int, tuple[int, int]]:
     """List FFN widths that do not divide by the ranks they are cut over, what to, and these."""
     degree, cut = plan.degree(AXIS), max(1, plan.expert_ranks // plan.ep)
+    if degree == cut == 1:
+        return {}
     feeds = [tower.ffn for tower in model.towers if tower.ffn is not None]
     widths = {(ffn.width, cut if ffn.experts else degree) for ffn in feeds}
     widths |= {(ffn.shared, degree) for ffn in feeds}

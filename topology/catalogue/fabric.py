@@ -111,6 +111,9 @@ class Fabric:
     paces: tuple[Pace, ...] = ()
     siblings: Siblings | None = None
 
+    def __hash__(self) -> int:
+        return hash((self.ranks, self.nodes, self.link, self.bandwidth))
+
     @property
     def local(self) -> int:
         """Count the ranks of one node."""

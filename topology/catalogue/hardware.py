@@ -75,6 +75,9 @@ class Hardware:
     exchange: Sourced | None = None
     exchange_across: Sourced | None = None
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     @property
     def without_peers(self) -> str:
         """Say that its GPUs are taken without peer access, and why; empty where they have it."""
