@@ -140,6 +140,10 @@ class Priced:
     basis: Basis = Basis.CALIBRATED
 
 
+_FREE: Final = Priced(kind="layout", seconds=0.0)
+"""The price of a view."""
+
+
 def host_seconds(op: Op, priced: Priced, runtime: Runtime) -> Real:
     """Seconds of host time to issue an operation once."""
     host = priced.kernels * runtime.host_kernel.value
@@ -161,6 +165,8 @@ class FoundPrices:
 
 def cached_price(op: Op, target: Target, prices: FoundPrices) -> Priced:
     """Price `op`, or take the price of one like it; `prices` are of one device and request."""
+    if isinstance(op, Rearrange) and op.view:
+        return _FREE
     key = _key(op, target)
     try:
         priced = prices.ops.get(key)
@@ -211,7 +217,7 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  
         case Pointwise():
             return ("pointwise", target.runtime.fusion(op.function), op.traffic, _with_experts(op))
         case Rearrange():
-            return ("move", op.view, target.runtime.fusion("copy"), op.traffic)
+            return ("move", target.runtime.fusion("copy"), op.traffic)
         case Collective() if op.tokens is not None and target.ways:
             ways = (target.engine, target.ways, target.distribution)
             how = (*ways, target.runtime.launch, target.mixes)
@@ -488,9 +494,7 @@ def _streamed(function: str, traffic: Real, target: Target) -> Priced:
 
 
 def _rearrange(op: Rearrange, target: Target) -> Priced:
-    if op.view:
-        return Priced(kind="layout", seconds=0.0)
-    return replace(_streamed("copy", op.traffic, target), kind="layout")
+    return _FREE if op.view else replace(_streamed("copy", op.traffic, target), kind="layout")
 
 
 def _over(op: Communication, target: Target) -> Fabric:

@@ -84,6 +84,8 @@ class Cost:
 
     def times(self, count: Size | Real) -> "Cost":
         """Return the cost of `count` turns, or of a part of one."""
+        if isinstance(count, int) and count == 1:
+            return self
         return Cost(
             classes={kind: seconds * count for kind, seconds in self.classes.items()},
             exposed=self.exposed * count,

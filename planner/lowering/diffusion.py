@@ -152,9 +152,21 @@ def _in_a_batch(work: RankWork) -> RankWork:
 
 def text_tower(work: RankWork) -> Loop:
     """Run the towers that do not depend on the step once, and keep their keys and values."""
-    body = tuple(_text_layers(work))
     passes = work.share.passes
-    return Loop(name="text_tower", count=passes, body=body, keeps=passes)
+    return Loop(name="text_tower", count=passes, body=_text_body(_of_texts(work)), keeps=passes)
+
+
+def _of_texts(work: RankWork) -> RankWork:
+    """Leave out what no tower that is run ahead depends on, such as how other streams are cut."""
+    spans = {name: span for name, span in work.spans.items() if work.cached(name)}
+    layer = work.of_a_layer().share
+    share = layer if work.model.has_experts else replace(layer, sequence=(), zigzag=False)
+    return replace(work, share=share, spans=spans, layers=(), stage=0)
+
+
+@once
+def _text_body(work: RankWork) -> tuple[Op | Loop, ...]:
+    return tuple(_text_layers(work))
 
 
 def _text_layers(work: RankWork) -> Emits[None]:

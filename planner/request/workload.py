@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -289,7 +290,7 @@ class Workload:
     @property
     def in_programs(self) -> "Workload":
         """What of it is in programs (see `Habits.in_programs`)."""
-        return replace(self, habits=self.habits.in_programs)
+        return _in_programs(self)
 
     def length(self, stream: str) -> Size:
         """Count the tokens of one stream of the model."""
@@ -311,3 +312,8 @@ class Workload:
             return 0
         steps = np.minimum(np.asarray(self.steps) - 1, np.rint(self.steps * self.reuse.share))
         return int(steps) if steps.ndim == 0 else steps.astype(int)
+
+
+@lru_cache(maxsize=64)
+def _in_programs(workload: Workload) -> Workload:
+    return replace(workload, habits=workload.habits.in_programs)
