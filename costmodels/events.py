@@ -10,6 +10,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import prod
+from types import MappingProxyType
 from typing import Final
 
 from topology.base import ModelError
@@ -19,6 +20,9 @@ Lane = tuple[int, str]
 """A stream of a rank."""
 Uses = tuple[tuple[int, float], ...]
 """Numbers of links, and the share of each that a message takes while nothing holds it up."""
+Traffic = Mapping[int, float]
+"""Numbers of links, and the part of each that others take."""
+NO_TRAFFIC: Final[Traffic] = MappingProxyType({})
 _FULL: Final = 1 + 2.0**-30
 """What messages may want of a link together before one of them is held up."""
 
@@ -65,10 +69,12 @@ def in_order(tasks: Sequence[Task]) -> dict[Lane, list[int]]:
     return lanes
 
 
-def fair_paces(wanted: Mapping[int, Uses]) -> dict[int, float]:
+def fair_paces(wanted: Mapping[int, Uses], taken: Traffic = NO_TRAFFIC) -> dict[int, float]:
     """Share links among messages: no pace can rise without one that is no higher falling.
 
     All rise together up to their own pace, 1; those that pass a link that is full then stop.
+
+    taken : parts of links that are not theirs.
 
     References
     ----------
@@ -80,9 +86,11 @@ def fair_paces(wanted: Mapping[int, Uses]) -> dict[int, float]:
 
     >>> fair_paces({1: ((0, 1.0),), 2: ((0, 1.0),), 3: ((0, 0.5), (1, 0.5)), 4: ((1, 0.9),)})
     {1: 0.4, 2: 0.4, 3: 0.4, 4: 0.888888888888889}
+    >>> fair_paces({1: ((0, 1.0),), 2: ((0, 0.2),)}, {0: 0.4})
+    {1: 0.5, 2: 0.5}
     """
     paces: dict[int, float] = {}
-    left: dict[int, float] = defaultdict(lambda: 1.0)
+    left = {link: 1.0 - taken.get(link, 0.0) for uses in wanted.values() for link, _ in uses}
     while rising := {number: uses for number, uses in wanted.items() if number not in paces}:
         asked: dict[int, float] = defaultdict(float)
         for uses in rising.values():
@@ -98,10 +106,12 @@ def fair_paces(wanted: Mapping[int, Uses]) -> dict[int, float]:
     return paces
 
 
-def contended(tasks: Sequence[Task]) -> frozenset[int]:
+def contended(tasks: Sequence[Task], taken: Traffic = NO_TRAFFIC) -> frozenset[int]:
     """Find the links of which messages that may run at once want more than there is.
 
     Messages of one stream that have a rank in common do not.
+
+    taken : parts of links that are not theirs.
     """
     users: dict[tuple[int, str], dict[tuple[int, ...], float]] = defaultdict(dict)
     using = {(id(task.uses), task.ranks, task.stream): task for task in tasks if task.uses}
@@ -113,14 +123,21 @@ def contended(tasks: Sequence[Task]) -> frozenset[int]:
     for (link, _), groups in users.items():
         in_turn = frozenset.intersection(*map(frozenset, groups))
         most[link] += max(groups.values()) if in_turn else sum(groups.values())
-    return frozenset(link for link, share in most.items() if share > _FULL)
+    return frozenset(
+        link for link, share in most.items() if share > _FULL * (1.0 - taken.get(link, 0.0))
+    )
 
 
-def run(tasks: Sequence[Task], lanes: Mapping[Lane, Sequence[int]] | None = None) -> TaskTimes:
+def run(
+    tasks: Sequence[Task],
+    lanes: Mapping[Lane, Sequence[int]] | None = None,
+    taken: Traffic = NO_TRAFFIC,
+) -> TaskTimes:
     """Run tasks.
 
     lanes : numbers of tasks in the order in which a rank's stream has them; as they are given,
         where it is left out.
+    taken : parts of links that others take, who give way to no message.
 
     Raises ModelError if tasks wait for each other.
 
@@ -133,7 +150,7 @@ def run(tasks: Sequence[Task], lanes: Mapping[Lane, Sequence[int]] | None = None
     >>> done.end
     [2.0, 4.0, 4.0, 5.0]
     """
-    return _Clock(tasks, in_order(tasks) if lanes is None else lanes).run()
+    return _Clock(tasks, in_order(tasks) if lanes is None else lanes, taken).run()
 
 
 class _Rank:
@@ -149,13 +166,12 @@ class _Rank:
 
 
 class _Stream:
-    """Tasks of a stream in order, how many of them have ended, and whether the next has come up."""
+    """Tasks of a stream in order, the last first, and whether the next one has come up."""
 
-    __slots__ = ("ended", "numbers", "rank", "up")
+    __slots__ = ("numbers", "rank", "up")
 
     def __init__(self, rank: _Rank, numbers: Sequence[int]) -> None:
-        self.rank, self.numbers = rank, numbers
-        self.ended, self.up = 0, False
+        self.rank, self.numbers, self.up = rank, [*reversed(numbers)], False
 
 
 class _Clock:
@@ -167,8 +183,10 @@ class _Clock:
     way on contended links, what they want of these, and their paces.
     """
 
-    def __init__(self, tasks: Sequence[Task], lanes: Mapping[Lane, Sequence[int]]) -> None:
-        self.tasks, self.now = tasks, 0.0
+    def __init__(
+        self, tasks: Sequence[Task], lanes: Mapping[Lane, Sequence[int]], taken: Traffic
+    ) -> None:
+        self.tasks, self.taken, self.now = tasks, taken, 0.0
         self.events: list[tuple[float, int, int]] = []
         self.on: list[list[_Stream]] = [[] for _ in tasks]
         self.ranks: dict[int, _Rank] = {}
@@ -179,9 +197,9 @@ class _Clock:
                 self.on[task].append(stream)
         self.start, self.end = [-1.0] * len(tasks), [-1.0] * len(tasks)
         self.came: dict[int, dict[int, float]] = defaultdict(dict)
-        self.left, self.since = [0.0] * len(tasks), [0.0] * len(tasks)
+        self.left, self.since = [task.seconds for task in tasks], [0.0] * len(tasks)
         self.pace, self.version = [-1.0] * len(tasks), [0] * len(tasks)
-        self.contended = contended(tasks)
+        self.contended = contended(tasks, taken)
         self.sharing: dict[int, Uses] = {}
         self.fair: Mapping[int, float] = {}
 
@@ -208,46 +226,47 @@ class _Clock:
 
     def _look(self, stream: _Stream) -> None:
         """Let the first task of a stream come up, if nothing holds it back."""
-        numbers, ended = stream.numbers, stream.ended
-        if stream.up or ended == len(numbers):
+        if stream.up or not stream.numbers:
             return
-        number = numbers[ended]
-        task = self.tasks[number]
+        number = stream.numbers[-1]
+        task, now = self.tasks[number], self.now
         for before in task.after:
             if self.end[before] < 0 and stream.rank.number in self.tasks[before].ranks:
                 return
-        if task.issued > self.now:
+        if task.issued > now:
             heapq.heappush(self.events, (task.issued, number, -1))
             return
         stream.up = True
         if len(task.ranks) > 1:
             came = self.came[number]
-            came[stream.rank.number] = self.now
+            came[stream.rank.number] = now
             if len(came) < len(task.ranks):
                 return
-        self._start(number, task)
-
-    def _start(self, number: int, task: Task) -> None:
-        self.start[number] = self.since[number] = self.now
-        self.left[number] = task.seconds
+        self.start[number] = self.since[number] = now
         if task.message:
-            uses = tuple(use for use in task.uses if use[0] in self.contended)
-            if uses:
-                self.sharing[number] = uses
-            for stream in self.on[number]:
-                stream.rank.messages.append(number)
-            self._repace(number)
-            self._meet(number, shared=bool(uses))
+            self._send(number, task)
         else:
-            self.on[number][0].rank.working.append(number)
-            self._repace(number)
+            rank = stream.rank
+            rank.working.append(number)
+            self._repace(number, self._work_pace(rank) if rank.messages else 1.0)
+
+    def _send(self, number: int, task: Task) -> None:
+        uses = tuple(use for use in task.uses if use[0] in self.contended)
+        if uses:
+            self.sharing[number] = uses
+        for stream in self.on[number]:
+            stream.rank.messages.append(number)
+        if not uses:
+            self._repace(number, 1.0)
+        self._meet(number, shared=bool(uses))
 
     def _finish(self, number: int) -> None:
         self.end[number] = self.now
         message, streams = self.tasks[number].message, self.on[number]
         for stream in streams:
-            (stream.rank.messages if message else stream.rank.working).remove(number)
-            stream.ended += 1
+            rank = stream.rank
+            (rank.messages if message else rank.working).remove(number)
+            stream.numbers.pop()
             stream.up = False
         if message:
             self._meet(number, shared=self.sharing.pop(number, None) is not None)
@@ -260,28 +279,26 @@ class _Clock:
         """Go on at another pace with what runs beside a message that started or ended."""
         for stream in self.on[message]:
             for number in stream.rank.working:
-                self._repace(number)
+                self._repace(number, self._work_pace(stream.rank))
         if shared:
-            self.fair = fair_paces(self.sharing)
+            self.fair = fair_paces(self.sharing, self.taken)
             for number in self.sharing:
-                self._repace(number)
+                self._repace(number, self.fair[number])
 
-    def _repace(self, number: int) -> None:
+    def _work_pace(self, rank: _Rank) -> float:
+        """Say at what pace a rank computes: a part of its own is kept beside each message."""
+        return prod([self.tasks[message].beside for message in rank.messages])
+
+    def _repace(self, number: int, pace: float) -> None:
         """Plan the end of a task at the pace that it has now."""
-        if self.tasks[number].message:
-            pace = self.fair.get(number, 1.0)
-        else:  # compute keeps a part of its pace beside each message
-            sent = self.on[number][0].rank.messages
-            pace = prod([self.tasks[other].beside for other in sent]) if sent else 1.0
         before = self.pace[number]
         if pace == before:
             return
-        left = self.left[number]
+        left, now = self.left[number], self.now
         if before >= 0.0:
-            left = self.left[number] = max(0.0, left - (self.now - self.since[number]) * before)
-            self.since[number] = self.now
+            left = self.left[number] = max(0.0, left - (now - self.since[number]) * before)
+            self.since[number] = now
         self.pace[number] = pace
-        self.version[number] += 1
+        self.version[number] = version = self.version[number] + 1
         if pace or not left:
-            at = self.now + (left / pace if left else 0.0)
-            heapq.heappush(self.events, (at, number, self.version[number]))
+            heapq.heappush(self.events, (now + (left / pace if left else 0.0), number, version))

@@ -1,6 +1,7 @@
 """Two jobs on one machine at the same time: what each loses on links that both pass."""
 
 import math
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -17,7 +18,7 @@ from planner.simulation.disturbances import Disturbances
 from planner.simulation.links import MessageKind, Wiring
 from planner.simulation.simulation import Simulation, simulate, stage_run
 from planner.simulation.symmetry import Alike
-from planner.simulation.tasks import RankTasks, tasks_of
+from planner.simulation.tasks import Prices, RankTasks, tasks_of
 from planner.strategies import parse_plan
 from topology.base import InputError, counted, format_seconds, shown
 from topology.base.table import Table
@@ -130,9 +131,9 @@ def _job(
     def apart(wiring: Wiring, kinds: Iterable[MessageKind], marks: Sequence[Hashable]) -> Alike:
         return _apart(wiring, list(kinds), len(marks), links)
 
-    prices = FoundPrices()
+    prices: Prices = defaultdict(FoundPrices)
     stage = stage_run(places, wiring, target, prices, disturbed, apart)
-    return _Job(simulation=simulation, work=tasks_of(stage, target, prices))
+    return _Job(simulation=simulation, work=tasks_of(stage, prices))
 
 
 def _apart(

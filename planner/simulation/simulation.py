@@ -23,7 +23,9 @@ from planner.simulation.links import MessageKind, Wiring
 from planner.simulation.symmetry import Alike, alike
 from planner.simulation.tasks import (
     Event,
+    Prices,
     RankTasks,
+    RankWork,
     StageRun,
     jittered,
     messages_of,
@@ -230,18 +232,18 @@ def simulate(
     target = deployment.target(scenario.model, estimate.plan)
     programs = lower_places(scenario.model, scenario.workload, estimate.plan)
     wiring = Wiring(deployment, estimate.plan, target.fabrics)
-    prices = FoundPrices()
+    prices: Prices = defaultdict(FoundPrices)
     stages = [
         stage_run(places, wiring, target, prices, disturbed)
         for places in zip(*(program.stages for program in programs), strict=True)
     ]
     _check_size(stages, estimate.plan, disturbed.runs)
-    turns = [_turn(stage, target, prices, disturbed) for stage in stages]
+    turns = [_turn(stage, prices, disturbed) for stage in stages]
     main = max(turns, key=lambda turn: turn.seconds)
     events = tuple(_events(main))
     spent: dict[str, float] = defaultdict(float)
     for turn in turns:
-        spent[SHOWN_AS.get(turn.name, turn.name)] += turn.seconds
+        spent[SHOWN_AS.get(turn.stage.name, turn.stage.name)] += turn.seconds
     beside = {"output": estimate.stages_s["output"]} if "output" in estimate.stages_s else {}
     first = main.stage.same.first
     times = rank_times(events, main.stage.paces, main.ran.seconds)
@@ -249,8 +251,8 @@ def simulate(
     return Simulation(
         estimate=estimate,
         stages_s={**spent, **beside},
-        stage=main.name,
-        turns=main.count,
+        stage=main.stage.name,
+        turns=main.stage.turns,
         turn_s=main.ran.seconds,
         ranks=tuple(replace(times[lead], rank=rank) for rank, lead in own),
         first=first,
@@ -270,7 +272,7 @@ def _latencies(turns: Sequence["_Turn"], beside: float) -> tuple[float, ...]:
     draw = np.random.default_rng(0)
     total = np.full(DRAWN, float(beside))
     for turn in turns:
-        count = round(turn.count)
+        count = round(turn.stage.turns)
         samples = np.asarray(turn.samples)
         if count <= MANY_TURNS:
             total += draw.choice(samples, (DRAWN, count)).sum(axis=1)
@@ -289,23 +291,15 @@ class _Turn:
     samples: Sequence[float]
 
     @property
-    def name(self) -> str:
-        return self.stage.places[0].name
-
-    @property
-    def count(self) -> float:
-        return float(np.max(self.stage.places[0].count))
-
-    @property
     def seconds(self) -> float:
-        return float(np.mean(self.samples)) * self.count
+        return float(np.mean(self.samples)) * self.stage.turns
 
 
 def stage_run(  # what a stage is run with, and how ranks are folded
     places: Sequence[Loop],
     wiring: Wiring,
     target: Target,
-    prices: FoundPrices,
+    prices: Prices,
     disturbed: Disturbances,
     folded: Folding = alike,
 ) -> StageRun:
@@ -320,23 +314,23 @@ def stage_run(  # what a stage is run with, and how ranks are folded
     paces = paces_of(replica.gpus, spread, disturbed.slow)
     if places[0].name == DECODE and not meets:
         only = Alike(first=[0], groups={}, uses={})
-        return StageRun(places=places, place_of=[0], paces=paces[:1], paused=paused, same=only)
+        work = RankWork(loop=places[0], place=0, target=target)
+        return StageRun(works=[work], work_of=[0], paces=paces[:1], paused=paused, same=only)
     if len(places) == 1:
         places = [*places] * plan.degree("pp")
-    place_of = [plan.index_of(rank).get("pp", 0) for rank in range(plan.gpus)]
+    works = [RankWork(loop=loop, place=n, target=target) for n, loop in enumerate(places)]
+    work_of = [plan.index_of(rank).get("pp", 0) for rank in range(plan.gpus)]
     marks = [
-        (place, paces[own], paused.get(own, 0.0), own if disturbed.jitter else 0)
-        for place, own in zip(place_of, [*range(replica.gpus)] * replicas, strict=True)
+        (work, paces[own], paused.get(own, 0.0), own if disturbed.jitter else 0)
+        for work, own in zip(work_of, [*range(replica.gpus)] * replicas, strict=True)
     ]
-    same = folded(wiring, messages_of(places, target, prices), marks)
-    return StageRun(
-        places=places, place_of=place_of, paces=paces * replicas, paused=paused, same=same
-    )
+    same = folded(wiring, messages_of(works, prices), marks)
+    return StageRun(works=works, work_of=work_of, paces=paces * replicas, paused=paused, same=same)
 
 
-def _turn(stage: StageRun, target: Target, prices: FoundPrices, disturbed: Disturbances) -> _Turn:
+def _turn(stage: StageRun, prices: Prices, disturbed: Disturbances) -> _Turn:
     """Run one turn of a stage."""
-    work = tasks_of(stage, target, prices)
+    work = tasks_of(stage, prices)
     if not disturbed.jitter:
         ran = run(work.tasks, work.lanes)
         samples = [ran.seconds]
@@ -351,8 +345,10 @@ def _turn(stage: StageRun, target: Target, prices: FoundPrices, disturbed: Distu
 def _check_size(stages: Sequence[StageRun], plan: Plan, runs: int) -> None:
     tasks = 0
     for stage in stages:
-        each = [sum(turns(loops[1:]) for _, loops in one.nested()) for one in stage.places]
-        tasks += sum(each[stage.place_of[rank]] for rank in stage.same.leads)
+        each = [
+            sum(turns(loops[1:]) for _, loops in work.loop.nested()) for work in stage.works
+        ]
+        tasks += sum(each[stage.work_of[rank]] for rank in stage.same.leads)
     if tasks * runs > MOST_TASKS:
         again = f" in each of {runs} runs" if runs > 1 else ""
         instead = "fewer runs do" if tasks <= MOST_TASKS else "`planner estimate` prices it"

@@ -13,7 +13,7 @@ import numpy as np
 from costmodels.events import Lane, Task
 from costmodels.overlap import hidden_share
 from costmodels.price import Class, FoundPrices, Priced, Target, cached_price, host_seconds
-from costmodels.program import Communication, Loop, Op, SendReceive, Tensor
+from costmodels.program import Attention, Communication, Loop, Op, SendReceive, Tensor
 from planner.simulation.links import Group, MessageKind, sent_by
 from planner.simulation.symmetry import Alike
 from topology.base.values import dataclass
@@ -25,6 +25,10 @@ MOST_PACES: Final = 64
 
 MessageKey = tuple[str, Group, int]
 """What tells messages apart: the axis, the ranks, and how many the ranks had there before."""
+Prices = defaultdict[str, FoundPrices]
+"""Prices of operations that were found so far, by device."""
+Waiting = tuple["Step", tuple[int, ...], float]
+"""A step, the numbers of those that it waits for, and when a host that never paused issues it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,45 +80,65 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageRun:
-    """A stage at every place of a pipeline, and the ranks that run it.
+class RankWork:
+    """What some ranks of a stage do.
 
-    place_of : of every rank. paces : how many times as long as usual each computes. paused :
-    seconds that their hosts issue nothing for at first. same : which ranks are alike.
+    place : of a pipeline. target : what their operations are priced on.
     """
 
-    places: Sequence[Loop]
-    place_of: Sequence[int]
+    loop: Loop
+    place: int
+    target: Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRun:
+    """A stage, and the ranks that run it.
+
+    works : that differ. work_of : every rank, the number of its own. paces : how many times as long
+    as usual each computes. paused : seconds that their hosts issue nothing for at first. same :
+    which ranks are alike.
+    """
+
+    works: Sequence[RankWork]
+    work_of: Sequence[int]
     paces: Sequence[float]
     paused: Mapping[int, float]
     same: Alike
 
+    @property
+    def name(self) -> str:
+        return self.works[0].loop.name
 
-def tasks_of(stage: StageRun, target: Target, prices: FoundPrices) -> RankTasks:
-    """Write one turn of a stage down for all ranks that are run.
+    @property
+    def turns(self) -> float:
+        return float(np.max(self.works[0].loop.count))
 
-    prices : of operations, which are added to.
-    """
-    draft, places = _Draft(target, stage.same), stage.places
-    forwards = [_forwards(loop) - len(places) + 1 for loop in places]
-    steps = [
-        list(_steps(loop, target, prices, _Turns(place, forwards[place])))
-        for place, loop in enumerate(places)
-    ]
+
+def tasks_of(stage: StageRun, prices: Prices) -> RankTasks:
+    """Write one turn of a stage down for all ranks that are run; `prices` are added to."""
+    places = 1 + max(work.place for work in stage.works)
+    steps = [list(_waiting(work, places, prices)) for work in stage.works]
+    draft = _Draft(stage)
     for rank in stage.same.leads:
-        own = steps[stage.place_of[rank]]
-        draft.add_rank(rank, stage.paces[rank], own, stage.paused.get(rank, 0.0))
-    return RankTasks(tasks=draft.tasks, labels=draft.labels, lanes=draft.lanes, sent=draft.sent)
+        draft.add_rank(rank, steps[stage.work_of[rank]])
+    return draft.made()
 
 
-def messages_of(places: Sequence[Loop], target: Target, prices: FoundPrices) -> list[MessageKind]:
+def messages_of(works: Sequence[RankWork], prices: Prices) -> list[MessageKind]:
     """List the kinds of messages in a stage."""
     return [
-        sent_by(op, float(cached_price(op, target, prices).seconds), target.fabrics[op.axis])
-        for stage in places
-        for op in stage.walk()
+        sent_by(op, float(_priced(op, work.target, prices).seconds), work.target.fabrics[op.axis])
+        for work in works
+        for op in work.loop.walk()
         if isinstance(op, Communication)
     ]
+
+
+def _priced(op: Op, target: Target, prices: Prices) -> Priced:
+    if isinstance(op, Attention) and not op.pairs:  # a rank that sees none of some keys
+        return Priced(kind="attention", seconds=0.0)
+    return cached_price(op, target, prices[target.device.name])
 
 
 class _Turns:
@@ -146,7 +170,7 @@ def _forwards(loop: Loop) -> int:
     )
 
 
-def _steps(loop: Loop, target: Target, prices: FoundPrices, turns: _Turns) -> Iterator[Step]:
+def _steps(loop: Loop, target: Target, prices: Prices, turns: _Turns) -> Iterator[Step]:
     """Unroll a turn of a loop: each operation, labelled by the loop it stands in."""
     turn = turns.enter(loop.name)
     idle = turns.idle(loop.name, turn)
@@ -155,67 +179,84 @@ def _steps(loop: Loop, target: Target, prices: FoundPrices, turns: _Turns) -> It
             for _ in range(0 if idle else int(np.max(item.count))):
                 yield from _steps(item, target, prices, turns)
         elif not idle or isinstance(item, SendReceive):
-            priced = cached_price(item, target, prices)
+            priced = _priced(item, target, prices)
             name = item.writes[0].name if item.writes else getattr(item, "name", "")
             label = TaskLabel(name=name, kind=priced.kind, loop=loop.name, turn=turn)
             yield Step(op=item, priced=priced, label=label)
 
 
-class _Draft:
-    """Tasks so far, and the messages that some rank has come to."""
+def _waiting(work: RankWork, places: int, prices: Prices) -> Iterator[Waiting]:
+    """Give the steps of a turn that are run, with what each waits for on another stream."""
+    turns = _Turns(work.place, _forwards(work.loop) - places + 1)
+    ready: dict[str, frozenset[int]] = {}
+    streams: list[str] = []
+    issued = 0.0
+    for step in _steps(work.loop, work.target, prices, turns):
+        op, priced = step.op, step.priced
+        issued += float(host_seconds(op, priced, work.target.runtime))
+        after = _after(ready, op.reads)
+        if priced.kernels or isinstance(op, Communication):
+            others = tuple(n for n in sorted(after) if streams[n] != op.stream)
+            yield step, others, issued
+            after = frozenset((len(streams),))
+            streams.append(op.stream)
+        ready.update((tensor.name, after) for tensor in op.writes)  # of a view, what it waits for
 
-    def __init__(self, target: Target, same: Alike) -> None:
-        self.target, self.same = target, same
+
+class _Draft:
+    """Tasks so far, and the messages that some rank has come to.
+
+    waits, issued : of messages, what their ranks wait for, and when the last host issues them.
+    """
+
+    def __init__(self, stage: StageRun) -> None:
+        self.stage, self.same = stage, stage.same
         self.tasks: list[Task] = []
         self.labels: list[TaskLabel] = []
         self.lanes: dict[Lane, list[int]] = defaultdict(list)
         self.messages: dict[MessageKey, int] = {}
         self.sent: dict[int, MessageKind] = {}
+        self.waits: dict[int, list[int]] = defaultdict(list)
+        self.issued: dict[int, float] = defaultdict(float)
 
-    def add_rank(self, rank: int, pace: float, steps: Sequence[Step], host: float) -> None:
-        """Add the tasks of one rank; messages that another rank has come to are joined.
-
-        host : seconds at which its host begins.
-        """
-        runtime = self.target.runtime
-        ready: dict[str, frozenset[int]] = {}
+    def add_rank(self, rank: int, steps: Sequence[Waiting]) -> None:
+        """Add the tasks of one rank; messages that another rank has come to are joined."""
+        pace, paused = self.stage.paces[rank], self.stage.paused.get(rank, 0.0)
+        target = self.stage.works[self.stage.work_of[rank]].target
+        numbers: list[int] = []
         sent: dict[str, int] = defaultdict(int)
-        for step in steps:
-            op, priced = step.op, step.priced
-            host += float(host_seconds(op, priced, runtime))
-            after = _after(ready, op.reads)
-            others = tuple(n for n in sorted(after) if self.tasks[n].stream != op.stream)
+        for step, others, after_s in steps:
+            op, after, issued = step.op, tuple(numbers[one] for one in others), paused + after_s
             if isinstance(op, Communication):
                 key = op.axis, self.same.groups[op.axis, rank], sent[op.axis]
                 sent[op.axis] += 1
-                number = self._message(key, op, step)
-                task = self.tasks[number]
-                self.tasks[number] = replace(
-                    task, after=(*task.after, *others), issued=max(task.issued, host)
+                number = self._message(key, op, step, target)
+                self.waits[number] += after
+                self.issued[number] = max(self.issued[number], issued)
+            else:
+                seconds = float(step.priced.seconds) * pace
+                task = Task(
+                    ranks=(rank,), stream=op.stream, seconds=seconds, after=after, issued=issued
                 )
-            elif priced.kernels:
-                seconds = float(priced.seconds) * pace
-                number = self._add(
-                    Task(
-                        ranks=(rank,), stream=op.stream, seconds=seconds, after=others, issued=host
-                    ),
-                    step,
-                )
-            else:  # a view: who reads it waits for what it is a view of
-                ready.update(dict.fromkeys((tensor.name for tensor in op.writes), after))
-                continue
+                number = self._add(task, step)
+            numbers.append(number)
             self.lanes[rank, op.stream].append(number)
-            ready.update(dict.fromkeys((t.name for t in op.writes), frozenset((number,))))
 
-    def _message(self, key: MessageKey, op: Communication, step: Step) -> int:
+    def made(self) -> RankTasks:
+        """Return all tasks, each message with what its ranks wait for."""
+        for number, after in self.waits.items():
+            task, issued = self.tasks[number], self.issued[number]
+            self.tasks[number] = replace(task, after=tuple(after), issued=issued)
+        return RankTasks(tasks=self.tasks, labels=self.labels, lanes=self.lanes, sent=self.sent)
+
+    def _message(self, key: MessageKey, op: Communication, step: Step, target: Target) -> int:
         """Find a message among the tasks, or add it."""
         if key not in self.messages:
             seconds = float(step.priced.seconds)
             alone = op.stream == "compute"
-            profile, urgent = self.target.profile, self.target.hides
-            share = hidden_share(op.kind, seconds, profile, urgent=urgent)
+            share = hidden_share(op.kind, seconds, target.profile, urgent=target.hides)
             kept = 1.0 if alone else float(share)
-            sent = sent_by(op, seconds, self.target.fabrics[op.axis])
+            sent = sent_by(op, seconds, target.fabrics[op.axis])
             task = Task(
                 ranks=key[1],
                 stream=op.stream,

@@ -358,7 +358,7 @@ def _numbers(hardware: Hardware) -> Iterator[tuple[str, Sourced]]:
 def evenly(ranks: int, size: int) -> int:
     """Count the fewest hosts of at most `size` ranks that hold as many each.
 
-    >>> evenly(16, 8), evenly(15, 8), evenly(13, 8)
-    (2, 3, 13)
+    >>> evenly(16, 8), evenly(15, 8), evenly(13, 8), evenly(10**9 + 7, 8)
+    (2, 3, 13, 1000000007)
     """
-    return next(count for count in range(-(-ranks // size), ranks + 1) if ranks % count == 0)
+    return ranks // next(each for each in range(min(size, ranks), 0, -1) if ranks % each == 0)
