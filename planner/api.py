@@ -171,6 +171,9 @@ def simulate(  # noqa: PLR0913  # as written for the command
     even: bool = False,
     slow: Mapping[int, float] = MappingProxyType({}),
     pause: Mapping[int, float] = MappingProxyType({}),
+    mixed: Mapping[int, str] = MappingProxyType({}),
+    traffic: Mapping[str, float] = MappingProxyType({}),
+    order: str = "zigzag",
     jitter: float = 0.0,
     runs: int = 1,
     **options: Unpack[Options],
@@ -181,6 +184,9 @@ def simulate(  # noqa: PLR0913  # as written for the command
     ----------
     even : all GPUs are equally fast. slow : how many times as long as usual some ranks compute.
     pause : seconds that hosts of some ranks issue nothing for at the start of a turn.
+    mixed : hardware of ranks whose GPUs are of another kind. traffic : parts of links that others
+    take, named as in ``links``. order : of causal tokens over ranks, ``zigzag``, ``plain`` or
+    ``striped``.
     jitter : by how much the time of every task differs by chance, as a part. runs : with other
         draws, for percentiles.
 
@@ -192,7 +198,10 @@ def simulate(  # noqa: PLR0913  # as written for the command
 
     _check_one_plan("simulate runs one plan", options, POOLED)
     scenario = resolve(request_of(model, gpus, options, plan))
-    disturbed = Disturbances(even=even, slow=slow, paused=pause, jitter=jitter, runs=runs)
+    disturbed = Disturbances(
+        even=even, slow=slow, paused=pause, mixed=mixed, traffic=traffic, order=order,
+        jitter=jitter, runs=runs,
+    )  # fmt: skip
     return run(scenario, estimate_plan(scenario, plan), disturbed)
 
 

@@ -191,21 +191,27 @@ class Named(_Taken):
         return value
 
 
-class LinkAction(_Taken):
-    """Takes a link and times its bandwidth, such as ``GPU0-NVSwitch=0.5``, each link once."""
+class PairAction(_Taken):
+    """Takes names with what is said of each, such as ``GPU0-NVSwitch=0.5``, each name once.
 
-    def taken(self, value: str, before: dict[str, float]) -> object:
-        name, _, times = value.rpartition("=")
+    name, value : how the two are read. like : what is wanted.
+    """
+
+    def __init__(self, *given: Any, **named: Any) -> None:  # noqa: ANN401  # argparse's
+        self.name, self.value, self.like = (named.pop(one) for one in ("name", "value", "like"))
+        super().__init__(*given, default={}, **named)
+
+    def taken(self, value: str, before: dict[object, object]) -> object:
+        left, _, right = value.rpartition("=")
         try:
-            number = number_in(times)
-        except ValueError:
-            name = ""
-        if not name:
-            wanted = "wanted a link and times its bandwidth, such as GPU0-NVSwitch=0.5"
-            raise ValueError(f"got {value[:60]!r}, {wanted}")
+            name, said = self.name(left), self.value(right)
+        except (ValueError, argparse.ArgumentTypeError):
+            left = ""
+        if not left:
+            raise ValueError(f"got {value[:60]!r}, wanted {self.like}")
         if name in before:
-            raise ValueError(f"got {name[:60]} twice, wanted each link once")
-        return {**before, name: number}
+            raise ValueError(f"got {left[:60]} twice, wanted each once")
+        return {**before, name: said}
 
 
 class Unmodelled(_Taken):
@@ -523,7 +529,14 @@ def add_generation(parser: argparse.ArgumentParser) -> None:
 def add_links(parser: argparse.ArgumentParser) -> None:
     """Add links that are not as usual."""
     parser.add_argument(
-        "--link", dest="links", action=LinkAction, default={}, metavar="NAME=TIMES", help=_LINK
+        "--link",
+        dest="links",
+        action=PairAction,
+        name=str,
+        value=number_in,
+        like="a link and times its bandwidth, such as GPU0-NVSwitch=0.5",
+        metavar="NAME=TIMES",
+        help=_LINK,
     )
 
 

@@ -66,7 +66,7 @@ def _others(command: str, known: Container[str]) -> "Iterator[Field]":
                     label=name,
                     kind=_kind(action),
                     hint=str(action.metavar or ""),
-                    repeats=isinstance(action, common.LinkAction),
+                    repeats=isinstance(action, common.PairAction),
                     says=str(action.help).replace("%%", "%"),
                 )
 

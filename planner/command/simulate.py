@@ -1,6 +1,7 @@
 """``planner simulate``: one plan as events on every rank."""
 
 import argparse
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +30,18 @@ _PAUSE: Final = (
 _JITTER: Final = (
     "by how much the time of every task differs by chance, such as 0.05 for 5 %% (default: 0)"
 )
+_ORDER: Final = (
+    "how tokens that are attended causally lie on the ranks of a ring or a gather: zigzag, the "
+    "i-th piece from either end; plain, neighbours; striped, every N-th (default: zigzag)"
+)
+_MIXED: Final = (
+    "the GPU of a rank is of another kind, such as 3=a100-sxm-80gb; may be repeated (default: as "
+    "the machine says, or all of one kind)"
+)
+_TRAFFIC: Final = (
+    "others take this part of a link in both directions, on every host alike, such as "
+    "NIC0-network=0.5 or pcie=0.3, named as for --link; may be repeated (default: none do)"
+)
 _RUNS: Final = "runs with other draws of --jitter, for percentiles (default: 1)"
 _COMPARE: Final = (
     "a trace of one rank, to put beside the simulated turn: by PyTorch's profiler (Chrome's JSON, "
@@ -43,16 +56,30 @@ _BESIDE: Final = (
 _WHAT_IF: Final = "run it again with one thing changed at a time: faster links, equal GPUs ..."
 
 
+_OF_RANKS: Final[Mapping[str, tuple[str, Callable[[str], object], str]]] = {
+    "--slow RANK=TIMES": (_SLOW, number_in, "a rank and a number such as 3=1.1"),
+    "--pause RANK=SECONDS": (_PAUSE, number_in, "a rank and seconds such as 3=0.01"),
+    "--mixed RANK=HARDWARE": (_MIXED, str, "a rank and a kind of GPU such as 3=a100-sxm-80gb"),
+}
+_LIKE_TRAFFIC: Final = "a link and the part of it that others take, such as NIC0-network=0.5"
+
+
 def _add(parser: argparse.ArgumentParser) -> None:
     common.add_request(parser)
     common.add_load(parser)
     common.add_plan(parser)
     common.add_flags(parser, {"--even": _EVEN})
-    for option, words in {"--slow RANK=TIMES": _SLOW, "--pause RANK=SECONDS": _PAUSE}.items():
+    for option, (words, value, like) in _OF_RANKS.items():
         name, metavar = option.split()
         parser.add_argument(
-            name, action="append", default=[], type=_by_rank, metavar=metavar, help=words
-        )
+            name, action=common.PairAction, name=common.whole, value=value, like=like,
+            metavar=metavar, help=words,
+        )  # fmt: skip
+    parser.add_argument(
+        "--traffic", action=common.PairAction, name=str, value=common.share, like=_LIKE_TRAFFIC,
+        metavar="LINK=SHARE", help=_TRAFFIC,
+    )  # fmt: skip
+    common.add_named(parser, {"--order ORDER": _ORDER}, "zigzag")
     common.add_numbers(parser, {"--jitter F": _JITTER}, common.share, 0.0)
     common.add_numbers(parser, {"--runs N": _RUNS}, default=1)
     common.add_flags(parser, {"--what-if": _WHAT_IF})
@@ -73,13 +100,6 @@ def _check_files(options: argparse.Namespace) -> None:
         raise InputError(f"--output {options.output}: No such file or directory")
 
 
-def _ranks(name: str, given: list[tuple[int, float]]) -> dict[int, float]:
-    """Gather what is said of ranks, of each once."""
-    if len(dict(given)) < len(given):
-        raise InputError(f"{name}: got one rank twice, wanted each once")
-    return dict(given)
-
-
 def _measured(path: str) -> "Trace | None":
     """Read the trace that was given, if any."""
     if not path:
@@ -90,20 +110,6 @@ def _measured(path: str) -> "Trace | None":
         return read_trace(content(path, MOST_BYTES))
     except InputError as error:
         raise InputError(f"--compare {path}: {error}") from None
-
-
-def _by_rank(text: str) -> tuple[int, float]:
-    """Read a rank and a number that is said of it."""
-    rank, equals, times = text.partition("=")
-    try:
-        number = number_in(times)
-    except ValueError:
-        equals = ""
-    if not equals or not (rank.isascii() and rank.strip().isdecimal()):
-        raise argparse.ArgumentTypeError(
-            f"got {text[:40]!r}, wanted a rank and a number such as 3=1.1"
-        )
-    return common.whole(rank), number
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
@@ -123,10 +129,13 @@ def _run(options: argparse.Namespace) -> common.Answer:
     measured = _measured(options.compare)
     disturbed = Disturbances(
         even=options.even,
-        slow=_ranks("slow", options.slow),
-        paused=_ranks("pause", options.pause),
+        slow=options.slow,
+        paused=options.pause,
         jitter=options.jitter,
         runs=options.runs,
+        order=options.order,
+        mixed=options.mixed,
+        traffic=options.traffic,
     )
     simulation = simulate(scenario, estimate_plan(scenario, options.plan), disturbed)
     compared = compare(simulation, measured) if measured else None

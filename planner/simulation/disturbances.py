@@ -14,6 +14,10 @@ LARGEST_PACE: Final = 100.0
 LONGEST_PAUSE: Final = 600.0
 MOST_JITTER: Final = 2.0
 MOST_RUNS: Final = 1000
+MOST_TRAFFIC: Final = 0.99
+USUAL_ORDER: Final = "zigzag"
+ORDERS: Final = (USUAL_ORDER, "plain", "striped")
+"""How causal tokens lie on ranks: the i-th piece from either end, neighbours, or in turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +27,9 @@ class Disturbances:
     even : all GPUs are equally fast, not as far apart as those of one kind are. slow : how many
     times as long as usual some ranks compute. paused : seconds that the hosts of some ranks issue
     nothing for at the start of a turn. jitter : deviation of the logarithm of every task's time.
-    runs : with other draws of the jitter.
+    runs : with other draws of the jitter. order : of the tokens of causal attention that a plan
+    cuts, one of `ORDERS`. mixed : kinds of the GPUs of some ranks. traffic : parts of links that
+    others take, by the names of `topology.machine.altered`.
     """
 
     even: bool = False
@@ -31,15 +37,19 @@ class Disturbances:
     paused: Mapping[int, float] = field(default_factory=dict)
     jitter: float = 0.0
     runs: int = 1
+    order: str = USUAL_ORDER
+    mixed: Mapping[int, str] = field(default_factory=dict)
+    traffic: Mapping[str, float] = field(default_factory=dict)
 
     def checked(self, plan: Plan) -> "Disturbances":
         """Raise InputError unless these are numbers that can be, of ranks of a plan."""
         if not isinstance(self.even, bool | np.bool_):
             raise InputError(f"even: got {shown(self.even)}, wanted True or False")
         slow = "how many times as long as usual it computes"
-        _check_ranks("slow", self.slow, plan, (1 / LARGEST_PACE, LARGEST_PACE), slow)
         pause = "seconds that its host issues nothing for"
-        _check_ranks("pause", self.paused, plan, (0.0, LONGEST_PAUSE), pause)
+        bounds = (1 / LARGEST_PACE, LARGEST_PACE), (0.0, LONGEST_PAUSE)
+        _check_numbers("slow", self.slow, plan, bounds[0], slow)
+        _check_numbers("pause", self.paused, plan, bounds[1], pause)
         _check_number("jitter", self.jitter, (0.0, MOST_JITTER))
         if type(self.runs) is not int or not 1 <= self.runs <= MOST_RUNS:
             raise InputError(
@@ -47,6 +57,10 @@ class Disturbances:
             )
         if self.runs > 1 and not self.jitter:
             raise InputError(f"runs: got {self.runs} without jitter, which makes them differ")
+        if self.order not in ORDERS:
+            raise InputError(f"order: got {shown(self.order)}, wanted {', '.join(ORDERS)}")
+        _check_ranks("mixed", self.mixed, plan, "kinds of GPUs by rank, such as {3: 'l40s'}")
+        _check_traffic(self.traffic)
         return self
 
 
@@ -54,19 +68,36 @@ ALIKE: Final = Disturbances()
 """Nothing but that GPUs of a kind are apart."""
 
 
-def _check_ranks(
-    name: str, given: object, plan: Plan, bounds: tuple[float, float], what: str
-) -> None:
-    """Refuse what is no number of a rank of the plan."""
+def _check_ranks(name: str, given: object, plan: Plan, like: str) -> None:
+    """Refuse what is not said of ranks of the plan."""
     if not isinstance(given, Mapping):
-        raise InputError(f"{name}: got {shown(given)}, wanted numbers by rank, such as {{3: 1.1}}")
-    for rank, value in given.items():
+        raise InputError(f"{name}: got {shown(given)}, wanted {like}")
+    for rank in given:
         if not isinstance(rank, int | np.integer) or isinstance(rank, bool):
             raise InputError(f"{name}: got rank {shown(rank)}, wanted a whole number")
-        _check_number(name, value, bounds, f" for rank {rank}", what)
         if not 0 <= rank < plan.gpus:
             last = plan.gpus - 1
             raise InputError(f"{name}: got rank {rank}, wanted one from 0 to {last} of a replica")
+
+
+def _check_numbers(
+    name: str, given: Mapping[int, float], plan: Plan, bounds: tuple[float, float], what: str
+) -> None:
+    """Refuse what is no number of a rank of the plan."""
+    _check_ranks(name, given, plan, "numbers by rank, such as {3: 1.1}")
+    for rank, value in given.items():
+        _check_number(name, value, bounds, f" for rank {rank}", what)
+
+
+def _check_traffic(given: object) -> None:
+    """Refuse what is no part of a link by its name."""
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        like = "parts of links by their names, such as {'NIC0-network': 0.5}"
+        raise InputError(f"traffic: got {shown(given)}, wanted {like}")
+    for name, value in given.items():
+        _check_number(
+            "traffic", value, (0.0, MOST_TRAFFIC), f" on {shown(name)}", "the part that it takes"
+        )
 
 
 def _check_number(

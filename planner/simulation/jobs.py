@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from costmodels.events import Lane, Task, contended, run
+from costmodels.events import Lane, Task, Traffic, contended, run
 from costmodels.price import FoundPrices
 from planner.lowering import lower_places
 from planner.scenario.keywords import request_of
@@ -19,6 +19,7 @@ from planner.simulation.links import MessageKind, Wiring
 from planner.simulation.simulation import Simulation, simulate, stage_run
 from planner.simulation.symmetry import Alike
 from planner.simulation.tasks import Prices, RankTasks, tasks_of
+from planner.simulation.uneven import targets_of
 from planner.strategies import parse_plan
 from topology.base import InputError, counted, format_seconds, shown
 from topology.base.table import Table
@@ -68,7 +69,7 @@ class _Job:
 
     @property
     def alone_s(self) -> float:
-        return run(self.work.tasks, self.work.lanes).seconds
+        return self.work.run().seconds
 
 
 def beside(
@@ -93,13 +94,14 @@ def beside(
     found = judge(second, parse_plan(plan))
     if not isinstance(found, PlanEstimate):
         raise InputError(f"beside: plan {plan} of {model}: {found.reason}")
-    ran = simulate(second, found, Disturbances(even=disturbed.even))
+    usual = Disturbances(even=disturbed.even, traffic=disturbed.traffic)
+    ran = simulate(second, found, usual)
     hosts = max(scenario.deployment.hosts, second.deployment.hosts)
     taken = simulation.estimate.gpus // scenario.deployment.hosts
     links: dict[Link, int] = {}
     jobs = (
         _job(scenario, simulation, disturbed, links, (hosts, 0)),
-        _job(second, ran, Disturbances(even=disturbed.even), links, (hosts, taken)),
+        _job(second, ran, usual, links, (hosts, taken)),
     )
     first, last = _together(jobs[0], jobs[1]), _together(jobs[1], jobs[0])
     return first, last
@@ -123,7 +125,7 @@ def _job(
     plan = simulation.estimate.plan
     deployment = seated(scenario, plan)
     target = deployment.target(scenario.model, plan)
-    wiring = Wiring(deployment, plan, target.fabrics, *room)
+    wiring = Wiring(deployment, plan, target.fabrics, disturbed.traffic, *room)
     programs = lower_places(scenario.model, scenario.workload, plan)
     stages = zip(*(program.stages for program in programs), strict=True)
     places = next(stage for stage in stages if stage[0].name == simulation.stage)
@@ -132,7 +134,8 @@ def _job(
         return _apart(wiring, list(kinds), len(marks), links)
 
     prices: Prices = defaultdict(FoundPrices)
-    stage = stage_run(places, wiring, target, prices, disturbed, apart)
+    targets = targets_of(scenario, simulation.estimate, wiring, target, disturbed)
+    stage = stage_run(places, wiring, targets, prices, disturbed, apart)
     return _Job(simulation=simulation, work=tasks_of(stage, prices))
 
 
@@ -148,7 +151,8 @@ def _apart(
         for group, shares in wiring.shares(kind)
     }
     groups = {(kind.axis, rank): group for kind, group in taken for rank in group}
-    return Alike(first=range(ranks), groups=groups, uses=taken)
+    others = {number: wiring.taken(link) for link, number in links.items()}
+    return Alike(first=range(ranks), groups=groups, uses=taken, taken=others)
 
 
 def _together(one: _Job, other: _Job) -> JobBeside:
@@ -169,7 +173,7 @@ def _meet(one: _Job, other: _Job) -> bool:
     """Whether both pass a link of which messages may want more than there is."""
     tasks, lanes = list(one.work.tasks), dict[Lane, list[int]]()
     _add(tasks, lanes, other.work, _behind(one), 0.0)
-    full = contended(tasks)
+    full = contended(tasks, _taken(one, other))
     passed = (
         {link for task in job.work.tasks for link, _ in task.uses if link in full}
         for job in (one, other)
@@ -191,7 +195,12 @@ def _held_up(one: _Job, other: _Job, alone_s: float) -> float:
     tasks, lanes = list(one.work.tasks), {lane: list(x) for lane, x in one.work.lanes.items()}
     for turn in range(turns):
         _add(tasks, lanes, other.work, _behind(one), turn * each)
-    return max(run(tasks, lanes).end[: len(one.work.tasks)])
+    return max(run(tasks, lanes, _taken(one, other)).end[: len(one.work.tasks)])
+
+
+def _taken(one: _Job, other: _Job) -> Traffic:
+    """Give the parts of the links of both that others take."""
+    return {**one.work.taken, **other.work.taken}
 
 
 def _behind(one: _Job) -> int:

@@ -6,6 +6,8 @@ it brings there over what the link could carry in that time.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -21,8 +23,10 @@ from topology.catalogue import Fabric, link_rates
 from topology.machine import (
     Link,
     Loads,
+    Machine,
     exchange_loads,
     machine_of,
+    named,
     ring_loads,
     shift_loads,
     survey_of,
@@ -30,6 +34,9 @@ from topology.machine import (
 
 Group = tuple[int, ...]
 EXCHANGED: Final = ("all_to_all", "gather", "scatter")
+OUTSIDE: Final = ("NVLink", "network")
+"""Ends of links that are no part of a host."""
+NONE: Final[Mapping[str, float]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +92,37 @@ def _check_room(local: range, deployment: Deployment) -> None:
         )
 
 
+def _ends_taken(
+    machine: Machine, traffic: Mapping[str, float]
+) -> Iterator[tuple[tuple[str, str], float]]:
+    """Give links by their ends in either direction, and the part of each that traffic takes.
+
+    All NVLinks of a GPU are one link here.
+    """
+    gpus = {gpu.name for gpu in machine.gpus}
+    for name, share in traffic.items():
+        edges, ports = named(machine, name)
+        ends = [(nic.name, "network", share) for nic in ports]
+        for edge in edges:
+            if edge.kind != "nvlink":
+                ends.append((edge.a, edge.b, share))
+                continue
+            for gpu in gpus & {edge.a, edge.b}:
+                whole = sum(one.bandwidth.value for one in machine.links_of(gpu, "nvlink"))
+                ends.append((gpu, "NVLink", share * edge.bandwidth.value / whole))
+        for copy, (a, b, part) in product(range(machine.copies), ends):
+            full = [end if end in OUTSIDE else machine.full_name(copy, end) for end in (a, b)]
+            yield (full[0], full[1]), part
+            yield (full[1], full[0]), part
+
+
 class Wiring:
     """The links under all ranks of a plan, whose replicas are numbered one after the other.
 
-    hosts : of the machine, where it has more than the plan takes. taken : GPUs of each host that
-    another job has.
+    traffic : of others, the part of each link that it takes, by name. hosts : of the machine, where
+    it has more than the plan takes. behind : GPUs of each host that another job has.
+
+    Raises `InputError` if there is no such link, or too few GPUs are left.
     """
 
     def __init__(
@@ -97,8 +130,9 @@ class Wiring:
         deployment: Deployment,
         plan: Plan,
         fabrics: Mapping[str, Fabric],
+        traffic: Mapping[str, float] = NONE,
         hosts: int = 0,
-        taken: int = 0,
+        behind: int = 0,
     ) -> None:
         self.plan = Plan((("dp", plan.degree("dp")), *plan.without("dp").axes))
         place, subset = deployment.placed, deployment.subset
@@ -106,7 +140,7 @@ class Wiring:
         if place is None or subset is None:
             own = deployment.hosts
             self.survey = survey_of(machine_of(deployment.hardware, hosts or own))
-            hosts, local = own, range(taken, taken + plan.gpus // own)
+            hosts, local = own, range(behind, behind + plan.gpus // own)
             _check_room(local, deployment)
         else:
             self.survey, hosts, local = subset.survey, place.hosts, place.devices
@@ -114,10 +148,21 @@ class Wiring:
         seats = [host * every + seat for host in range(hosts) for seat in local]
         replicas = [plan.index_of(rank).get("dp", 0) for rank in range(plan.gpus)]
         self.seats = [seats[rank] for rank in sorted(range(plan.gpus), key=replicas.__getitem__)]
+        self.traffic = dict(_ends_taken(self.survey.machine, traffic))
         network = next((f.network for f in fabrics.values() if f.network is not None), None)
         self.reached = {False: link_rates().copy.value, True: 1.0}
         if network is not None:
             self.reached[True] = network_share(network)
+
+    @property
+    def kinds(self) -> list[str]:
+        """Name the kind of the GPU that each rank has, as the machine says."""
+        gpus = self.survey.machine.gpus
+        return [gpus[seat % len(gpus)].hardware or "" for seat in self.seats]
+
+    def taken(self, link: Link) -> float:
+        """Give the part of a link that others take."""
+        return self.traffic.get((link.a, link.b), 0.0)
 
     def groups(self, axis: str) -> list[Group]:
         """List the groups of ranks along an axis."""

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.events import TaskTimes, run
-from costmodels.price import Class, FoundPrices, Target
+from costmodels.events import TaskTimes
+from costmodels.price import Class, FoundPrices
 from costmodels.program import Communication, Loop, turns
 from costmodels.tables import rank_spread
 from planner.lowering import lower_places
@@ -32,6 +32,7 @@ from planner.simulation.tasks import (
     paces_of,
     tasks_of,
 )
+from planner.simulation.uneven import RankTargets, targets_of
 from topology.base import InputError, counted, format_seconds
 from topology.base.rows import as_frame, flat
 from topology.base.table import Drawing, Table
@@ -231,10 +232,11 @@ def simulate(
     deployment = seated(scenario, estimate.plan)
     target = deployment.target(scenario.model, estimate.plan)
     programs = lower_places(scenario.model, scenario.workload, estimate.plan)
-    wiring = Wiring(deployment, estimate.plan, target.fabrics)
+    wiring = Wiring(deployment, estimate.plan, target.fabrics, disturbed.traffic)
+    targets = targets_of(scenario, estimate, wiring, target, disturbed)
     prices: Prices = defaultdict(FoundPrices)
     stages = [
-        stage_run(places, wiring, target, prices, disturbed)
+        stage_run(places, wiring, targets, prices, disturbed)
         for places in zip(*(program.stages for program in programs), strict=True)
     ]
     _check_size(stages, estimate.plan, disturbed.runs)
@@ -298,7 +300,7 @@ class _Turn:
 def stage_run(  # what a stage is run with, and how ranks are folded
     places: Sequence[Loop],
     wiring: Wiring,
-    target: Target,
+    targets: RankTargets,
     prices: Prices,
     disturbed: Disturbances,
     folded: Folding = alike,
@@ -314,12 +316,9 @@ def stage_run(  # what a stage is run with, and how ranks are folded
     paces = paces_of(replica.gpus, spread, disturbed.slow)
     if places[0].name == DECODE and not meets:
         only = Alike(first=[0], groups={}, uses={})
-        work = RankWork(loop=places[0], place=0, target=target)
+        work = RankWork(loop=places[0], place=0, target=targets.targets[0])
         return StageRun(works=[work], work_of=[0], paces=paces[:1], paused=paused, same=only)
-    if len(places) == 1:
-        places = [*places] * plan.degree("pp")
-    works = [RankWork(loop=loop, place=n, target=target) for n, loop in enumerate(places)]
-    work_of = [plan.index_of(rank).get("pp", 0) for rank in range(plan.gpus)]
+    works, work_of = targets.works(places, plan)
     marks = [
         (work, paces[own], paused.get(own, 0.0), own if disturbed.jitter else 0)
         for work, own in zip(work_of, [*range(replica.gpus)] * replicas, strict=True)
@@ -332,11 +331,11 @@ def _turn(stage: StageRun, prices: Prices, disturbed: Disturbances) -> _Turn:
     """Run one turn of a stage."""
     work = tasks_of(stage, prices)
     if not disturbed.jitter:
-        ran = run(work.tasks, work.lanes)
+        ran = work.run()
         samples = [ran.seconds]
     else:
         draws = (jittered(work, disturbed.jitter, seed) for seed in range(disturbed.runs))
-        all_runs = [(one, run(one.tasks, one.lanes)) for one in draws]
+        all_runs = [(one, one.run()) for one in draws]
         samples = [ran.seconds for _, ran in all_runs]
         work, ran = all_runs[0]
     return _Turn(stage=stage, work=work, ran=ran, samples=samples)

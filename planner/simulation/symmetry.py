@@ -2,9 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 
-from costmodels.events import Task, Uses, contended
+from costmodels.events import Task, Traffic, Uses, contended
 from planner.simulation.links import Group, MessageKind, Wiring
 from topology.base.values import dataclass
 from topology.machine import Link
@@ -16,11 +16,13 @@ class Alike:
 
     first : the first rank that does the same, for every rank. groups : those that stand for the
     ranks of a group, by axis and rank. uses : of links, by all messages that one stands for.
+    taken : parts of these links that others take.
     """
 
     first: Sequence[int]
     groups: Mapping[tuple[str, int], Group]
     uses: Mapping[tuple[MessageKind, Group], Uses]
+    taken: Traffic = field(default_factory=dict)
 
     @property
     def leads(self) -> list[int]:
@@ -52,7 +54,7 @@ def alike(wiring: Wiring, kinds: Iterable[MessageKind], marks: Sequence[Hashable
     ranks, finer = list[int](), _numbered(marks)
     while not ranks or max(finer) > max(ranks):
         ranks = finer
-        links = _crossed(messages, ranks)
+        links = _crossed(messages, ranks, wiring)
         keys: list[tuple[int, ...]] = [(number,) for number in ranks]
         for (_, group), number in zip(groups, _met(messages, groups, ranks, links), strict=True):
             for rank in group:
@@ -64,6 +66,7 @@ def alike(wiring: Wiring, kinds: Iterable[MessageKind], marks: Sequence[Hashable
         first=first,
         groups={(axis, rank): leads[group] for axis, group in groups for rank in group},
         uses=_uses(messages, links, leads),
+        taken={number: wiring.taken(link) for link, number in links.items()},
     )
 
 
@@ -93,21 +96,25 @@ def _messages(wiring: Wiring, kinds: Sequence[MessageKind]) -> list[_Message]:
         )
         for one in messages
     ]
-    full = contended(tasks)
+    full = contended(tasks, {number: wiring.taken(link) for link, number in links.items()})
     return [
         replace(one, taken={link: x for link, x in one.taken.items() if links[link] in full})
         for one in messages
     ]
 
 
-def _crossed(messages: Sequence[_Message], ranks: Sequence[int]) -> dict[Link, int]:
-    """Tell links apart by the messages that pass them, and by how much of them."""
+def _crossed(
+    messages: Sequence[_Message], ranks: Sequence[int], wiring: Wiring
+) -> dict[Link, int]:
+    """Tell links apart by the messages that pass them, and by how much of them; by traffic too."""
     crossed: dict[Link, list[tuple[int, float]]] = defaultdict(list)
     numbers = _numbered((one.sent, frozenset(ranks[r] for r in one.group)) for one in messages)
     for one, number in zip(messages, numbers, strict=True):
         for link, share in one.taken.items():
             crossed[link].append((number, round(share, 9)))
-    keys = ((link.rate, *sorted(through)) for link, through in crossed.items())
+    keys = (
+        (link.rate, wiring.taken(link), *sorted(through)) for link, through in crossed.items()
+    )
     return dict(zip(crossed, _numbered(keys), strict=True))
 
 

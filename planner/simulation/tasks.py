@@ -10,13 +10,14 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.events import Lane, Task
+from costmodels.events import Lane, Task, TaskTimes, Traffic, run
 from costmodels.overlap import hidden_share
 from costmodels.price import Class, FoundPrices, Priced, Target, cached_price, host_seconds
 from costmodels.program import Attention, Communication, Loop, Op, SendReceive, Tensor
 from planner.simulation.links import Group, MessageKind, sent_by
 from planner.simulation.symmetry import Alike
 from topology.base.values import dataclass
+from topology.catalogue import Device
 
 FORWARD: Final = "forward"
 """The loop of which places of a pipeline take turns."""
@@ -25,7 +26,7 @@ MOST_PACES: Final = 64
 
 MessageKey = tuple[str, Group, int]
 """What tells messages apart: the axis, the ranks, and how many the ranks had there before."""
-Prices = defaultdict[str, FoundPrices]
+Prices = defaultdict[Device, FoundPrices]
 """Prices of operations that were found so far, by device."""
 Waiting = tuple["Step", tuple[int, ...], float]
 """A step, the numbers of those that it waits for, and when a host that never paused issues it."""
@@ -61,13 +62,19 @@ class Event:
 class RankTasks:
     """Tasks with their labels, in the order of every rank's streams.
 
-    sent : what the messages among them send, by their numbers.
+    sent : what the messages among them send, by their numbers. taken : parts of links that others
+    take.
     """
 
     tasks: Sequence[Task]
     labels: Sequence[TaskLabel]
     lanes: Mapping[Lane, Sequence[int]]
     sent: Mapping[int, MessageKind] = field(default_factory=dict)
+    taken: Traffic = field(default_factory=dict)
+
+    def run(self) -> TaskTimes:
+        """Run them."""
+        return run(self.tasks, self.lanes, self.taken)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +125,7 @@ class StageRun:
 def tasks_of(stage: StageRun, prices: Prices) -> RankTasks:
     """Write one turn of a stage down for all ranks that are run; `prices` are added to."""
     places = 1 + max(work.place for work in stage.works)
-    steps = [list(_waiting(work, places, prices)) for work in stage.works]
+    steps = [list(_waiting(work, places, prices[work.target.device])) for work in stage.works]
     draft = _Draft(stage)
     for rank in stage.same.leads:
         draft.add_rank(rank, steps[stage.work_of[rank]])
@@ -128,17 +135,17 @@ def tasks_of(stage: StageRun, prices: Prices) -> RankTasks:
 def messages_of(works: Sequence[RankWork], prices: Prices) -> list[MessageKind]:
     """List the kinds of messages in a stage."""
     return [
-        sent_by(op, float(_priced(op, work.target, prices).seconds), work.target.fabrics[op.axis])
-        for work in works
-        for op in work.loop.walk()
+        sent_by(op, float(cached_price(op, target, found).seconds), target.fabrics[op.axis])
+        for target, found, loop in ((w.target, prices[w.target.device], w.loop) for w in works)
+        for op in loop.walk()
         if isinstance(op, Communication)
     ]
 
 
-def _priced(op: Op, target: Target, prices: Prices) -> Priced:
-    if isinstance(op, Attention) and not op.pairs:  # a rank that sees none of some keys
+def _priced(op: Op, target: Target, prices: FoundPrices) -> Priced:
+    if isinstance(op, Attention) and not op.pairs:  # of keys that are all masked
         return Priced(kind="attention", seconds=0.0)
-    return cached_price(op, target, prices[target.device.name])
+    return cached_price(op, target, prices)
 
 
 class _Turns:
@@ -170,7 +177,7 @@ def _forwards(loop: Loop) -> int:
     )
 
 
-def _steps(loop: Loop, target: Target, prices: Prices, turns: _Turns) -> Iterator[Step]:
+def _steps(loop: Loop, target: Target, prices: FoundPrices, turns: _Turns) -> Iterator[Step]:
     """Unroll a turn of a loop: each operation, labelled by the loop it stands in."""
     turn = turns.enter(loop.name)
     idle = turns.idle(loop.name, turn)
@@ -185,7 +192,7 @@ def _steps(loop: Loop, target: Target, prices: Prices, turns: _Turns) -> Iterato
             yield Step(op=item, priced=priced, label=label)
 
 
-def _waiting(work: RankWork, places: int, prices: Prices) -> Iterator[Waiting]:
+def _waiting(work: RankWork, places: int, prices: FoundPrices) -> Iterator[Waiting]:
     """Give the steps of a turn that are run, with what each waits for on another stream."""
     turns = _Turns(work.place, _forwards(work.loop) - places + 1)
     ready: dict[str, frozenset[int]] = {}
@@ -247,7 +254,13 @@ class _Draft:
         for number, after in self.waits.items():
             task, issued = self.tasks[number], self.issued[number]
             self.tasks[number] = replace(task, after=tuple(after), issued=issued)
-        return RankTasks(tasks=self.tasks, labels=self.labels, lanes=self.lanes, sent=self.sent)
+        return RankTasks(
+            tasks=self.tasks,
+            labels=self.labels,
+            lanes=self.lanes,
+            sent=self.sent,
+            taken=self.same.taken,
+        )
 
     def _message(self, key: MessageKey, op: Communication, step: Step, target: Target) -> int:
         """Find a message among the tasks, or add it."""

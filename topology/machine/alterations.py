@@ -1,6 +1,6 @@
 """A machine some of whose links are slower than they should be, faster, or gone."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -42,18 +42,27 @@ def altered(machine: Machine, links: Mapping[str, float]) -> Machine:
     return machine
 
 
-def _scaled(machine: Machine, name: str, times: float) -> Machine:
-    named = [edge for edge in machine.edges if _is_named(edge, name)]
+def named(machine: Machine, name: str) -> tuple[Sequence[Edge], Sequence[Nic]]:
+    """Find the links of a host by a name as `altered` takes it; of the network, the NICs.
+
+    Raises InputError if there is none.
+    """
+    edges = [edge for edge in machine.edges if _is_named(edge, name)]
     ports = [nic for nic in machine.nics if name in (NETWORK, f"{nic.name}-{NETWORK}")]
-    if not named and not ports:
+    if not edges and not ports:
         raise unknown("link", name, _near(machine, name))
+    return edges, ports
+
+
+def _scaled(machine: Machine, name: str, times: float) -> Machine:
+    edges, ports = named(machine, name)
     new = replace(
         machine,
         nics=tuple(_port(machine, nic, times) if nic in ports else nic for nic in machine.nics),
         edges=tuple(
-            replace(edge, bandwidth=_times(edge.bandwidth, times)) if edge in named else edge
+            replace(edge, bandwidth=_times(edge.bandwidth, times)) if edge in edges else edge
             for edge in machine.edges
-            if times or edge not in named
+            if times or edge not in edges
         ),
         assumptions=(*machine.assumptions, _words(machine, name, times)),
     )
