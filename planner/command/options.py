@@ -197,9 +197,9 @@ class PairAction(_Taken):
     name, value : how the two are read. like : what is wanted.
     """
 
-    def __init__(self, *given: Any, **named: Any) -> None:  # noqa: ANN401  # argparse's
+    def __init__(self, option_strings: Sequence[str], dest: str, **named: Any) -> None:  # noqa: ANN401  # argparse's
         self.name, self.value, self.like = (named.pop(one) for one in ("name", "value", "like"))
-        super().__init__(*given, default={}, **named)
+        super().__init__(option_strings, dest, **{"default": {}, **named})
 
     def taken(self, value: str, before: dict[object, object]) -> object:
         left, _, right = value.rpartition("=")

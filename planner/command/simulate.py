@@ -49,9 +49,8 @@ _COMPARE: Final = (
 )
 _LINKS: Final = "say of each kind of message which link is the busiest, and how busy it is"
 _BESIDE: Final = (
-    "another model and its plan on the next GPUs of the same hosts of --hardware (not of "
-    "--topology), of the usual sizes, such as flux:ulysses4: what both jobs lose on links that "
-    "they share (default: none)"
+    "another model and its plan on the next GPUs of the same hosts, of the usual sizes, such as "
+    "flux:ulysses4: what both jobs lose on links that they share (default: none)"
 )
 _WHAT_IF: Final = "run it again with one thing changed at a time: faster links, equal GPUs ..."
 

@@ -1,6 +1,6 @@
 """The machine that a request brings: which of its GPUs are used, and which one sets the pace."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
@@ -97,6 +97,11 @@ class Subset:
                 f"wanted a whole number up to {per}"
             )
         return replace(self, hosts=hosts, local=best_subset(self.survey, gpus // hosts))
+
+    def beside(self, taken: Collection[int]) -> "Subset":
+        """Take as many GPUs of each host, the best of those that are not taken; enough are left."""
+        left = tuple(seat for seat in range(len(self.machine.gpus)) if seat not in taken)
+        return replace(self, local=best_subset(self.survey, len(self.local), left))
 
     def ruling(self, precision: str) -> Hardware:
         """Describe the GPU that all others wait for, with the least memory of any.
@@ -291,8 +296,12 @@ def _ruled(number: Sourced, value: float) -> Sourced:
 
 
 @lru_cache(maxsize=256)
-def best_subset(survey: Survey, count: int) -> tuple[int, ...]:
+def best_subset(
+    survey: Survey, count: int, among: tuple[int, ...] | None = None
+) -> tuple[int, ...]:
     """Choose `count` GPUs of a host: fast ones with memory first, then those best joined.
+
+    among : numbers of those to choose from; all where left out.
 
     Joined well is what an all-reduce over them says, then the sum of their pairs, then an
     all-to-all: a ring does not see how many of its links cross a socket. Every subset is tried up
@@ -303,13 +312,14 @@ def best_subset(survey: Survey, count: int) -> tuple[int, ...]:
     (0, 1)
     """
     gpus = survey.machine.gpus
-    if count >= len(gpus):
-        return tuple(range(len(gpus)))
+    seats = tuple(range(len(gpus))) if among is None else among
+    if count >= len(seats):
+        return seats
     if survey.uniform and not any(gpu.mig for gpu in gpus):
-        return tuple(range(count))
-    subsets: Iterable[tuple[int, ...]] = combinations(range(len(gpus)), count)
-    if len(gpus) > _TRIED:
-        subsets = (tuple(range(first, first + count)) for first in range(len(gpus) - count + 1))
+        return seats[:count]
+    subsets: Iterable[tuple[int, ...]] = combinations(seats, count)
+    if len(seats) > _TRIED:
+        subsets = (seats[first : first + count] for first in range(len(seats) - count + 1))
     worth = {subset: _worth(survey, subset) for subset in subsets}
     most = max(worth.values())
     equal = [subset for subset, value in worth.items() if value == most]

@@ -60,6 +60,8 @@ class Disturbances:
         if self.order not in ORDERS:
             raise InputError(f"order: got {shown(self.order)}, wanted {', '.join(ORDERS)}")
         _check_ranks("mixed", self.mixed, plan, "kinds of GPUs by rank, such as {3: 'l40s'}")
+        for kind in self.mixed.values():
+            _check_name("mixed", kind)
         _check_traffic(self.traffic)
         return self
 
@@ -87,6 +89,11 @@ def _check_numbers(
     _check_ranks(name, given, plan, "numbers by rank, such as {3: 1.1}")
     for rank, value in given.items():
         _check_number(name, value, bounds, f" for rank {rank}", what)
+
+
+def _check_name(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise InputError(f"{name}: got {shown(value)}, wanted the name of a kind of GPU")
 
 
 def _check_traffic(given: object) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 from costmodels.events import Lane, Task, Traffic, contended, run
 from costmodels.price import FoundPrices
 from planner.lowering import lower_places
+from planner.scenario.deployment import Deployment
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import Scenario, resolve
 from planner.search.estimate import PlanEstimate, worded
@@ -86,11 +87,7 @@ def beside(
     model, colon, plan = other.rpartition(":")
     if not colon:
         raise InputError(f"beside: got {shown(other)}, wanted a model and a plan: flux:ulysses4")
-    if scenario.deployment.subset is not None:
-        raise InputError(
-            f"beside: got {shown(other)} beside --topology, wanted --hardware of the catalogue"
-        )
-    second = _second(scenario, model, plan)
+    second = _second(scenario, model, plan, seated(scenario, simulation.estimate.plan))
     found = judge(second, parse_plan(plan))
     if not isinstance(found, PlanEstimate):
         raise InputError(f"beside: plan {plan} of {model}: {found.reason}")
@@ -107,11 +104,40 @@ def beside(
     return first, last
 
 
-def _second(scenario: Scenario, model: str, plan: str) -> Scenario:
-    """Ask for another model on the hardware of a scenario and as many hosts, of usual sizes."""
-    same = ("hardware", "runtime", "nodes")
+def _second(scenario: Scenario, model: str, plan: str, first: Deployment) -> Scenario:
+    """Ask for another model on the GPUs that the first job leaves on its hosts, of usual sizes.
+
+    Raises `InputError` if there are too few.
+    """
+    same = ("hardware", "topology", "detect", "pcie_generation", "links", "runtime", "nodes")
     given = {name: value for name in same if (value := getattr(scenario.request, name))}
-    return resolve(request_of(model, parse_plan(plan).gpus, given))
+    given |= {"links": dict(given["links"])} if "links" in given else {}
+    second = resolve(request_of(model, parse_plan(plan).gpus, given))
+    deployment, place = second.deployment, first.placed
+    taken = range(first.gpus // first.hosts) if place is None else place.devices
+    subset = deployment.subset
+    gpus = deployment.hardware.gpus if subset is None else len(subset.machine.gpus)
+    _check_room(deployment, gpus, len(taken))
+    if subset is None:
+        return second
+    beside = subset.beside(taken)
+    hardware = beside.ruling(deployment.precision)
+    return replace(second, deployment=replace(deployment, subset=beside, hardware=hardware))
+
+
+def _check_room(second: Deployment, gpus: int, taken: int) -> None:
+    """Refuse a job for which a host of so many GPUs has no room."""
+    name, each = second.hardware.name, second.gpus // second.hosts
+    if taken == gpus:
+        raise InputError(
+            f"beside: the first job fills the {gpus} GPUs of a host of {name}: give it fewer, or "
+            f"spread it over more hosts (--nodes)"
+        )
+    if taken + each > gpus:
+        raise InputError(
+            f"beside: got {counted(each, 'GPU')} a host behind {taken}, wanted at most "
+            f"{gpus - taken} of the {gpus} of {name}"
+        )
 
 
 def _job(
@@ -125,7 +151,7 @@ def _job(
     plan = simulation.estimate.plan
     deployment = seated(scenario, plan)
     target = deployment.target(scenario.model, plan)
-    wiring = Wiring(deployment, plan, target.fabrics, disturbed.traffic, *room)
+    wiring = Wiring(deployment, plan, disturbed.traffic, *room)
     programs = lower_places(scenario.model, scenario.workload, plan)
     stages = zip(*(program.stages for program in programs), strict=True)
     places = next(stage for stage in stages if stage[0].name == simulation.stage)

@@ -17,7 +17,6 @@ from costmodels.program import Communication, SendReceive
 from planner.placement.seating import group_ranks
 from planner.request.plan import Plan
 from planner.scenario.deployment import Deployment
-from topology.base import InputError, counted
 from topology.base.values import dataclass
 from topology.catalogue import Fabric, link_rates
 from topology.machine import (
@@ -77,21 +76,6 @@ def sent_by(op: Communication, seconds: float, fabric: Fabric) -> MessageKind:
     )  # fmt: skip
 
 
-def _check_room(local: range, deployment: Deployment) -> None:
-    """Refuse GPUs that a host of catalogue hardware does not have."""
-    gpus, name = deployment.hardware.gpus, deployment.hardware.name
-    if local.start == gpus:
-        raise InputError(
-            f"beside: the first job fills the {gpus} GPUs of a host of {name}: give it fewer, or "
-            f"spread it over more hosts (--nodes)"
-        )
-    if local.start and local.stop > gpus:
-        raise InputError(
-            f"beside: got {counted(len(local), 'GPU')} a host behind {local.start}, wanted at most "
-            f"{gpus - local.start} of the {gpus} of {name}"
-        )
-
-
 def _ends_taken(
     machine: Machine, traffic: Mapping[str, float]
 ) -> Iterator[tuple[tuple[str, str], float]]:
@@ -122,14 +106,13 @@ class Wiring:
     traffic : of others, the part of each link that it takes, by name. hosts : of the machine, where
     it has more than the plan takes. behind : GPUs of each host that another job has.
 
-    Raises `InputError` if there is no such link, or too few GPUs are left.
+    Raises `InputError` if there is no such link.
     """
 
     def __init__(
         self,
         deployment: Deployment,
         plan: Plan,
-        fabrics: Mapping[str, Fabric],
         traffic: Mapping[str, float] = NONE,
         hosts: int = 0,
         behind: int = 0,
@@ -141,7 +124,6 @@ class Wiring:
             own = deployment.hosts
             self.survey = survey_of(machine_of(deployment.hardware, hosts or own))
             hosts, local = own, range(behind, behind + plan.gpus // own)
-            _check_room(local, deployment)
         else:
             self.survey, hosts, local = subset.survey, place.hosts, place.devices
         every = len(self.survey.machine.gpus)
@@ -149,7 +131,8 @@ class Wiring:
         replicas = [plan.index_of(rank).get("dp", 0) for rank in range(plan.gpus)]
         self.seats = [seats[rank] for rank in sorted(range(plan.gpus), key=replicas.__getitem__)]
         self.traffic = dict(_ends_taken(self.survey.machine, traffic))
-        network = next((f.network for f in fabrics.values() if f.network is not None), None)
+        fabrics = deployment.fabrics(plan).values()
+        network = next((f.network for f in fabrics if f.network is not None), None)
         self.reached = {False: link_rates().copy.value, True: 1.0}
         if network is not None:
             self.reached[True] = network_share(network)

@@ -23,9 +23,9 @@ from planner.simulation.links import MessageKind, Wiring
 from planner.simulation.symmetry import Alike, alike
 from planner.simulation.tasks import (
     Event,
+    PlacedLoop,
     Prices,
     RankTasks,
-    RankWork,
     StageRun,
     jittered,
     messages_of,
@@ -232,7 +232,7 @@ def simulate(
     deployment = seated(scenario, estimate.plan)
     target = deployment.target(scenario.model, estimate.plan)
     programs = lower_places(scenario.model, scenario.workload, estimate.plan)
-    wiring = Wiring(deployment, estimate.plan, target.fabrics, disturbed.traffic)
+    wiring = Wiring(deployment, estimate.plan, disturbed.traffic)
     targets = targets_of(scenario, estimate, wiring, target, disturbed)
     prices: Prices = defaultdict(FoundPrices)
     stages = [
@@ -316,7 +316,7 @@ def stage_run(  # what a stage is run with, and how ranks are folded
     paces = paces_of(replica.gpus, spread, disturbed.slow)
     if places[0].name == DECODE and not meets:
         only = Alike(first=[0], groups={}, uses={})
-        work = RankWork(loop=places[0], place=0, target=targets.targets[0])
+        work = PlacedLoop(loop=places[0], place=0, target=targets.targets[0])
         return StageRun(works=[work], work_of=[0], paces=paces[:1], paused=paused, same=only)
     works, work_of = targets.works(places, plan)
     marks = [
@@ -344,9 +344,7 @@ def _turn(stage: StageRun, prices: Prices, disturbed: Disturbances) -> _Turn:
 def _check_size(stages: Sequence[StageRun], plan: Plan, runs: int) -> None:
     tasks = 0
     for stage in stages:
-        each = [
-            sum(turns(loops[1:]) for _, loops in work.loop.nested()) for work in stage.works
-        ]
+        each = [sum(turns(loops[1:]) for _, loops in work.loop.nested()) for work in stage.works]
         tasks += sum(each[stage.work_of[rank]] for rank in stage.same.leads)
     if tasks * runs > MOST_TASKS:
         again = f" in each of {runs} runs" if runs > 1 else ""

@@ -103,18 +103,14 @@ def _messages(wiring: Wiring, kinds: Sequence[MessageKind]) -> list[_Message]:
     ]
 
 
-def _crossed(
-    messages: Sequence[_Message], ranks: Sequence[int], wiring: Wiring
-) -> dict[Link, int]:
+def _crossed(messages: Sequence[_Message], ranks: Sequence[int], wiring: Wiring) -> dict[Link, int]:
     """Tell links apart by the messages that pass them, and by how much of them; by traffic too."""
     crossed: dict[Link, list[tuple[int, float]]] = defaultdict(list)
     numbers = _numbered((one.sent, frozenset(ranks[r] for r in one.group)) for one in messages)
     for one, number in zip(messages, numbers, strict=True):
         for link, share in one.taken.items():
             crossed[link].append((number, round(share, 9)))
-    keys = (
-        (link.rate, wiring.taken(link), *sorted(through)) for link, through in crossed.items()
-    )
+    keys = ((link.rate, wiring.taken(link), *sorted(through)) for link, through in crossed.items())
     return dict(zip(crossed, _numbered(keys), strict=True))
 
 

@@ -87,7 +87,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankWork:
+class PlacedLoop:
     """What some ranks of a stage do.
 
     place : of a pipeline. target : what their operations are priced on.
@@ -107,7 +107,7 @@ class StageRun:
     which ranks are alike.
     """
 
-    works: Sequence[RankWork]
+    works: Sequence[PlacedLoop]
     work_of: Sequence[int]
     paces: Sequence[float]
     paused: Mapping[int, float]
@@ -132,7 +132,7 @@ def tasks_of(stage: StageRun, prices: Prices) -> RankTasks:
     return draft.made()
 
 
-def messages_of(works: Sequence[RankWork], prices: Prices) -> list[MessageKind]:
+def messages_of(works: Sequence[PlacedLoop], prices: Prices) -> list[MessageKind]:
     """List the kinds of messages in a stage."""
     return [
         sent_by(op, float(cached_price(op, target, found).seconds), target.fabrics[op.axis])
@@ -192,7 +192,7 @@ def _steps(loop: Loop, target: Target, prices: FoundPrices, turns: _Turns) -> It
             yield Step(op=item, priced=priced, label=label)
 
 
-def _waiting(work: RankWork, places: int, prices: FoundPrices) -> Iterator[Waiting]:
+def _waiting(work: PlacedLoop, places: int, prices: FoundPrices) -> Iterator[Waiting]:
     """Give the steps of a turn that are run, with what each waits for on another stream."""
     turns = _Turns(work.place, _forwards(work.loop) - places + 1)
     ready: dict[str, frozenset[int]] = {}

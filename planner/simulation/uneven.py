@@ -1,6 +1,6 @@
 """What some ranks do otherwise than the usual one: GPUs of another kind, causal tokens in order."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -15,7 +15,7 @@ from planner.search.estimate import PlanEstimate
 from planner.search.plan_memory import usable_bytes
 from planner.simulation.disturbances import USUAL_ORDER, Disturbances
 from planner.simulation.links import Wiring
-from planner.simulation.tasks import RankWork
+from planner.simulation.tasks import PlacedLoop
 from planner.strategies.sequence import is_causal
 from topology.base import InputError, format_bytes
 from topology.base.values import dataclass
@@ -47,7 +47,7 @@ class Order:
         if span is None:
             return op
         met = list(self._met(op))
-        seen = [share_seen(self.name, self.degree, *ranks, int(np.max(span.rows))) for ranks in met]
+        seen = [share_seen(self.name, *ranks, int(np.max(span.rows))) for ranks in met]
         new = 2.0 * (1.0 - op.pairs)  # part of the keys that came with the queries; others are seen
         return replace(op, pairs=1.0 - new * (1.0 - sum(seen) / len(seen)))
 
@@ -63,16 +63,16 @@ class Order:
             yield (other, self.index) if op.asks else (self.index, other)
 
 
-def share_seen(order: str, degree: int, asking: int, answering: int, rows: int) -> float:
+def share_seen(order: str, asking: int, answering: int, rows: int) -> float:
     """Count the part of the pairs of `rows` queries and keys of two ranks that is not masked.
 
-    Ranks have neighbouring tokens (``plain``), the i-th piece from either end (``zigzag``), or
-    every `degree`-th token (``striped``).
+    Of N ranks each has neighbouring tokens (``plain``), the i-th piece of 2 N from either end
+    (``zigzag``), or every N-th token (``striped``).
 
-    >>> [share_seen("plain", 2, asking, 0, 4) for asking in (0, 1)]
+    >>> [share_seen("plain", asking, 0, 4) for asking in (0, 1)]
     [0.625, 1.0]
-    >>> [share_seen("striped", 2, asking, 0, 4) for asking in (0, 1)]
-    [0.625, 0.625]
+    >>> [share_seen("striped", 0, answering, 4) for answering in (0, 1)]
+    [0.625, 0.375]
     """
     same = 0.5 + 0.5 / rows
     if order == "plain":
@@ -89,12 +89,12 @@ class RankTargets:
     targets: Sequence[Target]
     order: Order | None = None
 
-    def works(self, places: Sequence[Loop], plan: Plan) -> tuple[list[RankWork], list[int]]:
+    def works(self, places: Sequence[Loop], plan: Plan) -> tuple[list[PlacedLoop], list[int]]:
         """List the works of a stage that differ, and of every rank the number of its own.
 
         places : of a pipeline, one for all or each its own.
         """
-        works: list[RankWork] = []
+        works: list[PlacedLoop] = []
         numbers: dict[tuple[int, int, int], int] = {}
         ordered: dict[tuple[int, int], Loop] = {}
         work_of = []
@@ -109,7 +109,7 @@ class RankTargets:
             key = place, id(loop), id(target)
             if key not in numbers:
                 numbers[key] = len(works)
-                works.append(RankWork(loop=loop, place=place, target=target))
+                works.append(PlacedLoop(loop=loop, place=place, target=target))
             work_of.append(numbers[key])
         return works, work_of
 
@@ -136,7 +136,7 @@ def targets_of(
         found |= {replica * own + rank: kind for replica in range(plan.degree("dp"))}
     priced = {kind: _on(scenario, target, kind) for kind in {*found.values()}}
     targets = [priced[found[rank]] if rank in found else target for rank in range(plan.gpus)]
-    return RankTargets(targets=targets, order=_order_of(scenario, plan, disturbed.order))
+    return RankTargets(targets=targets, order=_order_of(scenario, estimate.plan, disturbed.order))
 
 
 def _on(scenario: Scenario, target: Target, kind: str) -> Target:

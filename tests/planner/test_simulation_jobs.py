@@ -4,11 +4,29 @@ import json
 
 import pytest
 from commands import assert_refused, run
+from machinetexts import two_sockets
+from testpastes import cpu_xml, gpu_xml, pci_xml, topology_xml
 
 import planner
 
 WORDS = ("simulate", "--model", "wan2.1-1.3b", "--height", "256", "--width", "256", "--frames",
          "17", "--even", "--gpus")  # fmt: skip
+
+
+def switched():
+    """Write eight cards as NCCL's XML has them: two under each of four switches."""
+    speed = "16.0 GT/s PCIe"
+
+    def switch(number):
+        cards = [2 * number, 2 * number + 1]
+        ways = [
+            pci_xml(f"0000:{number}{gpu}:00.0", "gpu", gpu_xml(gpu, 89), speed=speed)
+            for gpu in cards
+        ]
+        return pci_xml(f"0000:{number}f:00.0", "switch", *ways, speed=speed)
+
+    sockets = ((0, (0, 1)), (1, (2, 3)))
+    return topology_xml(*(cpu_xml(one, *map(switch, numbers)) for one, numbers in sockets))
 
 
 def jobs(hardware, gpus, plan, other):
@@ -65,3 +83,36 @@ def test_a_job_that_cannot_be_is_one_line(other, said):
 def test_a_job_that_leaves_no_room_is_told_what_would():
     words = (*WORDS, "8", "--plan", "ring8", "--beside", "flux:ulysses4")
     assert_refused(*run(*words), "the first job fills the 8 GPUs of a host of h100-sxm: give it")
+
+
+def test_jobs_on_a_machine_that_was_read_are_as_on_its_hardware(tmp_path):
+    """Written down and read again; the second job has all GPUs that the first one left."""
+    file = tmp_path / "l20.json"
+    assert run("topology", "show", "l20", "--format", "json", "--output", str(file))[0] == 0
+    words = (*WORDS, "3", "--plan", "ring3", "--beside", "wan2.1-1.3b:ring5", "--format", "json")
+    read, usual = (
+        json.loads(run(*words, *where)[1])["beside"]
+        for where in (("--topology", str(file)), ("--hardware", "l20"))
+    )
+
+    for one, other in zip(read, usual, strict=True):
+        assert one["turn_s"] > 1.01 * one["turn_alone_s"]
+        assert one["turn_s"] == pytest.approx(other["turn_s"], rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["pasted", "nccl"])
+def test_jobs_on_a_pasted_machine_share_its_switches(tmp_path, kind):
+    """Pairs under switches: jobs of three and five meet under one, of two and of four nowhere."""
+    file = tmp_path / kind
+    file.write_text(two_sockets() if kind == "pasted" else switched(), encoding="utf-8")
+    where = ("--topology", str(file), "--hardware", "l20", "--format", "json")
+    for gpus, other, apart in (("3", "5", 1.01), ("2", "4", 1.0)):
+        words = (*WORDS, gpus, "--plan", f"ring{gpus}", "--beside", f"wan2.1-1.3b:ring{other}")
+        code, out, err = run(*words, *where)
+        assert (code, err) == (0, "")
+        for job in json.loads(out)["beside"]:
+            lost = job["turn_s"] / job["turn_alone_s"]
+            assert lost > apart if apart > 1.0 else lost == 1.0
+    assert_refused(*run(*WORDS, "8", "--plan", "ring8", *where, "--beside", "flux:ring2"), "fills")
+    words = (*WORDS, "6", "--plan", "ring6", *where, "--beside", "flux:ring4")
+    assert_refused(*run(*words), "got 4 GPUs a host behind 6, wanted at most 2 of the 8 of")

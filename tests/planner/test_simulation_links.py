@@ -29,6 +29,9 @@ PLANS = [
     ("flux.1-dev", 4, "ulysses4/fsdp4", {"pause": {2: 0.01}}),
     ("llama-3.1-8b", 16, "pp2.tp8", {"output_tokens": 4}),
     ("qwen3-235b-a22b", 8, "adp4.tp2/ep8", {"output_tokens": 4}),
+    ("llama-3.1-8b", 8, "ring4.tp2", {"output_tokens": 1, "order": "plain"}),
+    ("flux.1-dev", 8, "ulysses4.ring2", {"mixed": {5: "h200-sxm"}}),
+    ("wan2.1-1.3b", 8, "ulysses2.ring4", {"hardware": "l40s", "traffic": {"NIC0-network": 0.6}}),
 ]
 
 
@@ -116,13 +119,90 @@ def test_leaf_switches_that_are_oversubscribed_hold_groups_up():
     assert uses["all_gather along cfg"].busy == pytest.approx(1.0, abs=0.01)
 
 
+NIC = 50e9
+"""B/s of a NIC at 400 Gbit/s."""
+
+
+def test_the_spine_holds_groups_up_by_as_much_as_it_is_narrow():
+    """By hand: 64 pairs of GPUs exchange over 64 NICs a leaf, of which a sixteenth leads up."""
+    found = planner.simulate("wan2.1-1.3b", 128, "cfg2.ulysses4.ring16", topology=NARROW, even=True)
+    sent = [one for one in found.events if one.sent and one.sent.axis == "cfg"]
+
+    assert sent
+    for one in sent:
+        spine = 64 * one.sent.sent / (64 * NIC / 16 * found.wiring.reached[True])
+        assert spine > 2 * one.sent.seconds
+        assert one.end_s - one.start_s == pytest.approx(spine, abs=1e-9)
+
+
+def sends(wiring, axis, sent, seconds, links):
+    """Give a ring's message of every group along an axis, all at once."""
+    kind = MessageKind(kind="-", axis=axis, sent=sent, seconds=seconds, stream=axis, staging=1e9)
+    return [
+        Task(
+            ranks=group, stream=axis, seconds=seconds, message=True,
+            uses=tuple((links.setdefault(link, len(links)), x) for link, x in taken.items()),
+        )
+        for group, taken in wiring.shares(kind)
+    ]  # fmt: skip
+
+
+def two_hosts(plan, **more):
+    """The links under a plan on two hosts of four L40S, which share a NIC of each."""
+    request = request_of("wan2.1-1.3b", 8, {"hardware": "l40s", "nodes": 2})
+    return Wiring(resolve(request).deployment, parse_plan(plan), **more)
+
+
+def test_groups_on_one_nic_share_it():
+    """By hand: four pairs over a NIC that has room for two of them in the time of one alone."""
+    wiring, links = two_hosts("ring2.ulysses4"), {}
+    nic = next(link for _, busy in wiring.busy(MessageKind(
+        kind="-", axis="ring", sent=1.0, seconds=1.0, stream="ring", staging=1e9)) for link in busy
+        if link.far)  # fmt: skip
+    alone = 1e-3
+    half = nic.rate * wiring.reached[True] * alone / 2
+    pairs = sends(wiring, "ring", half, 2 * alone, links)
+    quick = sends(wiring, "ring", half, alone, links)
+
+    assert len(pairs) == 4
+    assert run(pairs).end == pytest.approx([2 * alone] * 4, abs=1e-12)  # as the closed form has it
+    assert run([replace(one, uses=()) for one in quick]).end == [alone] * 4
+    twice = [*pairs, *(replace(one, stream="other") for one in pairs)]
+    assert run(twice).end == pytest.approx([4 * alone] * 8, abs=1e-12)
+
+
+@pytest.mark.parametrize(("share", "times"), [(0.0, 1.0), (0.5, 1.0), (0.75, 2.0), (0.9, 5.0)])
+def test_traffic_of_others_leaves_the_rest_of_a_link(share, times):
+    """By hand: four pairs that take half of a NIC together, of which others have a part."""
+    wiring, links = two_hosts("ring2.ulysses4", traffic={"NIC0-network": share}), {}
+    plain = two_hosts("ring2.ulysses4")
+    kind = MessageKind(kind="-", axis="ring", sent=1.0, seconds=1.0, stream="ring", staging=1e9)
+    nic = next(link for _, busy in plain.busy(kind) for link in busy if link.far)
+    pairs = sends(wiring, "ring", nic.rate * plain.reached[True] / 8 * 1e-3, 1e-3, links)
+    taken = {number: wiring.taken(link) for link, number in links.items()}
+
+    assert set(taken.values()) == {0.0, share}
+    assert run(pairs, taken=taken).end == pytest.approx([times * 1e-3] * 4, abs=1e-12)
+
+
+def test_traffic_holds_up_only_what_passes_the_link():
+    given = {"hardware": "h100-sxm", "even": True, **SMALL}
+    usual, busy, other = (
+        planner.simulate("wan2.1-1.3b", 8, "ulysses4.cfg2", traffic=traffic, **given)
+        for traffic in ({}, {"GPU3-NVSwitch": 0.9}, {"pcie": 0.9})
+    )
+
+    assert busy.turn_s > 1.1 * usual.turn_s
+    assert other.turn_s == usual.turn_s
+
+
 @pytest.mark.parametrize("hardware", ["h100-sxm", "a100-pcie-80gb", "l40s", "v100-sxm", "gb200"])
 @pytest.mark.parametrize("gpus", [2, 4, 8, 16])
 def test_a_message_alone_takes_as_long_as_the_closed_form_says(hardware, gpus):
     """Even where that is less than its links could do it in: no group is in its own way."""
     scenario = resolve(request_of("wan2.1-1.3b", gpus, {"hardware": hardware, "precision": "fp16"}))
     plan = parse_plan(f"ulysses{gpus}")
-    wiring = Wiring(scenario.deployment, plan, scenario.deployment.fabrics(plan))
+    wiring = Wiring(scenario.deployment, plan)
     ring = MessageKind(kind="-", axis="ulysses", sent=1e9, seconds=1e-3, stream="comm", staging=1e9)
     for kind in (ring, replace(ring, exchanged=True), replace(ring, offset=1)):
         (group, taken), *rest = wiring.shares(kind)

@@ -48,7 +48,7 @@ __all__ = [
     "NcclGraph", "Nic", "Node", "Pair", "PairKind", "PeerState", "PeerStatus", "Reached", "Survey",
     "altered", "assumed_network", "bisection_bandwidth", "cluster_of", "components",
     "concerns", "environment_concerns", "exchange_loads", "fabric", "gpu_of", "gpudirect",
-    "graph_pairs", "machine_of", "mig_share", "named", "nccl_bandwidth", "nccl_peers", "nvlink_count",
-    "path_types", "processor_of", "repeated", "ring_loads", "shift_loads", "survey_of",
-    "usual_nvlinks", "usual_siblings", "with_ports",
+    "graph_pairs", "machine_of", "mig_share", "named", "nccl_bandwidth", "nccl_peers",
+    "nvlink_count", "path_types", "processor_of", "repeated", "ring_loads", "shift_loads",
+    "survey_of", "usual_nvlinks", "usual_siblings", "with_ports",
 ]  # fmt: skip
