@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.connections import join
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.layers import Share
-from planner.tensorrt.runner.library import load
+from planner.tensorrt.runner.library import Document, load
 from planner.tensorrt.runner.run import Job, Limits, Outcome, Parts, run
 from planner.tensorrt.runner.weights import drawn
 from topology.base import InputError
@@ -76,14 +76,24 @@ def wrong(files: dict[str, bytes], *, build: bool = False) -> Iterator[str]:
     yield from (f"rank {rank}: {one}" for rank, one in left.items() if isinstance(one, str))
 
 
-def started(folder: harness.Folder, *, steps: int = 0, graph: bool = False) -> dict[int, object]:
-    """Start a folder's ranks on stand-ins; what each left, or why it did not end well."""
+def started(
+    folder: harness.Folder,
+    *,
+    steps: int = 0,
+    graph: bool = False,
+    change: Callable[[int, Job], Job] = lambda _, job: job,
+) -> dict[int, object]:
+    """Start a folder's ranks on stand-ins; what each left, or why it did not end well.
+
+    change : what a rank is told otherwise.
+    """
     world, port = fake.World(), free_port()
     left: dict[int, object] = dict.fromkeys(range(len(folder.plan["ranks"])), "it does not end")
 
     def one(rank: int) -> None:
         try:
-            left[rank] = _rank(folder, rank, (world, port), steps=steps, graph=graph)
+            job = change(rank, _told(folder, rank, steps=steps, graph=graph))
+            left[rank] = _rank(folder.plan, (world, port), job)
         except Exception as error:  # noqa: BLE001  # is told of
             left[rank] = f"{type(error).__name__}: {error}"
 
@@ -108,20 +118,9 @@ def _unbuilt(folder: harness.Folder) -> Iterator[str]:
                 yield f"{document['name']}: an engine of no bytes"
 
 
-def _rank(
-    folder: harness.Folder, rank: int, met: tuple[fake.World, int], *, steps: int, graph: bool
-) -> Outcome:
-    (world, port), device, plan = met, fake.FakeDevice(), folder.plan
-    connections = join(rank, len(plan["ranks"]), ("127.0.0.1", port), PATIENCE_S, plan["digest"])
-    parts = Parts(
-        library=fake.library(world, device),
-        device=device,
-        nccl=world,
-        connections=connections,
-        guard=Quiet([]),
-    )
-    job = Job(
-        plan=plan,
+def _told(folder: harness.Folder, rank: int, *, steps: int, graph: bool) -> Job:
+    return Job(
+        plan=folder.plan,
         rank=rank,
         documents=folder.documents,
         tables={one["name"]: folder.tables(one, rank) for one in folder.documents if one["tables"]},
@@ -130,6 +129,18 @@ def _rank(
         limits=Limits(meet_s=PATIENCE_S, bind_s=PATIENCE_S, step_s=PATIENCE_S),
         steps=steps,
         graph=graph,
+    )
+
+
+def _rank(plan: Document, met: tuple[fake.World, int], job: Job) -> Outcome:
+    (world, port), device, rank = met, fake.FakeDevice(), job.rank
+    connections = join(rank, len(plan["ranks"]), ("127.0.0.1", port), PATIENCE_S, plan["digest"])
+    parts = Parts(
+        library=fake.library(world, device),
+        device=device,
+        nccl=world,
+        connections=connections,
+        guard=Quiet([]),
     )
     try:
         return run(job, parts)

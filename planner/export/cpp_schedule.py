@@ -10,6 +10,7 @@
     meets forward                                       (by a communicator of each group)
     buffer input.image 1048576 bf16                     (bytes and type)
     given input.text#0                                  (starts with numbers, else with zeros)
+    start filled 4096                                   (starts with this number)
     table forward rank.cos@0 8192 0                     (bytes a rank, and where the first begins)
     device 0 0 0                                        (rank, host, GPU)
     call once forward input.image=input.image+0 ...     (tensor=buffer+offset)
@@ -56,6 +57,8 @@ def _buffers(buffers: Document) -> Iterator[str]:
         yield f"buffer {name} {buffer_size(buffer)} {buffer['dtype']}"
         if buffer["given"]:
             yield f"given {name}"
+        if "start" in buffer:
+            yield f"start {name} {buffer['start']}"
 
 
 def _tables(networks: Sequence[EngineNetwork]) -> Iterator[str]:

@@ -6,6 +6,7 @@ from planner.engines.tables import allowed
 from planner.export.tools import Tool
 from planner.models import Exports
 from planner.tensorrt.runner.library import Document
+from planner.tensorrt.runner.texts import text_of
 from topology.base import format_bytes, format_seconds
 
 
@@ -14,8 +15,7 @@ def readme(document: Document, tools: Sequence[Tool], gives: Exports, *, tables:
 
     gives : what its networks do of the model. tables : whether the folder has any.
     """
-    if _hosts(document) > 1 and gives == "results":  # its runner makes them on one
-        gives = "numbers"
+    makes = _made(document, gives)
     expected, engines = document["expected"], document["engines"]
     build = sum(engine["expected_build_s"] for engine in engines)
     expectation = (
@@ -30,7 +30,7 @@ def readme(document: Document, tools: Sequence[Tool], gives: Exports, *, tables:
         [
             f"# {document['model']}, {document['plan']}, TensorRT",
             "",
-            *_GIVES[gives],
+            *_GIVES[makes],
             "",
             f"{document['gpus']} x {document['hardware']}, {document['precision']}.",
             expectation,
@@ -46,7 +46,7 @@ def readme(document: Document, tools: Sequence[Tool], gives: Exports, *, tables:
             *_TIME,
             *_run(document),
             "",
-            *_compute(gives),
+            *_compute(makes),
             *_SHOW,
             *_CPP,
             f"    {_mpirun(document)} build/runner .",
@@ -54,7 +54,7 @@ def readme(document: Document, tools: Sequence[Tool], gives: Exports, *, tables:
             *_triton(document),
             *_others(tools),
             *_what(tables=tables),
-            *(_MADE_UP if gives == "times" else _computed(document, gives)),
+            *(_MADE_UP if makes == "times" else _computed(document, makes)),
             *_unused(document["checkpoint"]),
             "",
             f"TensorRT builds no engines of several GPUs with {_or(document['excluded'])}.",
@@ -63,11 +63,22 @@ def readme(document: Document, tools: Sequence[Tool], gives: Exports, *, tables:
     )
 
 
-def _computed(document: Document, gives: Exports) -> list[str]:
+def _made(document: Document, gives: Exports) -> str:
+    """Say what a folder makes: pictures, videos or text, where the runner's host has all ranks."""
+    if gives != "results":
+        return gives
+    text = text_of(document) is not None
+    if _hosts(document) > 1 or text != bool(document["vocabulary"]):
+        return "numbers"
+    return "text" if text else gives
+
+
+def _computed(document: Document, gives: str) -> list[str]:
     """Say what engines of a model that is computed are given, and what they give."""
-    if "change" not in document["buffers"]:
-        return [*_COMPUTED, *_TOKENS]
-    names = {buffer["given"]["name"] for buffer in document["buffers"].values() if buffer["given"]}
+    buffers = document["buffers"]
+    if document["vocabulary"]:
+        return [*_COMPUTED, *_TOKENS, *_room(document)]
+    names = {buffer["given"]["name"] for buffer in buffers.values() if buffer["given"]}
     told = [f"- `{name}`: {what}" for name, what in _TOLD.items() if name in names]
     looked = {f"input.{stream}" for stream in document["checkpoint"]["embeddings"]}
     makes = _PICTURE if gives == "results" else ()
@@ -76,6 +87,18 @@ def _computed(document: Document, gives: Exports) -> list[str]:
         for name in sorted(names - {*_TOLD, document["output"]})
     ]
     return [*_COMPUTED, *_STEPS, "", *told, *rows, *makes]
+
+
+def _room(document: Document) -> list[str]:
+    """Say how long prompts and texts may be, and how steps go on."""
+    text = text_of(document)
+    if text is None:
+        return []
+    return [
+        f"A prompt has up to {text.rows} tokens, and the cache room for {text.room}. With --tokens",
+        "each step of `run` goes on from the likeliest token, and `results` has all their numbers;",
+        "without, and in C++, all steps read the same row, and are there to be timed.",
+    ]
 
 
 def _triton(document: Document) -> list[str]:
@@ -178,11 +201,11 @@ def _unused(checkpoint: Mapping[str, Mapping[str, str]]) -> list[str]:
     return ["", "Tensors of the model's checkpoint that have no place in the networks:", "", *lines]
 
 
-def _compute(gives: Exports) -> list[str]:
+def _compute(gives: str) -> list[str]:
     """Say in which order a model is computed, where it is."""
     if gives not in _MAKE:
         return []
-    folder = "the folder of a diffusers pipeline" if gives == "results" else "safetensors files"
+    folder, *makes = _MAKE[gives]
     return [
         "## Compute with weights",
         "",
@@ -191,7 +214,7 @@ def _compute(gives: Exports) -> list[str]:
         "",
         "       python -m runner build --weights FOLDER",
         "",
-        _MAKE[gives],
+        *makes,
         "",
     ]
 
@@ -213,11 +236,15 @@ def _or(words: list[str]) -> str:
     return f"{', '.join(most)} or {last}"
 
 
-_GIVES: Mapping[Exports, tuple[str, ...]] = {
+_GIVES: Mapping[str, tuple[str, ...]] = {
     "results": (
         "This is the model: built of its weights, the engines make a picture or video of a prompt,",
         "with encoders and VAE by diffusers. Built of random weights, they time the plan. Nobody",
         "has run it on GPUs yet.",
+    ),
+    "text": (
+        "This is the model: built of its weights, the engines go on from a prompt, token by token.",
+        "Built of random weights, they time the plan. Nobody has run it on GPUs yet.",
     ),
     "numbers": (
         "This is the model's transformer: built of its weights, the engines compute it, and",
@@ -236,7 +263,7 @@ _DOES = {
     "forward": "the transformer, for every step and branch of guidance",
     "combine": "the next step's latents, of what all branches predict",
     "prefill": "the prompt",
-    "decode": "the token behind it",
+    "decode": "a token behind it, every step",
 }
 """What engines do, by name."""
 _TIME = (
@@ -249,15 +276,25 @@ _TIME = (
     "2. Run all steps, one process a GPU:",
     "",
 )
-_MAKE: Mapping[Exports, str] = {
+_MAKE: Mapping[str, tuple[str, ...]] = {
     "results": (
-        "2. Make a picture or video, with torch, diffusers and transformers installed:\n\n"
-        '       python -m runner generate "..." --seed 1 --output FILE'
+        "the folder of a diffusers pipeline",
+        "2. Make a picture or video, with torch, diffusers and transformers installed:",
+        "",
+        '       python -m runner generate "..." --seed 1 --output FILE',
+    ),
+    "text": (
+        "a checkpoint's folder that has tokenizer.json",
+        "2. Go on from a prompt, with the package tokenizers installed:",
+        "",
+        '       python -m runner generate "..." --tokens N',
     ),
     "numbers": (
-        "2. Put inputs into `inputs`, as below, and run as above; `results` has what comes out."
+        "safetensors files",
+        "2. Put inputs into `inputs`, as below, and run as above; `results` has what comes out.",
     ),
 }
+"""Of what engines are built, what they then do, and what to type for it."""
 _SHOW = ("What is built:", "", "    python -m runner show", "")
 _CPP = (
     "## Other runners and tools",
@@ -275,7 +312,7 @@ _COMPUTED = (
 _TOKENS = (
     "Rows of the prompt and of the next token come embedded, or to the Python",
     "runner as numbers of tokens, [batch, tokens], which it looks up in that folder; what comes",
-    "out are scores of the token after those. Nothing here chooses it or goes on from there.",
+    "out are scores of the token after those.",
 )
 _STEPS = (
     "They embed the step and project the prompt, and each step is one of Euler's method. Latents",

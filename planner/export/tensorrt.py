@@ -85,7 +85,6 @@ def tensorrt_folder(
         raise InputError(f"kv_precision: got {got}, wanted bf16: networks here cache 16-bit keys")
     if multi_device:
         _refuse_multi_device(scenario, plan, compute)
-    workload = one_token(scenario.workload)
     recipe = Recipe(
         compute=compute,
         precision=precision,
@@ -93,7 +92,7 @@ def tensorrt_folder(
         reaches=read_scales(scales, scenario.model.name) if scales else {},
         numerics=scenario.model.numerics,
     )
-    networks, order = written(scenario.model, workload, plan, recipe)
+    networks, order = written(scenario.model, scenario.workload, plan, recipe)
     if scales:
         check_scales(scales, networks, precision)
     if multi_device and not is_multi_device(networks):
@@ -149,13 +148,6 @@ def _refuse_multi_device(scenario: Scenario, plan: Plan, compute: Dtype) -> None
     raise IllegalPlanError(f"plan {plan}: attention over several devices needs {wanted}")
 
 
-def one_token(workload: Workload) -> Workload:
-    """Return a request whose decode step stands right behind its prompt."""
-    if np.ndim(workload.output_tokens) == 0 and workload.output_tokens:
-        return replace(workload, output_tokens=1)
-    return workload
-
-
 def plan_document(
     scenario: Scenario, estimate: PlanEstimate, networks: Sequence[EngineNetwork], order: Document
 ) -> dict[str, object]:
@@ -192,6 +184,7 @@ def plan_document(
         "checkpoint": checkpoint_of(model),
         "computes": model.numerics is not None,
         "latents": _latents(model, scenario.workload),
+        "vocabulary": model.vocabulary,
         "expected": estimate.to_dict(),
         "cautions": [
             *allowed().cautions(model, plan, scenario.request.tensorrt_version),

@@ -14,6 +14,7 @@ from planner.engines.engine import EAGER
 from planner.engines.tables import engines, find_engine
 from planner.export.checkpoints import Names, checkpoint_of
 from planner.export.engines import Frame, diffusers_script, script_settings, weights_name
+from planner.export.triton import KEPT
 from planner.models.onnx.blocks import layers_of
 from planner.models.onnx.graph import Graph
 from planner.models.onnx.reading import graph_at
@@ -255,11 +256,19 @@ def _cut(shapes: Mapping[str, tuple[int, ...]]) -> list[dict[str, object]]:
 
 
 def _trtexec(document: Document) -> Tool:
-    """Time the engines that have no collective: trtexec hands over no communicator."""
-    alone = [engine["files"][0] for engine in document["engines"] if not engine["collectives"]]
+    """Time the engines that have no collective: trtexec hands over no communicator.
+
+    Nor does it give an input and an output one memory, as a cache has that is written in place.
+    """
+    alone = [
+        engine["files"][0]
+        for engine in document["engines"]
+        if not engine["collectives"] and not any(name.startswith(KEPT) for name in engine["inputs"])
+    ]
     lines = tuple(
         f"trtexec --loadEngine={file} --dumpProfile --exportProfile={Path(file).stem}.json"
         for file in alone
     )
-    reason = "" if lines else "it hands over no communicator, and every engine here needs one"
-    return Tool(title="trtexec", lines=lines, reason=reason)
+    wanted = "one, or a cache that is written in place"
+    reason = f"it hands over no communicator, and every engine here needs {wanted}"
+    return Tool(title="trtexec", lines=lines, reason="" if lines else reason)

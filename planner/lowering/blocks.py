@@ -113,7 +113,8 @@ def block(work: RankWork, layer: Block, state: State) -> Emits[State]:
                 _, both = yield from _views(work, begun)
                 rows_here = work.spans[begun.tower.streams[0]].rows
                 kept = work.kept(begun.tower, layer.name, rows_here)
-                yield Rearrange(move="store", inputs=(both,), outputs=(kept,))
+                heads = work.kept_heads(begun.tower)
+                yield Rearrange(move="store", inputs=(both,), outputs=(kept,), parts=heads)
     results: dict[tuple[str, ...], Tensor] = {}
     for group in _groups(projected):
         if group[0].tower.mixer in RECURRENT:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import ceil
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.program import Loop, Part, Rearrange, SendReceive, Size, Span, Tensor, Weight
 from costmodels.program.emit import (
@@ -78,10 +79,23 @@ def step_input(work: RankWork, chunks: Sequence[Chunk], name: str) -> Tensor:
     return Tensor(f"{name}.{stream}", (1, rows, work.model.main.hidden))
 
 
+def last_length(work: RankWork) -> Size:
+    """Count the tokens in the cache at the end of the output, ahead of the last one."""
+    return _length(work, _behind_first(work))
+
+
 def mean_length(work: RankWork) -> Size:
     """Count the tokens in the cache at the middle of the output."""
+    return _length(work, _behind_first(work) // 2)
+
+
+def _behind_first(work: RankWork) -> NDArray[np.int64]:
+    """Count the tokens of the output behind the first."""
+    return np.asarray(np.maximum(np.asarray(work.workload.output_tokens) - 1, 0))
+
+
+def _length(work: RankWork, extra: NDArray[np.int64]) -> Size:
     prompt = work.workload.length(work.model.streams[0].name)
-    extra = np.maximum(np.asarray(work.workload.output_tokens) - 1, 0) // 2
     return prompt + (int(extra) if extra.ndim == 0 else extra)
 
 

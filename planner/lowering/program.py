@@ -14,6 +14,7 @@ from planner.lowering.decoder import (
     decode,
     decoder_inputs,
     engine_step,
+    last_length,
     mean_length,
     prefill,
     step_input,
@@ -52,6 +53,7 @@ def lower(
     ordered : layers follow one another as in the model, to be run; else all of a kind are taken
         together, which costs the same.
     whole : what a model that can be computed has around its layers is there too; it is not priced.
+        A decoder's step is its last one, over all that its cache ever holds.
     """
     work = rank_work(model, workload, plan)
     work = replace(work, whole=True) if whole else work
@@ -119,7 +121,8 @@ def _written(work: RankWork, plan: Plan) -> Program:
     model = work.model
     loops: tuple[Loop, ...]
     if model.kind == "decoder":
-        loops = (prefill(work), decode(work, mean_length(work)))
+        length = last_length(work) if work.whole else mean_length(work)
+        loops = (prefill(work), decode(work, length))
         inputs = decoder_inputs(work)
         output = Tensor("output", (work.share.batch, 1, model.vocabulary))
     else:

@@ -174,6 +174,13 @@ class RankWork:
         itemsize = 1 if self.workload.kv_precision == "fp8" else 2
         return Tensor(f"cache.{layer}.{stream or tower.streams[0]}", shape, itemsize)
 
+    def kept_heads(self, tower: Tower) -> tuple[Part, ...]:
+        """List the heads of keys, then of values, that a row of `kept` is made of, if of any."""
+        if tower.latent is not None:
+            return ()
+        heads = Part(max(1, tower.heads.key_value // self.share.tensor), tower.heads.size)
+        return (heads, heads)
+
     def appended(
         self, tower: Tower, layer: str, span: Span, new: Tensor, part: str = ""
     ) -> Emits[tuple[Tensor, tuple[Span, ...]]]:
@@ -188,7 +195,8 @@ class RankWork:
         out = replace(
             kept, name=f"grown.{name}", shape=(*new.shape[:1], before + span.rows, kept.shape[2])
         )
-        yield Rearrange(move="append", inputs=(kept, new), outputs=(out,), view=True)
+        parts = self.kept_heads(tower)
+        yield Rearrange(move="append", inputs=(kept, new), outputs=(out,), parts=parts, view=True)
         return out, seen
 
     def behind(self, span: Span) -> tuple[Size, tuple[Span, ...]]:

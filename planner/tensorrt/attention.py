@@ -59,7 +59,9 @@ def attend(draft: Draft, op: Attention, inputs: Sequence[Value], ranks: int = 1)
 
 
 def _heads(draft: Draft, x: Value, count: int, size: int) -> Value:
-    """Turn ``[b, r, heads * size]`` into ``[b, heads, r, size]``."""
+    """Turn ``[b, r, heads * size]`` into ``[b, heads, r, size]``; a cache lies so already."""
+    if ("heads", x.name) in draft.made:
+        return draft.made["heads", x.name]
     shape = (*x.shape[:2], count, size)
     return draft.shuffle(x, shape, f"{x.name}.heads", second=(0, 2, 1, 3))
 
@@ -75,7 +77,9 @@ def _is_plain_causal(op: Attention, places: Places) -> bool:
 
 def _mask(draft: Draft, op: Attention, places: Places) -> list[Value]:
     """Write what each query may see, where that is not everything."""
-    later = op.causal and any(keys.max() > _valid(queries).min() for queries, keys in places)
+    later = op.causal and (
+        draft.moving or any(keys.max() > _valid(queries).min() for queries, keys in places)
+    )
     padded = any(np.any(keys < 0) for _, keys in places)
     early = bool(op.window) and any(
         _valid(keys).min() <= queries.max() - op.window for queries, keys in places
@@ -87,17 +91,28 @@ def _mask(draft: Draft, op: Attention, places: Places) -> list[Value]:
     key = draft.table([table[None, None, None, :] for table in tables], f"{name}.keys")
     seen: list[Value] = []
     if later or padded:
-        tops = [_queries(queries, causal=op.causal) for queries, _ in places]
-        query = draft.table(tops, f"{name}.queries")
+        query = _tops(draft, op, places)
         hidden = draft.elementwise("GREATER", key, query, f"{name}.hidden")
         seen.append(draft.unary("NOT", hidden, f"{name}.seen"))
     if early:
-        lows = [_queries(queries, causal=True) - np.int32(op.window) for queries, _ in places]
-        low = draft.table(lows, f"{name}.lows")
+        low = _tops(draft, op, places, op.window)
         seen.append(draft.elementwise("GREATER", key, low, f"{name}.near"))
     if len(seen) == 1:
         return seen
     return [draft.elementwise("AND", seen[0], seen[1], f"{name}.visible")]
+
+
+def _tops(draft: Draft, op: Attention, places: Places, window: int = 0) -> Value:
+    """Give the last key that each query may see, or so many before it."""
+    name = f"{op.out.name}.{'lows' if window else 'queries'}"
+    if draft.moving and draft.filled is not None:
+        own = draft.place(draft.filled, draft.room, (1, 1, 1, 1))
+        if not window:
+            return own
+        return draft.elementwise("SUB", own, draft.scalar(window, own, "window"), name)
+    causal = op.causal or bool(window)
+    tops = [_queries(queries, causal=causal) - np.int32(window) for queries, _ in places]
+    return draft.table(tops, name)
 
 
 def _valid(positions: Numbers) -> Numbers:

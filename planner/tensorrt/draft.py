@@ -21,7 +21,8 @@ class Draft:
     compute : type of what the program holds in 16 bits. precision : that of its matrix products.
     indices : of every rank along the axes. reaches : largest activations of products, if measured.
     numerics : of the model that is computed; None where positions and norms are made up.
-    latents : of it, where their rows stand.
+    latents : of it, where their rows stand. room : rows of a decoder's cache, 0 for none; filled :
+    how many of them are, an input; moving : whether the row that is written stands behind those.
     """
 
     compute: Dtype
@@ -36,6 +37,9 @@ class Draft:
     reaches: Mapping[str, float] = field(default_factory=dict)
     numerics: Numerics | None = None
     latents: LatentGrid | None = None
+    room: int = 0
+    filled: Value | None = None
+    moving: bool = False
 
     def name(self, hint: str) -> str:
         """Make a name that no value has yet; it ends with the layer that is being written."""
@@ -157,6 +161,9 @@ class Draft:
         axis %= len(x.shape)
         if start == 0 and count == x.shape[axis]:
             return x
+        part = self.made.get(("part", x.name, axis, start, count))
+        if part is not None:
+            return part
         starts = [start if place == axis else 0 for place in range(len(x.shape))]
         shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
         return self.add("slice", (x,), shape, x.dtype, hint, start=starts)
@@ -175,6 +182,21 @@ class Draft:
         axis %= len(x.shape)
         shape = (*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
         return self.add("gather", (x, places), shape, x.dtype, hint, axis=axis)
+
+    def place(self, number: Value, count: int, shape: Sequence[int]) -> Value:
+        """Turn a number into a place among so many, the last one where it is larger."""
+        key = ("place", number.name, count, tuple(shape))
+        if key not in self.made:
+            name = number.name
+            last = self.scalar(count - 1, number, "last")
+            least = self.elementwise("MIN", number, last, f"{name}.least")
+            whole = self.cast(least, "int32", f"{name}.number")
+            self.made[key] = self.shuffle(whole, shape, f"{name}.place")
+        return self.made[key]
+
+    def row(self, x: Value, number: Value, hint: str) -> Value:
+        """Pick the row of axis 1 that has a number; the last one where there are fewer rows."""
+        return self.gather(x, self.place(number, x.shape[1], (1,)), 1, hint)
 
     def matmul(
         self,

@@ -1,6 +1,7 @@
 """Element-wise functions as layers; sums and roots in 32 bits."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -245,8 +246,14 @@ def _turned(draft: Draft, op: Pointwise, heads: Value) -> Value:
 
 
 def _angles(draft: Draft, op: Pointwise) -> tuple[Value, Value]:
-    """Cosines and sines of every row's angles, ``[1, rows, 1, size / 2]``; each rank its rows."""
+    """Cosines and sines of every row's angles, ``[1, rows, 1, size / 2]``; each rank its rows.
+
+    Of a row that a step writes behind those of a cache, those at its place there.
+    """
     key = ("angles", op.spans, op.size)
+    if draft.moving:
+        every = tuple(replace(span, tokens=draft.room, start=0) for span in op.spans)
+        op = replace(op, spans=every)
     if (*key, "cos") not in draft.made:
         axes = [axis for span in op.spans for axis, _ in span.axes]
         places = [tuple(index[axis] for axis in axes) for index in draft.indices]
@@ -259,7 +266,10 @@ def _angles(draft: Draft, op: Pointwise) -> tuple[Value, Value]:
                 place: function(angle).astype(np.float32)[None, :, None]
                 for place, angle in angles.items()
             }
-            draft.made[*key, name] = draft.table([tables[place] for place in places], name)
+            made = draft.table([tables[place] for place in places], name)
+            if draft.moving and draft.filled is not None:
+                made = draft.row(made, draft.filled, f"{name}.here")
+            draft.made[*key, name] = made
     return draft.made[*key, "cos"], draft.made[*key, "sin"]
 
 

@@ -5,7 +5,7 @@ forward       one forward of a denoising step, from the latents to the predictio
 combine       what follows the forwards of a step: exchange, guidance, step of the sampler
 text_tower    towers that do not depend on the step, run once; gives keys and values
 prefill       a decoder's prompt
-decode        one token over a cache as long as the prompt
+decode        one token behind those that a cache holds
 ============  ===========================================================================
 
 Branches of guidance and replicas never meet inside a forward: the ranks along those axes have
@@ -13,7 +13,7 @@ communicators of their own, so that such plans need no groups within an engine.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from itertools import product as combinations
 
 from costmodels.collectives.operations import REDUCING_OPS, ROOTED_OPS
@@ -39,6 +39,7 @@ from planner.lowering.conditioning import TURN
 from planner.models.architecture import Numerics
 from planner.request.plan import Plan
 from planner.tensorrt.attention import attend, linear_attention, with_multi_device_attention
+from planner.tensorrt.cache import FILLED, room_of, seen_rows, written_rows
 from planner.tensorrt.draft import Draft
 from planner.tensorrt.elementwise import pointwise
 from planner.tensorrt.moves import rearrange
@@ -143,6 +144,10 @@ def indices(axes: Sequence[tuple[str, int]]) -> tuple[Index, ...]:
 def _network(
     program: Program, section: _Section, recipe: Recipe, spread: frozenset[str]
 ) -> EngineNetwork:
+    decodes, room = section.name == "decode", 0
+    if decodes or section.name == "prefill":
+        room = room_of(program)
+    filled = Value(FILLED, (1, 1, 1), "fp32") if room else None
     draft = Draft(
         recipe.compute,
         indices(section.axes),
@@ -150,10 +155,19 @@ def _network(
         reaches=recipe.reaches,
         numerics=recipe.numerics,
         latents=recipe.latents,
+        room=room,
+        filled=filled,
+        moving=decodes,
     )
     given = frozenset(tensor.name for tensor in program.inputs) | {"predictions", TURN.name}
     writing = _Writing(draft=draft, recipe=recipe, given=given, spread=spread)
+    if filled is not None:
+        writing.inputs[FILLED] = filled
+        draft.taken[FILLED] = 1
     _walk(writing, section.items)
+    if filled is not None and decodes:
+        more = draft.scalar(1.0, filled, "one")
+        writing.outputs[f"next.{FILLED}"] = draft.elementwise("SUM", filled, more, f"{FILLED}.next")
     for outside, name in section.outputs:
         writing.outputs[outside] = writing.values[name]
     used = _used(draft.layers, [value.name for value in writing.outputs.values()])
@@ -277,6 +291,8 @@ def _input(writing: _Writing, tensor: Tensor, name: str) -> Value:
 def _keep(writing: _Writing, op: Rearrange) -> list[Value]:
     """Turn what is kept between networks into their inputs and outputs."""
     kept = op.inputs[0]
+    if writing.draft.room:
+        return _cached(writing, op)
     if op.move == "collect":
         value = _read(writing, kept)
         writing.outputs["prediction"] = value
@@ -285,9 +301,19 @@ def _keep(writing: _Writing, op: Rearrange) -> list[Value]:
         value = _read(writing, kept)
         writing.outputs[writing.draft.name(op.outputs[0].name)] = value
         return [value]
-    before = _input(writing, kept, writing.draft.name(kept.name))
-    if op.move == "load":
-        return [before]
-    new = _read(writing, op.inputs[1])
-    writing.outputs[f"new.{before.name}"] = new
-    return rearrange(writing.draft, op, [before, new])
+    return [_input(writing, kept, writing.draft.name(kept.name))]
+
+
+def _cached(writing: _Writing, op: Rearrange) -> list[Value]:
+    """Write what is new into a cache that has room; behind what is there, all of it is seen."""
+    draft, new = writing.draft, _read(writing, op.inputs[-1])
+    kept = op.outputs[0] if op.move == "store" else op.inputs[0]
+    caches = []
+    for part, what in zip(op.parts, ("keys", "values"), strict=True):
+        shape = (new.shape[0], part.units, draft.room, part.size)
+        held = replace(kept, name=f"{kept.name}.{what}", shape=shape)
+        caches.append(_input(writing, held, draft.name(held.name)))
+    made = written_rows(draft, caches, new, op.parts)
+    for before, after in zip(caches, made, strict=True):
+        writing.outputs[f"new.{before.name}"] = after
+    return [new if op.move == "store" else seen_rows(draft, made, op.outputs[0].name)]

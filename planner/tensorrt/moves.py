@@ -13,6 +13,7 @@ from costmodels.program.rows import (
     positions_of,
     row_sources,
 )
+from planner.tensorrt.cache import last_filled
 from planner.tensorrt.draft import Draft
 from planner.tensorrt.network import Value
 from planner.tensorrt.runner.weights import own_features
@@ -25,24 +26,16 @@ def rearrange(draft: Draft, op: Rearrange, inputs: Values) -> list[Value]:
     match op.move:
         case "split_features" | "split_rows":
             return _cut(draft, op, inputs[0], -1 if op.move == "split_features" else 1)
-        case "concat_features" | "concat_rows" | "append":
+        case "concat_features" | "concat_rows":
             axis = -1 if op.move == "concat_features" else 1
             return [draft.concat(inputs, axis, op.outputs[0].name)]
         case "turn":
-            return [_of_turn(draft, inputs[0], inputs[1], op.outputs[0].name)]
+            return [draft.row(inputs[0], inputs[1], op.outputs[0].name)]
         case "pack_heads":
             return [_pack_heads(draft, op, inputs)]
         case "surround":
             return [_surround(draft, op, *inputs)]
     return [_moved(draft, op, inputs[0])]
-
-
-def _of_turn(draft: Draft, x: Value, turn: Value, name: str) -> Value:
-    """Pick the row of a turn; the last one where there are more turns than rows."""
-    last = draft.scalar(x.shape[1] - 1, turn, "last")
-    here = draft.elementwise("MIN", turn, last, f"{name}.turn")
-    place = draft.shuffle(draft.cast(here, "int32", f"{name}.number"), (1,), f"{name}.place")
-    return draft.gather(x, place, 1, name)
 
 
 def _moved(  # noqa: C901, PLR0911, PLR0912  # one case a move
@@ -72,6 +65,8 @@ def _moved(  # noqa: C901, PLR0911, PLR0912  # one case a move
             return draft.shuffle(x, (1, *x.shape), name)
         case "unstack":
             return draft.shuffle(x, x.shape[1:], name)
+        case "last" if draft.filled is not None and not draft.moving:
+            return last_filled(draft, x, name)
         case "last":
             last = [np.array([np.argmax(positions_of(op.spans, index))]) for index in own]
             return pick(draft, x, last, 1, name)

@@ -7,7 +7,7 @@ says where each differs.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from planner.lowering.conditioning import OF_STEPS, TURN
 from planner.models import Model, latent_frames
 from planner.request.plan import Plan
 from planner.request.workload import Workload
+from planner.tensorrt.cache import FILLED
 from planner.tensorrt.from_program import Recipe, networks_of
 from planner.tensorrt.network import EngineNetwork, LatentGrid, Value
 from topology.base import InputError
@@ -25,6 +26,8 @@ Bind = dict[str, list[object]]
 Call = dict[str, object]
 
 
+_STEPS: Final = ("denoise", "decode")
+"""Stages that run more than once."""
 Buffers = dict[str, dict[str, object]]
 
 
@@ -44,7 +47,7 @@ def written(
     Raises `IllegalPlanError` if ranks pass messages that no TensorRT layer passes.
     """
     whole = recipe.numerics is not None
-    program = lower(model, workload, plan, ordered=True, whole=whole)
+    program = lower(model, workload, plan, ordered=True, whole=whole or model.kind == "decoder")
     if whole and model.latent is not None:
         recipe = replace(recipe, latents=latents_of(model, workload))
     networks = networks_of(program, recipe)
@@ -75,13 +78,13 @@ def schedule_of(
     by_name = {network.name: network for network in networks}
     buffers: Buffers = {}
     passes = max(1, workload.passes // plan.degree("cfg"))
-    steps = next((stage.count for stage in program.stages if stage.name == "denoise"), 1)
+    steps = [_number(stage.count) for stage in program.stages if stage.name in _STEPS]
     if "forward" in by_name:
         once, each = _diffusion(by_name, program, passes, buffers)
     else:
-        once, each = _decoder(by_name, buffers), []
+        once, each = _decoder(by_name, program, buffers)
     return {
-        "steps": _number(steps),
+        "steps": max(steps, default=1) or 1,
         "once": once,
         "each_step": each,
         "output": program.output.name,
@@ -179,16 +182,25 @@ def _bound(
         yield value.name, [name, 0]
 
 
-def _decoder(networks: Mapping[str, EngineNetwork], buffers: Buffers) -> list[Call]:
-    calls: list[Call] = []
+def _decoder(
+    networks: Mapping[str, EngineNetwork], program: Program, buffers: Buffers
+) -> tuple[list[Call], list[Call]]:
+    """Run the prompt once; then steps, which write into the caches that it has filled."""
+    given = {tensor.name for tensor in program.inputs}
+    prompt = _number(program.inputs[0].shape[1])
+    calls: dict[str, Call] = {}
     for network in networks.values():
         bind: Bind = {}
         for value in network.inputs:
-            kept = value.name in buffers
-            _add(buffers, value, value.name, None if kept else _given(value.name, 0))
-            bind[value.name] = [value.name, 0]
-        for name, value in network.outputs:
-            _add(buffers, value, name)
+            name = value.name
+            _add(buffers, value, name, _given(name, 0) if name in given else None)
             bind[name] = [name, 0]
-        calls.append({"engine": network.name, "bind": dict(bind)})
-    return calls
+        for name, value in network.outputs:
+            held = name.removeprefix("new.")
+            _add(buffers, value, held)
+            bind[name] = [held, 0]
+        calls[network.name] = {"engine": network.name, "bind": bind}
+    if FILLED in buffers:
+        buffers[FILLED]["start"] = prompt
+    count: Call = {"copy": [f"next.{FILLED}", FILLED]}
+    return [calls["prefill"]], [calls["decode"], count] if "decode" in calls else []

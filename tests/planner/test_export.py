@@ -29,6 +29,7 @@ from planner.strategies import parse_plan
 from planner.tensorrt import Recipe, enqueue, networks_of
 from planner.tensorrt.runner.errors import InputError as Refused
 from planner.tensorrt.runner.pictures import ENDS, check_made
+from planner.tensorrt.runner.texts import text_of
 from topology.base import IllegalPlanError, InputError, format_bytes
 from validate.reference import shrink
 
@@ -130,7 +131,33 @@ def test_results_are_made_of_the_models_that_are_said_to_make_them(model):
 def test_families_that_make_results_are_those_that_the_runner_makes():
     models = [read_model(name) for name in names()]
 
-    assert {one.family for one in models if one.exports == "results"} == set(ENDS)
+    made = {one.family for one in models if one.exports == "results" and one.kind != "decoder"}
+    assert made == set(ENDS)
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "says"),
+    [
+        ("llama-3.1-8b", 16, "the engines go on from a prompt"),
+        ("llama-3.1-8b", 0, "nothing here makes a result of a prompt yet"),
+        ("mixtral-8x7b", 16, "This is a skeleton for timing"),
+    ],
+)
+def test_folders_say_whether_they_make_a_text(model, tokens, says):
+    request = Request(model=model, gpus=2, input_tokens=32, output_tokens=tokens)
+    found = small(request, "tp2")
+    plan, readme = json.loads(found["plan.json"]), found["README.md"].decode()
+
+    assert says in readme
+    text = text_of(plan)
+    assert (text is not None) == (tokens > 0)
+    if text is None:
+        return
+    assert text.room == text.rows + plan["steps"]
+    lines = [line.split() for line in found["cpp/schedule.txt"].decode().splitlines()]
+    assert ["start", "filled", str(text.rows)] in lines
+    assert ["copy", "each", "next.filled", "filled", "4"] in lines
+    assert f"the cache room for {text.room}" in readme or model == "mixtral-8x7b"
 
 
 def test_tensor_parallel_ranks_have_engines_of_their_own(plan):
@@ -686,7 +713,7 @@ def test_force_replaces_nothing_but_earlier_exports(tmp_path):
     [
         ("flux.1-dev", "tp2", "This is the model: ", 'python -m runner generate "..."'),
         ("cosmos3-nano", "tp2", "This is the model's transformer: ", "2. Put inputs into `inputs`"),
-        ("llama-3.1-8b", "tp2", "This is the model's transformer: ", "2. Put inputs into `inputs`"),
+        ("llama-3.1-8b", "tp2", "This is the model: ", 'python -m runner generate "..." --tokens'),
         ("flux.2-dev", "tp2", "This is a skeleton for timing: ", ""),
     ],
 )

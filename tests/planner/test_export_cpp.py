@@ -204,6 +204,35 @@ def test_engines_work_in_one_memory_and_everything_is_freed(binary, exported):
     assert left < min(unloaded) < lines.index("freed")
 
 
+def test_a_language_model_s_steps_follow_its_prompt(binary, tmp_path):
+    """Their cache is one buffer for both sides, and they start behind the prompt."""
+    scenario, plan = resolve(Request(model="llama-3.1-8b", gpus=2, output_tokens=3)), "tp2"
+    model, workload = shrink(scenario.model, scenario.workload, parse_plan(plan))
+    little = replace(scenario, model=model, workload=replace(workload, output_tokens=3))
+    made = tensorrt_folder(little, price(little, parse_plan(plan)))
+    folder = write_folder(made, str(tmp_path / "out"))
+    write_engines(folder)
+    path = folder / "cpp" / "schedule.txt"
+    text = path.read_text()
+    bound = dict(word.split("=") for word in re.findall(r"\S+=cache\S+", text))
+    path.write_text(re.sub("^output .*$", "output filled", text, flags=re.MULTILINE))
+
+    done = start(binary, folder, 1, world=2)
+
+    assert done.returncode == 0, done.stderr
+    engines = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("enqueue")]
+    assert engines == ["prefill.rank1.engine", *["decode.rank1.engine"] * 3]
+    caches = [name for name in bound if name.startswith("cache")]
+    assert len(caches) > 1
+    assert all(bound[name] == bound[f"new.{name}"] for name in caches)
+    rows = json.loads((folder / "plan.json").read_text())["buffers"]["prompt.tokens"]["shape"][1]
+    left = np.fromfile(folder / "results" / "output.rank1.bin", np.float32)
+    assert left == [0.0]  # `next.filled` of stand-ins is zero, and is copied
+    path.write_text(re.sub("^copy each next.filled.*\n", "", path.read_text(), flags=re.MULTILINE))
+    assert start(binary, folder, 1, world=2).returncode == 0
+    assert np.fromfile(folder / "results" / "output.rank1.bin", np.float32) == [rows]
+
+
 def test_options_say_how_it_runs(binary, exported):
     words = ["--steps", "3", "--device", "5", "--results", "mine", "--budget", "0"]
     done = start(binary, exported, 1, *words)

@@ -321,7 +321,7 @@ def test_a_version_is_compared_with_eager_code_of_its_own():
         ("wan2.1-1.3b", {}, "makes videos by `python -m runner generate`"),
         ("wan2.1-1.3b", {"gpus": 16, "nodes": 2}, "computes the transformer, and makes no videos"),
         ("cosmos3-nano", {}, "computes the transformer, and makes no videos yet"),
-        ("llama-3.1-8b", {}, "computes the transformer, and makes no text yet"),
+        ("llama-3.1-8b", {}, "makes text by `python -m runner generate`"),
     ],
 )
 def test_what_an_export_makes_is_said_by_model(model, more, said):

@@ -5,81 +5,36 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from safetensorsfiles import safetensors
+from decodermodel import (
+    CONFIG,
+    HEADS,
+    KINDS,
+    LAYERS,
+    ROWS,
+    SHARED,
+    SIZE,
+    SLOWED,
+    TOKENS,
+    checkpoint,
+    save,
+)
 
 from planner.export.checkpoints import checkpoint_of
 from planner.export.export import files
-from planner.export.tensorrt import one_token
-from planner.lowering import lower
 from planner.models import read_model
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
 from planner.strategies import parse_plan
-from planner.tensorrt import Recipe, networks_of, schedule_of
+from planner.tensorrt import Recipe, written
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.harness import Folder, embedding_of, given_from, weights_from
+from planner.tensorrt.runner.texts import FILLED, Likeliest
 from topology.base import InputError
 from validate.tensorrt.numbers import Numbers, run_networks
 
 torch = pytest.importorskip("torch")
 
-HIDDEN, HEADS, SHARED, SIZE, WIDE, TOKENS, LAYERS = 64, 4, 2, 16, 112, 96, 2
-ROWS = 24
-CONFIG = {
-    "model_type": "llama", "hidden_size": HIDDEN, "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS, "num_key_value_heads": SHARED, "intermediate_size": WIDE,
-    "vocab_size": TOKENS, "rms_norm_eps": 0.01, "rope_theta": 10000.0, "hidden_act": "silu",
-    "tie_word_embeddings": False, "max_position_embeddings": 128,
-}  # fmt: skip
-SLOWED = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}  # fmt: skip
-KINDS = {
-    "llama": CONFIG,
-    "llama-2": {key: value for key, value in CONFIG.items() if key != "rope_theta"},
-    "llama-3.1": {**CONFIG, "rope_scaling": SLOWED},
-    "tied": {**CONFIG, "tie_word_embeddings": True},
-    "transformers-5": {
-        **{key: value for key, value in CONFIG.items() if key != "rope_theta"},
-        "rope_parameters": {**SLOWED, "rope_theta": 10000.0},
-    },
-    "mistral": {**CONFIG, "model_type": "mistral", "sliding_window": None},
-    "qwen3": {**CONFIG, "model_type": "qwen3", "head_dim": SIZE},
-}
-
-
-def checkpoint(config):
-    """Random weights in the layout of transformers, of a spread that keeps values near one."""
-    random = np.random.default_rng(7)
-
-    def matrix(rows, columns):
-        return (random.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
-
-    def gain(size):
-        return random.uniform(0.5, 1.5, size).astype(np.float32)
-
-    tensors = {"model.embed_tokens.weight": matrix(TOKENS, HIDDEN) * 8}
-    for layer in range(LAYERS):
-        start = f"model.layers.{layer}"
-        tensors |= {
-            f"{start}.input_layernorm.weight": gain(HIDDEN),
-            f"{start}.self_attn.q_proj.weight": matrix(HEADS * SIZE, HIDDEN) * 3,
-            f"{start}.self_attn.k_proj.weight": matrix(SHARED * SIZE, HIDDEN) * 3,
-            f"{start}.self_attn.v_proj.weight": matrix(SHARED * SIZE, HIDDEN),
-            f"{start}.self_attn.o_proj.weight": matrix(HIDDEN, HEADS * SIZE),
-            f"{start}.post_attention_layernorm.weight": gain(HIDDEN),
-            f"{start}.mlp.gate_proj.weight": matrix(WIDE, HIDDEN),
-            f"{start}.mlp.up_proj.weight": matrix(WIDE, HIDDEN),
-            f"{start}.mlp.down_proj.weight": matrix(HIDDEN, WIDE),
-        }
-        if config["model_type"] == "qwen3":
-            tensors[f"{start}.self_attn.q_norm.weight"] = gain(SIZE)
-            tensors[f"{start}.self_attn.k_norm.weight"] = gain(SIZE)
-    tensors["model.norm.weight"] = gain(HIDDEN)
-    if not config["tie_word_embeddings"]:
-        tensors["lm_head.weight"] = matrix(TOKENS, HIDDEN)
-    return tensors
+SHORT, TURNS = 19, 12
 
 
 def frequencies(config):
@@ -132,7 +87,9 @@ def scores(config, tensors, ids, dtype):
             k = norm(k, f"{start}.self_attn.k_norm.weight")
         q, k, v = turned(q.transpose(0, 1)), turned(k.transpose(0, 1)), v.transpose(0, 1)
         k, v = (one.repeat_interleave(HEADS // SHARED, dim=0) for one in (k, v))
-        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        apart = torch.arange(len(ids))[:, None] - torch.arange(len(ids))
+        seen = (apart >= 0) & (apart < (config.get("sliding_window") or len(ids)))
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
         out = out.transpose(0, 1).reshape(len(ids), -1)
         x = x + out @ weights[f"{start}.self_attn.o_proj.weight"].T
         h = norm(x, f"{start}.post_attention_layernorm.weight")
@@ -143,22 +100,28 @@ def scores(config, tensors, ids, dtype):
     return (norm(x[-1], "model.norm.weight") @ head.T).double().numpy()
 
 
-def ran(folder, plan, output_tokens, inputs):
-    """Scores of every rank, by the networks that are exported."""
+def ran(folder, plan, output_tokens, inputs, follow=None):
+    """Scores of every rank, by the networks that are exported.
+
+    follow : of a rank, by the embedding of the checkpoint; the prompt is then SHORT.
+    """
     chosen = parse_plan(plan)
     request = Request(
         model=str(folder), gpus=chosen.gpus, input_tokens=ROWS, output_tokens=output_tokens
     )
     scenario = resolve(request)
-    model, work = scenario.model, one_token(scenario.workload)
+    model = scenario.model
     assert model.numerics is not None
-    program = lower(model, work, chosen, ordered=True)
-    networks = networks_of(program, Recipe(compute="fp32", numerics=model.numerics))
-    order = schedule_of(networks, program, work, chosen)
+    recipe = Recipe(compute="fp32", numerics=model.numerics)
+    networks, order = written(model, scenario.workload, chosen, recipe)
     source = weights_from(str(folder), {"model": "m", "checkpoint": checkpoint_of(model)})
     assert not [name for name in source.unused if "embed_tokens" not in name]
-    given = given_from(inputs, source.embedding)
+    given = given_from(inputs, source.embedding, "prompt.tokens")
     numbers = Numbers(weights=source.weights, learned=source.learned, given=given)
+    if follow is not None:
+        order["buffers"][FILLED]["start"] = SHORT
+        ranks = [follow(rank, source.embedding) for rank in range(chosen.gpus)]
+        numbers = replace(numbers, follow=ranks)
     return [one[0, -1] for one in run_networks(networks, order, numbers)]
 
 
@@ -167,17 +130,16 @@ def saved(request, tmp_path):
     """A checkpoint in a folder; its configuration, and its tensors as they were stored."""
     config = KINDS[request.param]
 
-    def save(dtype):
+    def stored(dtype):
         tensors = checkpoint(config)
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        (tmp_path / "model.safetensors").write_bytes(safetensors(tensors, dtype).tobytes())
+        save(tmp_path, config, tensors, dtype)
         if dtype == "bf16":
             tensors = {
                 name: torch.tensor(one).bfloat16().float().numpy() for name, one in tensors.items()
             }
         return tmp_path, config, tensors
 
-    return save
+    return stored
 
 
 def write_ids(folder, ids):
@@ -201,6 +163,31 @@ def test_scores_are_those_of_the_model(saved, plan, output_tokens):
 
     for one in found:
         np.testing.assert_allclose(one, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("plan", ["single", "tp2"])
+def test_every_token_of_a_text_is_the_model_s(saved, plan):
+    """Behind a prompt that is shorter than the engine takes, until the cache is full."""
+    folder, config, tensors = saved("fp32")
+    ids, found = list(IDS[:SHORT]), {}
+
+    def follow(rank, embedding):
+        said, most = [], TURNS + 1
+        on = Likeliest(name="next.tokens", embedding=embedding, vocabulary=TOKENS, most=most)
+        found[rank] = said, on.chosen
+        return lambda scores: (said.append(scores[0, 0]), on(scores))[1]
+
+    (folder / "inputs").mkdir()
+    np.save(folder / "inputs" / "prompt.tokens#0.npy", np.asarray(ids)[None])
+    last = ran(folder, plan, TURNS, folder / "inputs", follow)
+    for turn in range(TURNS + 1):
+        wanted = scores(config, tensors, ids, torch.float64)
+        for rank, (said, chosen) in found.items():
+            one = said[turn] if turn < TURNS else last[rank]
+            np.testing.assert_allclose(one, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+            assert turn == TURNS or chosen[turn] == [np.argmax(wanted)]
+        ids.append(int(np.argmax(wanted)))
+    assert config["tie_word_embeddings"] or len({*ids[SHORT:]}) > 3
 
 
 def test_scores_of_a_checkpoint_in_16_bits_are_near(saved):

@@ -15,7 +15,7 @@ import numpy as np
 
 from planner import tensorrt
 from planner.engines.tables import allowed
-from planner.export.tensorrt import compute_of, one_token, tensorrt_folder
+from planner.export.tensorrt import compute_of, tensorrt_folder
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.runners.refusal import check_tensorrt
@@ -35,7 +35,7 @@ from validate.launch import Place
 from validate.plans.cases import Case, Subject, subject_of
 from validate.reference import run_plan, shrink
 from validate.tensorrt.evaluate import Array, Document
-from validate.tensorrt.numbers import run_networks, unsplit
+from validate.tensorrt.numbers import one_token, run_networks, unsplit
 from validate.tensorrt.probe import probe
 from validate.tensorrt.start import Execution, Judge, RankResult, build_and_run
 

@@ -242,6 +242,14 @@ def _slice(layer: Layer, x: Array) -> Array:
     return x[tuple(slice(start, start + count) for start, count in ends)]
 
 
+def _cache(_: Layer, cache: Array, new: Array, starts: Array) -> Array:
+    """Write new rows into each sample's, from its start on."""
+    out = cache.copy()
+    for sample, start in enumerate(starts.astype(int)):
+        out[sample, :, start : start + new.shape[2]] = new[sample]
+    return out
+
+
 def _topk(layer: Layer, x: Array) -> tuple[Array, NDArray[np.intp]]:
     chosen = np.argsort(-x, axis=layer["axis"], kind="stable")[..., : layer["count"]]
     return np.take_along_axis(x, chosen, axis=layer["axis"]), chosen
@@ -303,6 +311,7 @@ _KINDS: Final[dict[str, Callable[..., Any]]] = {
     "slice": _slice,
     "concat": lambda layer, *parts: np.concatenate(parts, axis=layer["axis"]),
     "gather": lambda layer, x, places: np.take(x, places.astype(int), axis=layer["axis"]),
+    "cache": _cache,
     "softmax": lambda layer, x: _softmax(x, layer["axis"]),
     "topk": _topk,
     "quantize": _quantize,

@@ -6,7 +6,6 @@ from typing import cast
 
 import numpy as np
 
-from planner.export.tensorrt import one_token
 from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
@@ -19,6 +18,8 @@ from validate.reference.weights import Source
 from validate.tensorrt.evaluate import Array, Document, Held, Layer, Watch, evaluate, together
 
 Memory = dict[str, Array]
+Follow = Callable[[Array], Memory]
+"""From the output so far to what the next step reads."""
 Given = Callable[[str, int, tuple[int, ...]], Array | Floats]
 """From an input's name, a forward's number and the shape for all samples to numbers."""
 
@@ -27,13 +28,15 @@ Given = Callable[[str, int, tuple[int, ...]], Array | Floats]
 class Numbers:
     """What networks are run on.
 
-    watch : sees what each layer is given.
+    watch : sees what each layer is given. follow : of each rank, from what there is ahead of a step
+    to what it reads.
     """
 
     weights: Weights
     given: Given
     learned: Learned | None = None
     watch: Watch | None = None
+    follow: Sequence[Follow] = ()
 
 
 def made_up(seed: int = 0) -> Numbers:
@@ -75,9 +78,21 @@ def run_networks(
             ]
             _call(documents[name], held, step["bind"], [memories[rank] for rank in group])
 
-    for step in [*order["once"], *(order["each_step"] * order["steps"])]:
+    for step in order["once"]:
         call(step)
+    for _ in range(order["steps"] if order["each_step"] else 0):
+        for memory, follow in zip(memories, numbers.follow, strict=False):
+            memory.update(follow(memory[order["output"]]))
+        for step in order["each_step"]:
+            call(step)
     return [memory[order["output"]] for memory in memories]
+
+
+def one_token(workload: Workload) -> Workload:
+    """Return a request whose decode step stands right behind its prompt."""
+    if np.ndim(workload.output_tokens) == 0 and workload.output_tokens:
+        return replace(workload, output_tokens=1)
+    return workload
 
 
 def unsplit(model: Model, workload: Workload) -> Array:
@@ -91,7 +106,7 @@ def _memory(order: Document, rank: Document, numbers: Numbers) -> Memory:
     memory: Memory = {}
     for name, buffer in order["buffers"].items():
         shape, start = tuple(buffer["shape"]), buffer["given"]
-        memory[name] = np.zeros(shape)
+        memory[name] = np.full(shape, buffer.get("start", 0.0))
         if start is not None:
             forward = 0 if start["forward"] is None else rank["forward"] + start["forward"]
             first, every = rank["sample"], (rank["samples"], *shape[1:])

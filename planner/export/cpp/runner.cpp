@@ -187,6 +187,7 @@ struct Buffer {
     size_t bytes{0};
     std::string type;
     bool given{false};
+    float start{0};  // a number of 32 bits
     void* address{nullptr};
 };
 
@@ -278,7 +279,7 @@ bool within(Schedule const& schedule, Call const& call) {
 void check(Schedule const& schedule) {
     bool whole = schedule.world > 0 && schedule.steps > 0 && schedule.buffers.count(schedule.output) != 0;
     for (auto const& [name, buffer] : schedule.buffers) {
-        whole = whole && !buffer.type.empty();
+        whole = whole && !buffer.type.empty() && (buffer.start == 0 || buffer.bytes == sizeof buffer.start);
     }
     for (auto const* calls : {&schedule.once, &schedule.each}) {
         whole = whole && std::all_of(calls->begin(), calls->end(), [&](auto const& call) { return within(schedule, call); });
@@ -339,6 +340,9 @@ Schedule readSchedule(std::filesystem::path const& path) {
         } else if (kind == "given") {
             words >> name;
             schedule.buffers[name].given = true;
+        } else if (kind == "start") {
+            words >> name;
+            words >> schedule.buffers[name].start;
         } else if (kind == "table") {
             Table table;
             words >> table.engine >> table.name >> table.bytes >> table.start;
@@ -610,6 +614,9 @@ private:
         for (auto& [name, buffer] : mSchedule.buffers) {
             buffer.address = hold(buffer.bytes, "allocating a buffer");
             check(cudaMemset(buffer.address, 0, buffer.bytes), "clearing a buffer");
+            if (buffer.start != 0) {
+                check(cudaMemcpy(buffer.address, &buffer.start, buffer.bytes, cudaMemcpyHostToDevice), "filling a buffer");
+            }
             if (buffer.given) {
                 auto const path = mFolder / "inputs" / (name + ".rank" + std::to_string(mRank) + ".bin");
                 auto const data = std::filesystem::exists(path) ? readFile(path) : draw(buffer, name);

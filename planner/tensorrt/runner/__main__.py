@@ -5,14 +5,19 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
 from typing import Final, NoReturn
 
-from planner.tensorrt.runner import harness, pictures
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.tensorrt.runner import harness, pictures, texts
 from planner.tensorrt.runner.build import Log, Options, logger
+from planner.tensorrt.runner.checkpoint import Embedding
 from planner.tensorrt.runner.connections import join
 from planner.tensorrt.runner.device import nccl_version, open_cuda, open_nccl
 from planner.tensorrt.runner.errors import InputError, MissingError, RunError
@@ -62,6 +67,7 @@ def _number(words: str, kind: type[int] | type[float] = int, least: float = 0) -
 
 
 _whole: Final[Callable[[str], int | float]] = partial(_number, kind=int)
+_positive: Final[Callable[[str], int | float]] = partial(_number, kind=int, least=1)
 _distance: Final[Callable[[str], int | float]] = partial(_number, kind=float)
 _seconds: Final[Callable[[str], int | float]] = partial(_number, kind=float, least=1)
 
@@ -88,6 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     build.set_defaults(command=_build)
     running = commands.add_parser("run", help="run the plan, one process a rank")
     running.add_argument("--steps", type=_whole, default=0, help="denoising steps; all if left out")
+    running.add_argument(
+        "--tokens", type=_positive, help="of a language model: each step goes on from the likeliest"
+    )
     running.add_argument("--graph", action="store_true", help="replay steps as a CUDA graph")
     running.add_argument("--device", type=_whole, help="GPU of this rank (default: the plan's)")
     running.add_argument("--budget", type=_whole, metavar="MIB", help="weights kept on the GPU")
@@ -103,13 +112,18 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--total", type=_seconds, default=3600, help="seconds for everything")
     running.add_argument("--results", default="results", help="folder, beside the plan")
     running.set_defaults(command=_run)
-    making = commands.add_parser("generate", help="a picture or video of a prompt, by diffusers")
+    making = commands.add_parser(
+        "generate", help="a picture or video of a prompt, by diffusers, or text behind it"
+    )
     making.add_argument("prompt")
-    making.add_argument("--negative", default="", help="what it shall not show")
+    making.add_argument(
+        "--tokens", type=_positive, help="of a text, at most (default: as exported)"
+    )
+    making.add_argument("--negative", help="what a picture shall not show")
     making.add_argument("--guidance", type=_distance, help="how far (default: the model's usual)")
-    making.add_argument("--seed", type=_whole, default=0)
+    making.add_argument("--seed", type=_whole, help="of a picture's noise (default: 0)")
     making.add_argument("--weights", default="", help="pipeline (default: the engines' own)")
-    making.add_argument("--output", default="", help="file to write (default: result.png or .mp4)")
+    making.add_argument("--output", help="file of a picture (default: result.png or .mp4)")
     making.add_argument("--graph", action="store_true", help="replay steps as a CUDA graph")
     making.add_argument("--total", type=_seconds, default=3600, help="seconds for all steps")
     making.set_defaults(command=_generate)
@@ -220,6 +234,8 @@ def _outside(arguments: argparse.Namespace) -> bool:
 def _run(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     ranks = folder.plan["ranks"]
     rank = rank_of(os.environ, len(ranks))
+    if arguments.tokens and texts.text_of(folder.plan) is None:
+        raise InputError(f"--tokens: got one, wanted none: {folder.plan['model']} makes no text")
     if arguments.graph and arguments.budget is not None:
         raise InputError(
             "--graph: got it beside --budget, wanted one: engines that stream weights are in no "
@@ -246,32 +262,82 @@ def _start(folder: harness.Folder, words: Sequence[str], limit: float) -> None:
 
 def _generate(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     """Encode a prompt, run all ranks on this host, and decode what they leave."""
+    text, model = texts.text_of(folder.plan), folder.plan["model"]
+    if text is None and folder.plan["vocabulary"]:
+        wanted = "planner export --output-tokens N"
+        raise InputError(f"{model}: exported for a prompt alone; for text behind it: {wanted}")
+    others = ("tokens",) if text is None else ("negative", "guidance", "seed", "output")
+    for name in others:
+        if getattr(arguments, name) is not None:
+            made = "a picture" if text is None else "text"
+            raise InputError(f"--{name}: got it, wanted none: {model} makes {made}")
+    if text is None:
+        return _picture(folder, arguments)
+    return _text(folder, text, arguments)
+
+
+def _picture(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     plan = folder.plan
     end = pictures.check_made(plan)
     target = arguments.output or f"result{end}"
     if not Path(target).absolute().parent.is_dir():
         raise InputError(f"--output: got {target[:200]}, wanted a file in a folder that is there")
-    harness.check_built(folder, range(len(plan["ranks"])), " --weights FOLDER")
-    built = harness.built_of(folder)
-    if built in harness.MADE_UP:
-        wanted = "python -m runner build --weights FOLDER --again"
-        raise InputError(f"engines: got {built} weights, which make noise; run: {wanted}")
-    weights = harness.pipeline_of(arguments.weights or built)
+    weights = harness.pipeline_of(arguments.weights or _weights(folder))
     pipe = pictures.opened(weights, end)
     asked = pictures.Asked(
         prompt=arguments.prompt,
-        negative=arguments.negative,
-        seed=arguments.seed,
+        negative=arguments.negative or "",
+        seed=arguments.seed or 0,
         guidance=arguments.guidance,
     )
-    for name, array in pictures.prepared(pipe, plan, asked).items():
-        harness.save(folder.path / "inputs", name, array)
-    words = ["run", "--folder", str(folder.path), "--total", str(arguments.total)]
-    _start(folder, [*words, *(["--graph"] if arguments.graph else [])], arguments.total)
+    _run_all(folder, arguments, pictures.prepared(pipe, plan, asked))
     rows = harness.result_of(folder.path, 0).output
     pictures.decoded(pipe, plan, rows, target)
     print(target)
     return 0
+
+
+def _text(folder: harness.Folder, text: texts.Text, arguments: argparse.Namespace) -> int:
+    plan = folder.plan
+    if not plan["computes"]:
+        raise InputError(f"{plan['model']}: networks for timing, which do not compute the model")
+    weights = _weights(folder)
+    tokenizer = texts.tokenizer_in(arguments.weights or weights)
+    numbers = np.asarray(tokenizer.encode(arguments.prompt).ids, np.int64)
+    tokens = arguments.tokens or min(plan["steps"], text.room - len(numbers) + 1)
+    text.check(len(numbers), tokens)
+    samples = np.tile(numbers, (plan["ranks"][0]["samples"], 1))
+    words = ["--tokens", str(tokens)]
+    _run_all(folder, arguments, {f"{text.prompt}#0": samples}, words)
+    chosen = harness.tokens_of(folder.path, 0)[0]
+    print(texts.said(tokenizer, chosen, harness.ends_in(weights)))
+    return 0
+
+
+def _weights(folder: harness.Folder) -> str:
+    """Return the folder of the weights that all engines were built of.
+
+    Raises `InputError` if some are not built, or of made-up numbers.
+    """
+    harness.check_built(folder, range(len(folder.plan["ranks"])), " --weights FOLDER")
+    built = harness.built_of(folder)
+    if built in harness.MADE_UP:
+        wanted = "python -m runner build --weights FOLDER --again"
+        raise InputError(f"engines: got {built} weights, which make noise; run: {wanted}")
+    return built
+
+
+def _run_all(
+    folder: harness.Folder,
+    arguments: argparse.Namespace,
+    inputs: Mapping[str, NDArray[np.generic]],
+    words: Sequence[str] = (),
+) -> None:
+    """Write inputs, and run all ranks on this host."""
+    for name, array in inputs.items():
+        harness.save(folder.path / "inputs", name, array)
+    told = ["run", "--folder", str(folder.path), "--total", str(arguments.total), *words]
+    _start(folder, [*told, *(["--graph"] if arguments.graph else [])], arguments.total)
 
 
 def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> int:
@@ -292,6 +358,7 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
     library = load()
     _check_library(library, needs["tensorrt"], len(ranks))
     connections = join(rank, len(ranks), where, limits.meet_s, plan["digest"])
+    embedding, text = harness.embedding_of(folder), texts.text_of(plan)
     job = Job(
         plan=plan,
         rank=rank,
@@ -299,12 +366,16 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
         tables={network["name"]: folder.tables(network, rank) for network in folder.documents},
         engines=harness.engine_of(folder, rank),
         outside=harness.outside_of(folder, rank),
-        given=harness.given_from(folder.path / "inputs", harness.embedding_of(folder)),
+        given=harness.given_from(
+            folder.path / "inputs", embedding, "" if text is None else text.prompt
+        ),
         limits=limits,
         graph=arguments.graph,
         steps=arguments.steps,
         budget=-1 if arguments.budget is None else arguments.budget * MIB,
     )
+    if text is not None:
+        job = _talking(folder, text, job, embedding, arguments.tokens)
     usual = ranks[rank]["device"]
     parts = Parts(
         library=library,
@@ -315,11 +386,34 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
         logger=logger(library, Log()),
     )
     require("NCCL", nccl_version(), needs.get("nccl", ""))
-    _leave(run(job, parts), rank, Path(arguments.folder) / arguments.results)
+    _leave(run(job, parts), rank, Path(arguments.folder) / arguments.results, job.follow)
     guard.end()
     connections.close()
     sys.stdout.flush()
     os._exit(0)  # libraries that hold communicators may hang when they are unloaded
+
+
+def _talking(
+    folder: harness.Folder,
+    text: texts.Text,
+    job: Job,
+    embedding: Embedding,
+    tokens: int | None,
+) -> Job:
+    """Tell a rank of a language model how long its prompt is, and how it goes on."""
+    rows = harness.rows_given(folder.path / "inputs", text.prompt) or text.rows
+    text.check(rows, tokens or 1)
+    job = replace(job, starts={texts.FILLED: rows})
+    if tokens is None:
+        return job
+    follow = texts.Likeliest(
+        name=text.following,
+        embedding=embedding,
+        vocabulary=folder.plan["vocabulary"],
+        most=tokens,
+        ends=harness.ends_in(harness.built_of(folder)),
+    )
+    return replace(job, steps=tokens - 1, follow=follow)
 
 
 def _check_library(library: ModuleType, needs: str, ranks: int) -> None:
@@ -336,8 +430,10 @@ def _check_library(library: ModuleType, needs: str, ranks: int) -> None:
         )
 
 
-def _leave(outcome: Outcome, rank: int, results: Path) -> None:
+def _leave(outcome: Outcome, rank: int, results: Path, follow: texts.Follow | None) -> None:
     """Write what a rank has to show."""
+    if isinstance(follow, texts.Likeliest):
+        harness.save(results, f"tokens.rank{rank}", np.stack(follow.chosen, axis=1))
     times = {"step_s": outcome.seconds, "bound": outcome.bound}
     harness.save(results, f"output.rank{rank}", outcome.output)
     harness.save(results, f"times.rank{rank}", times)

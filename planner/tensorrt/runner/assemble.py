@@ -40,8 +40,9 @@ def assemble(
         assembly.tensors[name] = network.add_input(name, dtype, tuple(value["shape"]))
     for layer in document["layers"]:
         _add(assembly, layer, cause)
+    written = {layer["name"] for layer in document["layers"] if layer["kind"] == "cache"}
     for out in document["outputs"]:
-        _mark(assembly, out["name"], out["value"])
+        _mark(assembly, out["name"], out["value"], in_place=out["value"] in written)
     return assembly
 
 
@@ -82,10 +83,15 @@ def _check(
         raise RunError(f"{name}: TensorRT makes {tensor.dtype}, wanted {dtype}")
 
 
-def _mark(assembly: Assembly, outside: str, inside: str) -> None:
-    """Mark an output under the name by which it is known outside."""
-    copied = assembly.network.add_identity(assembly.tensors[inside])
-    copied.name = f"output {outside}"
-    tensor = copied.get_output(0)
+def _mark(assembly: Assembly, outside: str, inside: str, *, in_place: bool) -> None:
+    """Mark an output under the name by which it is known outside.
+
+    in_place : it lies where an input does, so that TensorRT takes no copy of it.
+    """
+    tensor = assembly.tensors[inside]
+    if not in_place:
+        copied = assembly.network.add_identity(tensor)
+        copied.name = f"output {outside}"
+        tensor = copied.get_output(0)
     tensor.name = outside
     assembly.network.mark_output(tensor)

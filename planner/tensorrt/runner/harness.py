@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import ModuleType
@@ -323,11 +323,12 @@ def _draft(target: Path) -> Iterator[IO[bytes]]:
 
 
 def given_from(
-    inputs: Path, embedding: Embedding | None = None
+    inputs: Path, embedding: Embedding | None = None, short: str = ""
 ) -> Callable[[str, int, tuple[int, ...]], Floats]:
     """Read inputs from a folder's ``NAME#FORWARD.npy``, or draw them by name.
 
-    embedding : turns whole numbers, ``[batch, tokens]``, into rows of that shape.
+    embedding : turns whole numbers, ``[batch, tokens]``, into rows of that shape. short : input
+    that may have fewer rows, behind which come zeros.
     """
 
     def given(name: str, forward: int, shape: tuple[int, ...]) -> Floats:
@@ -338,6 +339,9 @@ def given_from(
                 if stored.dtype.kind in "iu" and stored.shape != shape and embedding is not None:
                     stored = embedding(name, stored)
                 array = np.asarray(stored, np.float32)
+            if name == short and array.ndim == len(shape):
+                lacks = max(0, shape[1] - array.shape[1])
+                array = np.pad(array, ((0, 0), (0, lacks), (0, 0)))
             if array.shape != shape:
                 raise InputError(f"{path}: {list(array.shape)}, wanted {list(shape)}")
             return array
@@ -345,6 +349,25 @@ def given_from(
         return random.standard_normal(shape).astype(np.float32)
 
     return given
+
+
+def rows_given(inputs: Path, name: str) -> int | None:
+    """Count the rows of the first forward's input; None where it is drawn."""
+    path = inputs / f"{name}#0.npy"
+    if not path.exists():
+        return None
+    with _readable(path):
+        return int(np.load(path, mmap_mode="r", allow_pickle=False).shape[1])
+
+
+def ends_in(folder: str) -> list[int]:
+    """List the tokens that end a text, as a checkpoint's folder says."""
+    for name in ("generation_config.json", "config.json"):
+        path = Path(folder) / name
+        ends = document_at(path).get("eos_token_id") if path.exists() else None
+        if ends is not None:
+            return [ends] if isinstance(ends, int) else list(ends)
+    return []
 
 
 def built_of(folder: Folder) -> str:
@@ -366,9 +389,13 @@ def pipeline_of(what: str) -> str:
 def embedding_of(folder: Folder) -> Embedding:
     """Look up rows in the embedding of the checkpoint that the engines were built from."""
 
+    @cache
+    def found(what: str) -> Embedding | None:
+        return None if what in MADE_UP else weights_from(what, folder.plan).embedding
+
     def rows(name: str, numbers: NDArray[np.generic]) -> Floats:
         what = built_of(folder)
-        embedding = None if what in MADE_UP else weights_from(what, folder.plan).embedding
+        embedding = found(what)
         if embedding is None:
             raise InputError(f"{name}: whole numbers, and engines of {what}, which embed none")
         return embedding(name, numbers)
@@ -429,6 +456,13 @@ def result_of(folder: Path, rank: int) -> Result:
     except (OSError, ValueError, EOFError) as error:
         raise RunError(f"rank {rank} left no result: {error}") from None
     return Result(output, tuple(times["step_s"]))
+
+
+def tokens_of(folder: Path, rank: int) -> NDArray[np.int64]:
+    """Read the tokens that a rank has chosen, ``[samples, tokens]``."""
+    path = folder / "results" / f"tokens.rank{rank}.npy"
+    with _readable(path):
+        return np.asarray(np.load(path, allow_pickle=False), np.int64)
 
 
 def save(path: Path, name: str, value: object) -> None:

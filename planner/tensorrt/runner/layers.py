@@ -368,5 +368,8 @@ ADD: Final[dict[str, Callable[[Assembly, Layer], Foreign]]] = {
     "dequantize": _dequantize,
     "dynamic_quantize": _dynamic_quantize,
     "collective": _collective,
+    "cache": lambda assembly, layer: assembly.network.add_kv_cache_update(
+        *assembly.inputs(layer), assembly.library.KVCacheMode.LINEAR
+    ),
 }
 """One function a kind of layer."""

@@ -22,6 +22,7 @@ from planner.tensorrt.runner.formats import Bits, Floats, bits, floats, storage
 from planner.tensorrt.runner.library import Document, Foreign
 from planner.tensorrt.runner.place import members
 from planner.tensorrt.runner.processes import Guard
+from planner.tensorrt.runner.texts import Follow
 
 POLL_S: Final = 0.001
 PIECE: Final = 2**26
@@ -48,6 +49,8 @@ class Job:
     tables : of a network, this rank's rows. engines : serialised, by network.
     outside : weights that an engine reads as inputs, by network; None where it holds them.
     graph : replay steps as a CUDA graph. steps : how many; the plan's where 0.
+    starts : numbers that buffers begin with in place of the plan's. follow : from what a step
+    gives to what the next one reads; it ends the run where nothing follows.
     budget : bytes of streamed weights that stay on the GPU, each rank its own; all where negative.
     """
 
@@ -62,6 +65,8 @@ class Job:
     graph: bool = False
     steps: int = 0
     budget: int = -1
+    starts: Mapping[str, float] = field(default_factory=dict)
+    follow: Follow | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +215,8 @@ def _allocate(loaded: _Loaded) -> None:
     for name, buffer in job.plan["buffers"].items():
         loaded.addresses[name] = loaded.hold(_size(buffer))
         shape, given = tuple(buffer["shape"]), buffer["given"]
-        start = _first(job, given, shape) if given else np.zeros(shape, np.float32)
+        usual = job.starts.get(name, buffer.get("start", 0))
+        start = _first(job, given, shape) if given else np.full(shape, usual, np.float32)
         device.upload(loaded.addresses[name], bits(start, buffer["dtype"]))
     for document in job.documents:
         _give(loaded, document)
@@ -268,6 +274,8 @@ def _play(loaded: _Loaded, graph: list[Foreign]) -> list[float]:
         return [time.perf_counter() - start]
     seconds = []
     for step in range(job.steps or job.plan["steps"]):
+        if not _goes_on(loaded):
+            break
         guard.phase(f"step {step}", job.limits.step_s)
         start = time.perf_counter()
         if job.graph and step:
@@ -280,7 +288,21 @@ def _play(loaded: _Loaded, graph: list[Foreign]) -> list[float]:
             _issue(loaded, each)
         _wait(loaded, f"step {step}")
         seconds.append(time.perf_counter() - start)
+    else:
+        _goes_on(loaded)  # what the last step gave is chosen from too
     return seconds
+
+
+def _goes_on(loaded: _Loaded) -> bool:
+    """Give the next step what follows from what there is; whether anything does."""
+    job = loaded.job
+    if job.follow is None:
+        return True
+    inputs = job.follow(_result(loaded))
+    for name, array in (inputs or {}).items():
+        stored = bits(array, job.plan["buffers"][name]["dtype"])
+        loaded.parts.device.upload(loaded.addresses[name], stored)
+    return inputs is not None
 
 
 def _issue(loaded: _Loaded, calls: Sequence[Document]) -> None:
