@@ -184,7 +184,7 @@ def plan_document(
         "checkpoint": checkpoint_of(model),
         "computes": model.numerics is not None,
         "latents": _latents(model, scenario.workload),
-        "vocabulary": model.vocabulary,
+        "vocabulary": model.vocabulary if model.kind == "decoder" else 0,
         "expected": estimate.to_dict(),
         "cautions": [
             *allowed().cautions(model, plan, scenario.request.tensorrt_version),
