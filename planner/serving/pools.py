@@ -70,7 +70,8 @@ class PrefillQueue(PoolQueue):
     def alone(self, prompt: int) -> float:
         """Give the seconds of a prompt that finds nobody else, or of its first step."""
         left = prompt - self._hit(Sequence(0, 0.0, prompt, 1))
-        return sum(self._times(min(left, self.ways.chunk), 0.0, 0.0, 0.0))
+        seconds = self.steps(min(left, self.ways.chunk), 0.0, 0.0, 0.0)
+        return self.host + sum(seconds[kind] for kind in self.kinds)
 
     def _step(self, batch: Batch, pieces: list[tuple[Sequence, int]]) -> None:
         self.last.update((sequence.number, take) for sequence, take in pieces)
@@ -119,8 +120,8 @@ class DecodeQueue(PoolQueue):
     def _turns(self) -> int:
         return 1 if self.fresh else super()._turns()
 
-    def _pass(self, batch: Batch, times: list[float]) -> None:
-        super()._pass(batch, times)
+    def _pass(self, batch: Batch, host: float, seconds: list[float]) -> None:
+        super()._pass(batch, host, seconds)
         for sequence in self.fresh:
             sequence.first = batch.ready
         self.fresh.clear()

@@ -10,7 +10,7 @@ the cache.
 
 import heapq
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 from planner.engines.engine import Scheduling
@@ -18,21 +18,21 @@ from planner.request.lengths import Load
 from topology.base.values import dataclass
 
 StepTimes = Callable[[float, float, float, float], list[float]]
-"""Seconds of a step at every place of a pipeline: of tokens of prompts, their context, sequences
-that decode, and theirs."""
+"""Seconds of a step at every kind of place of a pipeline: of tokens of prompts, their context,
+sequences that decode, and theirs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
     """Engines that are alike: how they schedule, tokens of a cache, and their steps.
 
-    places : of the pipeline of each, one where there is none; as many batches are in flight.
+    kinds : of each place of the pipeline, one where there is none; as many batches are in flight.
     """
 
     ways: Scheduling
     capacity: int
     steps: StepTimes
-    places: int = 1
+    kinds: tuple[int, ...] = (0,)
 
 
 class Sequence:
@@ -110,13 +110,15 @@ class Queue:
         self, workers: Workers, load: Load, prefix: float = 0.0, gain: float = 1.0
     ) -> None:
         self.ways, self.capacity, self.steps = workers.ways, workers.capacity, workers.steps
+        self.kinds, self.alike = workers.kinds, tuple(Counter(workers.kinds).items())
         self.load, self.prefix, self.gain = load, prefix, gain
+        self.spare = self.ways.block - 1
         self.host = self.ways.host_s(0)
         self.row = self.ways.host_s(1) - self.host
         self.clock = self.now = 0.0
         # when the host and each place have done their last
-        self.free = [0.0] * (workers.places + 1)
-        self.batches = [Batch() for _ in range(workers.places)]
+        self.free = [0.0] * (len(self.kinds) + 1)
+        self.batches = [Batch() for _ in self.kinds]
         self.waiting: deque[Sequence] = deque()
         self.sent = 0
         self.count = 0  # sequences in all batches
@@ -166,11 +168,14 @@ class Queue:
 
     def _soonest(self) -> tuple[float, Batch | None]:
         """Tell which batch may run its next step first, and when; never where none has any."""
-        at, batch, begins = math.inf, None, -1.0
+        at, batch, begins, free = math.inf, None, -1.0, self.free[0]
         for each in self.batches:
-            if not each.count and begins < 0:
-                begins = self._begins()  # of any batch
-            start = self.free[0] if each.count else begins
+            if each.count:
+                start = free
+            else:
+                if begins < 0:
+                    begins = self._begins()  # of any batch
+                start = begins
             if each.ready > start:  # noqa: PLR1730  # `max` takes longer than all else here
                 start = each.ready
             if start < at:
@@ -183,18 +188,20 @@ class Queue:
 
     def _used(self) -> float:
         """Count tokens of the cache in use, as if the last block of each sequence were filled."""
-        return self.context + self.partly + (self.ways.block - 1) * self.count
-
-    def _fits(self, sequence: Sequence) -> bool:
-        """Whether a prompt may begin, with what the engine keeps free for answers."""
-        wanted = float(sequence.prompt + self.ways.block + self.count)
-        if self.ways.kept:
-            wanted += self.ways.kept * (sequence.left + self.unwritten) * self.gain
-        return self._used() + wanted <= self.capacity or not self.count
+        return self.context + self.partly + self.spare * self.count
 
     def _admits(self) -> bool:
-        """Whether the engine has room for the next prompt."""
-        return bool(self.waiting) and self.count < self.ways.rows and self._fits(self.waiting[0])
+        """Whether the engine has room for the next prompt, with what it keeps free for answers."""
+        count, ways = self.count, self.ways
+        if not self.waiting or count >= ways.rows:
+            return False
+        if not count:
+            return True
+        sequence = self.waiting[0]
+        wanted = self._used() + sequence.prompt + ways.block + count
+        if ways.kept:
+            wanted += ways.kept * (sequence.left + self.unwritten) * self.gain
+        return wanted <= self.capacity
 
     def _takes(self, batch: Batch) -> bool:
         """Whether a batch begins the next prompt: of who has come, up to its share of all."""
@@ -254,6 +261,8 @@ class Queue:
 
     def _hit(self, sequence: Sequence) -> int:
         """Count the tokens of a prompt that are in whole blocks of the cache."""
+        if not self.prefix:
+            return 0
         block = self.ways.block
         return min(int(self.prefix * sequence.prompt) // block * block, sequence.prompt - 1)
 
@@ -265,7 +274,8 @@ class Queue:
             context += take * sequence.cached
         rows = batch.rows if self.ways.mixed else 0
         length = batch.context / rows if rows else 0.0
-        self._pass(batch, self._times(tokens, context / tokens, rows, length))
+        seconds = self.steps(tokens, context / tokens, rows, length)
+        self._pass(batch, self.host + self.row * rows, seconds)
         self.trail.prefilled += tokens
         if rows:
             self._advance(batch, 1)
@@ -274,17 +284,14 @@ class Queue:
             if sequence.cached == sequence.prompt:
                 self._start(batch, sequence)
 
-    def _times(self, tokens: float, context: float, rows: float, length: float) -> list[float]:
-        """Give the seconds of a step on the host and at each place."""
-        return [self.host + self.row * rows, *self.steps(tokens, context, rows, length)]
-
-    def _pass(self, batch: Batch, times: list[float]) -> None:
+    def _pass(self, batch: Batch, host: float, seconds: list[float]) -> None:
         """Let a step of a batch pass the host and all places, at each behind the one before it."""
-        at, done = batch.ready, self.free
-        for number, seconds in enumerate(times):
-            if done[number] > at:  # noqa: PLR1730  # as above
+        done = self.free
+        done[0] = at = max(batch.ready, done[0]) + host
+        for number, kind in enumerate(self.kinds, 1):
+            if done[number] > at:  # noqa: PLR1730  # `max` takes longer than all else here
                 at = done[number]
-            done[number] = at = at + seconds
+            done[number] = at = at + seconds[kind]
         batch.ready = at
         self._until(at)
 
@@ -315,13 +322,13 @@ class Queue:
         """Run steps without prompts: one, or all until somebody comes, ends or needs room."""
         turns = self._turns()
         if turns <= 1:
-            self._pass(batch, self._times(0.0, 0.0, batch.rows, batch.context / batch.rows))
+            rows = batch.rows
+            seconds = self.steps(0.0, 0.0, rows, batch.context / rows)
+            self._pass(batch, self.host + self.row * rows, seconds)
             self._advance(batch, 1)
             return
         present = [each for each in self.batches if each.count]
-        middle = (turns - 1) / 2 * self.gain
-        loads = [self._times(0.0, 0.0, b.rows, b.context / b.rows + middle) for b in present]
-        each = max(*map(sum, loads), *map(sum, zip(*loads, strict=True)))  # a batch, or a place
+        each = self._round(present, (turns - 1) / 2 * self.gain)
         if (arrival := self._next_arrival()) < math.inf:
             turns = min(turns, max(1, math.ceil((arrival - batch.ready) / each)))
         self.free = [free + turns * each for free in self.free]
@@ -329,6 +336,23 @@ class Queue:
             one.ready += turns * each
             self._until(one.ready)
             self._advance(one, turns)
+
+    def _round(self, batches: list[Batch], ahead: float) -> float:
+        """Give the seconds of a step of every batch: of the slowest batch, or the busiest place.
+
+        ahead : tokens by which their sequences will have grown.
+        """
+        host, slowest, busy = 0.0, 0.0, [0.0] * len(self.alike)
+        for batch in batches:
+            rows = batch.rows
+            seconds = self.steps(0.0, 0.0, rows, batch.context / rows + ahead)
+            own = self.host + self.row * rows
+            host += own
+            for kind, places in self.alike:
+                busy[kind] += seconds[kind]
+                own += places * seconds[kind]
+            slowest = max(slowest, own)
+        return max(slowest, host, *busy)
 
     def _next_arrival(self) -> float:
         """Tell when the next request comes by itself."""

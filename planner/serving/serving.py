@@ -94,8 +94,8 @@ class Served:
     @property
     def workers(self) -> Workers:
         """The engines that serve a plan's requests."""
-        places = len(self.steps.kinds)
-        return Workers(ways=self.ways, capacity=self.pool.tokens, steps=self.steps, places=places)
+        steps = self.steps
+        return Workers(ways=self.ways, capacity=self.pool.tokens, steps=steps, kinds=steps.kinds)
 
     def under(self, load: Load) -> Trail:
         """Run the requests of a load through the queue of one engine."""

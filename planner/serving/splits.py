@@ -172,7 +172,7 @@ def _prefiller(scenario: Scenario, estimate: PlanEstimate) -> Iterator[Prefiller
     if isinstance(ready, str) or (limit is not None and by_itself > limit):
         return
     fresh = lengths.prompt * (1.0 - scenario.request.prefix_hit)
-    places = ready.steps(together * fresh, 0.0, 0.0, 0.0)
+    places = ready.steps.at_places(together * fresh, 0.0, 0.0, 0.0)
     step = max(*places, (ways.host_s(0) + sum(places)) / len(places))
     longer = max(1.0, by_itself / step) if together == 1 else 1.0  # prompts of several steps
     rate = ready.engines * together / (step * longer)
@@ -198,7 +198,7 @@ def _step_s(ready: Served, rows: int) -> float:
     """Give the seconds in which every sequence gets a token, in the middle of its answer."""
     places, lengths = len(ready.steps.kinds), ready.lengths
     each, length = max(1.0, rows / places), lengths.prompt + lengths.output / 2
-    times = [ready.ways.host_s(each), *ready.steps(0.0, 0.0, each, length)]
+    times = [ready.ways.host_s(each), *ready.steps.at_places(0.0, 0.0, each, length)]
     return max(sum(times), places * max(times))
 
 

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Final, cast
 
 import numpy as np
@@ -33,34 +33,51 @@ class StepPrices:
     """Seconds of a step by tokens of prompts, their context, sequences that decode, and theirs.
 
     grids : seconds at each node, row by row, of every kind of place. kinds : of each place of a
-    pipeline; those of a kind take the same time.
+    pipeline; those of a kind take the same time. known : seconds at the nodes of length of every
+    kind, of steps without prompts, by their sequences; it is added to.
     """
 
     nodes: tuple[list[float], list[float], list[float], list[float]]
     grids: list[list[float]]
     kinds: tuple[int, ...]
+    known: dict[float, list[list[float]]] = field(default_factory=dict)
 
     def __call__(self, tokens: float, context: float, rows: float, length: float) -> list[float]:
-        """Read the grid at every place, linear in each size."""
-        sizes, contexts, counts, lengths = self.nodes
-        (r, ra), (k, ka) = _place(counts, rows), _place(lengths, length)
-        row = len(lengths)
-        low = r * row + k
+        """Read the grid at every kind of place, linear in each size."""
+        k, part = _place(self.nodes[3], length)
         if not tokens:
-            seconds = [_between(grid, low, row, ra, ka) for grid in self.grids]
-        else:
-            (t, ta), (c, ca) = _place(sizes, tokens), _place(contexts, context)
-            plane = len(counts) * row
-            low += (t * len(contexts) + c) * plane
-            high = low + len(contexts) * plane
-            seconds = []
-            for grid in self.grids:
-                fewer, more = _between(grid, low, row, ra, ka), _between(grid, high, row, ra, ka)
-                if ca:
-                    fewer += ca * (_between(grid, low + plane, row, ra, ka) - fewer)
-                    more += ca * (_between(grid, high + plane, row, ra, ka) - more)
-                seconds.append(fewer + ta * (more - fewer))
-        return seconds if len(self.kinds) == 1 else [seconds[kind] for kind in self.kinds]
+            lines = self.known.get(rows)
+            if lines is None:
+                lines = self.known[rows] = self._lines(rows)
+            return [line[k] + part * (line[k + 1] - line[k]) for line in lines]
+        sizes, contexts, counts, lengths = self.nodes
+        (t, ta), (c, ca) = _place(sizes, tokens), _place(contexts, context)
+        r, ra = _place(counts, rows)
+        row = len(lengths)
+        plane = len(counts) * row
+        low = (t * len(contexts) + c) * plane + r * row + k
+        high = low + len(contexts) * plane
+        seconds = []
+        for grid in self.grids:
+            fewer, more = _between(grid, low, row, ra, part), _between(grid, high, row, ra, part)
+            if ca:
+                fewer += ca * (_between(grid, low + plane, row, ra, part) - fewer)
+                more += ca * (_between(grid, high + plane, row, ra, part) - more)
+            seconds.append(fewer + ta * (more - fewer))
+        return seconds
+
+    def _lines(self, rows: float) -> list[list[float]]:
+        """Read the grid where so many sequences decode, and nothing else runs, by length."""
+        r, part = _place(self.nodes[2], rows)
+        row = len(self.nodes[3])
+        low, high, end = r * row, (r + 1) * row, (r + 2) * row
+        ends = (zip(grid[low:high], grid[high:end], strict=True) for grid in self.grids)
+        return [[a + part * (b - a) for a, b in pairs] for pairs in ends]
+
+    def at_places(self, tokens: float, context: float, rows: float, length: float) -> list[float]:
+        """Read the grid at every place of a pipeline."""
+        seconds = self(tokens, context, rows, length)
+        return [seconds[kind] for kind in self.kinds]
 
 
 def _between(grid: list[float], low: int, row: int, ra: float, ka: float) -> float:

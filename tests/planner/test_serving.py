@@ -104,7 +104,7 @@ def _run(load, *, capacity=10**6, places=(_second_a_step,), prefix=0.0, **ways):
     def steps(*sizes):
         return [place(*sizes) for place in places]
 
-    workers = Workers(ways=ways, capacity=capacity, steps=steps, places=len(places))
+    workers = Workers(ways=ways, capacity=capacity, steps=steps, kinds=tuple(range(len(places))))
     trail = Queue(workers, load, prefix).run()
     return trail, sorted(trail.sequences, key=lambda sequence: sequence.number)
 
