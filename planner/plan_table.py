@@ -66,7 +66,7 @@ def numbered_table(plain: Table, plans: Sequence[PlanEstimate], lead: PlanEstima
 def _of_results(plan: PlanEstimate, request: Request, baseline: PlanEstimate | None) -> list[str]:
     """Write the time of a result, what it gains over one GPU, and what it holds."""
     speed = baseline.latency_s / plan.latency_s if baseline else 0.0
-    exposed = plan.breakdown_s.get("communication_exposed", 0.0)
+    exposed = plan.exposed_s
     goal = {"throughput": [f"{plan.throughput_per_s:.3g}"], "cost": [cost(plan)]}
     return [
         *goal.get(request.objective, []),

@@ -6,7 +6,7 @@ from functools import cache, lru_cache, partial
 from typing import Any, Final
 
 from costmodels.tables import profile_for
-from planner.advice.advice import advice, disaggregation
+from planner.advice.advice import advice, disaggregation, in_pieces
 from planner.advice.remedies import Alternative, alternatives, would_fit
 from planner.engines.tables import allowed
 from planner.plan_table import numbered_table, plan_rows
@@ -239,6 +239,7 @@ def recommend_plans(
         runs=runs,
         advice=(
             *advice(chosen, runnable, refused, lead, instead),
+            *in_pieces(scenario, runnable),
             *disaggregation(splits, lead),
         ),
         alternatives=instead,

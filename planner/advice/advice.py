@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import gcd, hypot, log2
+from itertools import islice
+from math import gcd, hypot, inf, log2
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -14,18 +16,23 @@ from planner.placement.placement import visible
 from planner.request.request import Objective, Request
 from planner.request.workload import Workload
 from planner.runners.refusal import Refusal, footnotes, refusal, refusals
-from planner.runners.runners import closest, missed
+from planner.runners.runners import closest, missed, runners
 from planner.scenario.deployment import machine_of
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving, wanted_of
 from planner.search.estimate import APART, UNCERTAINTY, PlanEstimate, Splits, worded
 from planner.search.evaluate import price
+from planner.search.judging import judge
 from planner.search.ranking import TIE, Ranking, hosts_in_words
+from planner.strategies import parse_plan
 from topology.base import counted, format_bytes, format_number, format_seconds
 from topology.base.values import dataclass
 
 REPLICAS: Final = 1.3
 """Copies of the model are worth a line when they serve this many times as many requests."""
+
+TALK: Final = 0.1
+"""Share of a step in messages above which they hold a plan up."""
 
 SLOWER: Final = 4.0
 """A link would have to be this many times off before its order is not worth a line."""
@@ -272,11 +279,7 @@ def _peers_note(scenario: Scenario, plans: Sequence[PlanEstimate]) -> Iterator[s
     """Say that GPUs are taken without peer access, where with it a plan would beat all of these."""
     deployment = scenario.deployment
     hardware = deployment.hardware
-    talking = [
-        plan
-        for plan in plans
-        if plan.breakdown_s.get("communication_exposed", 0.0) > 0 and not plan.unproven
-    ]
+    talking = [plan for plan in plans if plan.exposed_s and not plan.unproven]
     if not talking or hardware.peer_to_peer or deployment.subset is not None:
         return
     joined = replace(hardware, peer_to_peer=True, no_peers="")
@@ -329,7 +332,7 @@ def _turned_by_exchange(scenario: Scenario, plans: Sequence[PlanEstimate]) -> Tu
     if exchanging is None or other is None:
         return None
     first, gpus = exchanging
-    talk = first.breakdown_s.get("communication_exposed", 0.0)
+    talk = first.exposed_s
     turns = first.latency_s - talk / 2 < other.latency_s < first.latency_s + talk
     return Turned(exchanging=first, other=other, gpus=gpus) if turns else None
 
@@ -601,6 +604,36 @@ def compared(lead: PlanEstimate, rivals: Sequence[PlanEstimate], request: Reques
         yield (
             f"for throughput use {most[0].plan}: {factor:.2f} times as many tokens/s, "
             f"{_with(most[1])}"
+        )
+
+
+def in_pieces(scenario: Scenario, runnable: Ranking) -> Iterator[str]:
+    """Say that PipeFusion would be faster, where messages hold plans up and something runs it.
+
+    It makes another image than the model does, so that it is offered and never taken.
+
+    scenario : as asked, whose engine may be open.
+    """
+    request, gpus, plans = scenario.request, scenario.deployment.gpus, runnable.plans
+    split = (plan for plan in plans if plan.gpus == gpus > 1 and plan.plan.degree("dp") == 1)
+    held_up = any(plan.exposed_s > TALK * plan.latency_s for plan in islice(split, 1))
+    if scenario.model.kind != "diffusion" or request.objective != "latency" or not held_up:
+        return
+    texts = (f"pipefusion{gpus}", *([] if gpus % 4 else [f"cfg2.pipefusion{gpus // 2}"]))
+    judged = [
+        (judge(who, parse_plan(text)), who.deployment, text)
+        for who in runners(scenario)
+        for text in texts
+        if not refusal(who, parse_plan(text))
+    ]
+    able = [
+        (run.latency_s, who, text) for run, who, text in judged if isinstance(run, PlanEstimate)
+    ]
+    seconds, who, text = min(able, key=itemgetter(0), default=(inf, scenario.deployment, ""))
+    if seconds < (1 - TIE) * min(plan.latency_s for plan in plans):
+        yield (
+            f"if an image near the model's own will do, PipeFusion takes {format_seconds(seconds)} "
+            f"with {who.title}: --plan {text} --engine {who.name}"
         )
 
 

@@ -322,7 +322,7 @@ def _risk(fleet: Fleet) -> str:
 def _apart(fleet: Fleet) -> str:
     """Say that GPUs of a replica that talk are taken without peer access."""
     estimate = fleet.estimate
-    if estimate.breakdown_s.get("communication_exposed", 0.0) <= 0:
+    if not estimate.exposed_s:
         return ""
     assumed = find_hardware(estimate.hardware).without_peers
     return f"{estimate.hardware}: {assumed}" if assumed else ""

@@ -175,6 +175,11 @@ class PlanEstimate:
         return first, each, self.throughput_per_s * self.written
 
     @property
+    def exposed_s(self) -> float:
+        """Seconds of messages that compute does not hide."""
+        return self.breakdown_s.get("communication_exposed", 0.0)
+
+    @property
     def gpu_seconds(self) -> float:
         """What a result costs: GPUs times seconds."""
         return self.gpus / self.throughput_per_s

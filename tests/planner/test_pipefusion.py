@@ -11,6 +11,7 @@ from planner.request.request import Request
 from planner.scenario.scenario import resolve
 from planner.search.plans import objections
 from planner.strategies import parse_plan
+from topology.base import format_seconds
 from validate.reference.proof import prove
 from validate.reference.run import run_plan
 from validate.reference.small import shrink
@@ -90,3 +91,23 @@ def test_what_no_pieces_are_made_of_is_said() -> None:
     assert "denoises nothing" in said("llama-3.1-8b", "pp2/patch2")
     with pytest.raises(planner.InputError, match="after the slash expected vae, ep, patch or fsdp"):
         parse_plan("pp2/pieces2")
+
+
+@pytest.mark.parametrize(
+    ("hardware", "gpus", "plan"),
+    [("l40s", 4, "pipefusion4"), ("rtx-pro-6000", 4, "pipefusion4"), ("h100-sxm", 8, "")],
+)
+def test_it_is_offered_where_messages_hold_up_all_that_keeps_the_image(
+    hardware: str, gpus: int, plan: str
+) -> None:
+    answer = planner.recommend("flux.1-dev", hardware=hardware, gpus=gpus)
+    said = [line for line in answer.advice if "PipeFusion" in line]
+
+    assert len(said) == bool(plan)
+    assert all(row.plan.patch == 1 for row in answer.plans)
+    if plan:
+        found = planner.estimate(
+            "flux.1-dev", hardware=hardware, gpus=gpus, plan=plan, engine="xdit"
+        )
+        assert found.latency_s < answer.plans[0].latency_s
+        assert f"{format_seconds(found.latency_s)} with xDiT: --plan {plan} --engine" in said[0]
