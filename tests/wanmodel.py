@@ -1,5 +1,7 @@
 """A small Wan: checkpoints, inputs of a step, and the model in PyTorch."""
 
+import re
+
 import numpy as np
 from computedmodels import (
     RandomWeights,
@@ -28,8 +30,41 @@ MASKED = {**CONFIG, "in_channels": 2 * CHANNELS + 1}
 """A first frame and its mask beside the latents, as Wan 2.2 I2V A14B has it."""
 PICTURE = {**CONFIG, "image_dim": 20, "added_kv_proj_dim": HIDDEN}
 """A picture beside the prompt, as Wan 2.1 I2V has it."""
+ORIGINAL = {
+    "_class_name": "WanModel", "dim": HIDDEN, "ffn_dim": FFN, "freq_dim": 256, "in_dim": CHANNELS,
+    "model_type": "t2v", "num_heads": HEADS, "num_layers": LAYERS, "out_dim": CHANNELS,
+    "text_dim": TEXT, "eps": 1e-6,
+}  # fmt: skip
+"""The same by the configuration of the first repository."""
+FIRST = {
+    r"condition_embedder\.time_embedder\.linear_1": "time_embedding.0",
+    r"condition_embedder\.time_embedder\.linear_2": "time_embedding.2",
+    r"condition_embedder\.text_embedder\.linear_1": "text_embedding.0",
+    r"condition_embedder\.text_embedder\.linear_2": "text_embedding.2",
+    r"condition_embedder\.time_proj": "time_projection.1",
+    r"^proj_out": "head.head",
+    r"^scale_shift_table": "head.modulation",
+    r"(blocks\.\d+)\.scale_shift_table": r"\1.modulation",
+    r"attn1\.to_([qkv])": r"self_attn.\1",
+    r"attn2\.to_([qkv])": r"cross_attn.\1",
+    r"attn1\.to_out\.0": "self_attn.o",
+    r"attn2\.to_out\.0": "cross_attn.o",
+    r"attn1\.norm_": "self_attn.norm_",
+    r"attn2\.norm_": "cross_attn.norm_",
+    r"norm2\.": "norm3.",
+    r"ffn\.net\.0\.proj": "ffn.0",
+    r"ffn\.net\.2": "ffn.2",
+}
+"""Its names of tensors, wan/modules/model.py of github.com/Wan-Video/Wan2.1."""
 SIZES = {"frames": 1 + 4 * (FRAMES - 1), "height": 16 * HIGH, "width": 16 * WIDE,
          "text_tokens": TOKENS}  # fmt: skip
+
+
+def original(tensors):
+    """Call tensors of diffusers as the first repository does."""
+    for there, first in FIRST.items():
+        tensors = {re.sub(there, first, key): tensor for key, tensor in tensors.items()}
+    return tensors
 
 
 def checkpoint(config):

@@ -16,7 +16,8 @@ Names = dict[str, list[str]]
 def checkpoint_of(model: Model) -> dict[str, Mapping[str, object]]:
     """Return ``weights``, ``gains`` and ``biases`` by our names, and ``unused`` with the reasons.
 
-    ``embeddings`` are by stream: what its inputs are looked up in.
+    ``embeddings`` are by stream: what its inputs are looked up in. ``renamed`` : what parts of keys
+    are called in another layout, and here.
 
     Layers behind those of another block are numbered from there: ``{layer+19}``. Empty where the
     tensors of the model's family are not known.
@@ -39,7 +40,13 @@ def checkpoint_of(model: Model) -> dict[str, Mapping[str, object]]:
     if model.kind == "decoder" and model.tied_embeddings and unused.pop(EMBEDDING, ""):
         tensors["weights"] = {**tensors["weights"], "head": [_of(EMBEDDING, "weight")]}
     embeddings = cast("Mapping[str, object]", entry.get("embeddings", {}))
-    return {**tensors, "embeddings": embeddings, "unused": unused}
+    renamed = cast("Mapping[str, object]", entry.get("renamed", {}))
+    return {**tensors, "embeddings": embeddings, "renamed": renamed, "unused": unused}
+
+
+def computed() -> tuple[str, ...]:
+    """List what networks compute with the tensors that are known here, by models' own names."""
+    return tuple(str(entry["computes"]) for entry in checkpoints().values() if "computes" in entry)
 
 
 def _entry(family: str) -> Mapping[str, object]:

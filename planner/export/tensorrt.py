@@ -11,7 +11,7 @@ import numpy as np
 from costmodels.collectives import UNMIXED
 from planner.engines.tables import allowed
 from planner.engines.tensorrt import dotted
-from planner.export.checkpoints import checkpoint_of
+from planner.export.checkpoints import checkpoint_of, computed
 from planner.export.cpp_schedule import cpp_schedule
 from planner.export.readme import readme
 from planner.export.scales import check_scales, read_scales, unmeasured
@@ -44,8 +44,6 @@ from planner.tensorrt.runner.harness import digest_of
 from planner.tensorrt.runner.library import Document
 from topology.base import IllegalPlanError, InputError, Seconds, format_bytes
 
-_COMPUTED: Final = "FLUX.1, Wan, Cosmos 3 Nano and Super, Llama, Mistral and Qwen 3"
-"""Models whose networks compute them."""
 _RING: Final = {"allgather_kv": "ring"}
 """What attention over several devices is priced as, by the axis that it takes the place of."""
 
@@ -216,7 +214,7 @@ def _timing(model: Model) -> Iterator[str]:
     if model.numerics is None:
         yield (
             f"these networks are for timing, whatever weights they are built of: norms and "
-            f"positions are not those of {model.name} ({_COMPUTED} are computed)"
+            f"positions are not those of {model.name} ({', '.join(computed())} are computed)"
         )
 
 

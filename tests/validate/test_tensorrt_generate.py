@@ -237,7 +237,10 @@ def test_what_writes_videos_is_missed_before_anything_runs(monkeypatch):
     [
         ({"computes": False}, "m: networks for timing, which do not compute the model"),
         ({"computes": True, "family": "llama"}, "m: got llama, wanted flux or wan"),
-        ({"computes": True, "family": "cosmos3", "latents": {}}, "m: got cosmos3, wanted flux or"),
+        (
+            {"computes": True, "family": "cosmos3", "latents": {}},
+            "m: nothing makes its videos here: frames count on behind the last token of a prompt",
+        ),
     ],
 )
 def test_what_no_picture_comes_of_is_said(plan, said):

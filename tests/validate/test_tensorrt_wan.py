@@ -1,10 +1,11 @@
 """Networks of Wan 2.1 and 2.2 with weights of a checkpoint against PyTorch: they compute it."""
 
+import numpy as np
 import pytest
-from computedmodels import compared, compared_rounded, refused
-from wanmodel import CONFIG, MASKED, PICTURE, SIZES, checkpoint, predicted, told
+from computedmodels import changes, compared, compared_rounded, guided, refused, save
+from wanmodel import CONFIG, MASKED, ORIGINAL, PICTURE, SIZES, checkpoint, original, predicted, told
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize("plan", ["single", "tp2", "ulysses2", "allgather_kv2", "cfg2"])
@@ -19,6 +20,17 @@ def test_latents_move_and_what_stands_beside_them_stays(tmp_path):
 @pytest.mark.parametrize("plan", ["single", "tp2"])
 def test_a_picture_beside_the_prompt_is_read(tmp_path, plan):
     compared(tmp_path, PICTURE, checkpoint(PICTURE), told(PICTURE), predicted, plan, SIZES)
+
+
+@pytest.mark.parametrize("plan", ["single", "tp2"])
+def test_files_of_the_first_repository_are_read(tmp_path, plan):
+    """Tensors under its own names, and its own configuration."""
+    tensors = checkpoint(CONFIG)
+    wanted = guided(CONFIG, tensors, told(CONFIG), predicted, torch.float64)
+    save(tmp_path, ORIGINAL, original(tensors))
+
+    for found in changes(tmp_path, told(CONFIG), plan, SIZES):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
 def test_a_step_of_a_checkpoint_in_16_bits_is_near(tmp_path):

@@ -39,10 +39,12 @@ def read(fields: Fields) -> Model:
 def _numerics(fields: Fields, size: int, image: int) -> Numerics | None:
     """Say what the numbers of Wan depend on.
 
-    None without a norm ahead of cross attention, or with positions of two pictures.
+    None without a norm ahead of cross attention, with positions of two pictures, or where the
+    original file says that there is a picture, and not how it is read.
     """
     plain = fields.boolean("cross_attn_norm", default=True)
-    if not plain or _original(fields) or fields.has("pos_embed_seq_len"):
+    unknown = _original(fields) and image > 0
+    if not plain or unknown or fields.has("pos_embed_seq_len"):
         return None
     text = fields.integer("text_dim", default=4096)
     rows = [Embedding(name="text", features=text, activation="gelu")]

@@ -320,6 +320,19 @@ def _any(key: str) -> str:
     return whole.replace(re.escape("{expert}"), "[0-9]+")
 
 
+def renamed(tensors: Mapping[str, Stored], parts: Mapping[str, str]) -> dict[str, Stored]:
+    """Call tensors of another layout as in the one that is known; others keep their names.
+
+    >>> list(renamed({"blocks.0.self_attn.q.bias": None}, {"self_attn": "attn1", "q": "to_q"}))
+    ['blocks.0.attn1.to_q.bias']
+    """
+    made = dict(tensors)
+    for there, here in parts.items():
+        whole = re.compile(rf"(?<![^.]){re.escape(there)}(?![^.])")
+        made = {whole.sub(here, key): tensor for key, tensor in made.items()}
+    return made
+
+
 def with_scales(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
     """Put the scale of each 8-bit weight beside it.
 

@@ -29,6 +29,7 @@ from planner.tensorrt.runner.checkpoint import (
     from_checkpoint,
     learned_from,
     reaches_from,
+    renamed,
     unused,
     with_scales,
 )
@@ -194,7 +195,7 @@ def weights_from(what: str, plan: Document) -> Source:
         with _readable(path), path.open("rb") as file:
             mapped.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         tensors |= contents(str(path), np.frombuffer(mapped[-1], np.uint8))
-    tensors = with_scales(tensors)
+    tensors = with_scales(renamed(tensors, names.get("renamed", {})))
     return Source(
         weights=from_checkpoint(tensors, names["weights"]),
         reaches=reaches_from(tensors, names["weights"]),

@@ -22,6 +22,13 @@ Arrays = dict[str, NDArray[np.float32]]
 FRAMES_A_SECOND: Final = 16
 ENDS: Final = {"flux": ".png", "wan": ".mp4"}
 """By family of models that are made, the end of a result's name."""
+NONE: Final = {
+    "cosmos3": (
+        "frames count on behind the last token of a prompt, whose lengths with and without text "
+        "differ, and engines are of one length"
+    )
+}
+"""By family, why no results of its models are made."""
 WRITERS: Final = ("imageio", "cv2")
 """Packages that diffusers writes videos with."""
 
@@ -46,6 +53,8 @@ def check_made(plan: Document) -> str:
     latents = plan.get("latents")
     if not plan["computes"]:
         raise InputError(f"{name}: networks for timing, which do not compute the model")
+    if family in NONE:
+        raise InputError(f"{name}: nothing makes its videos here: {NONE[family]}")
     if latents is None or family not in ENDS:
         raise InputError(f"{name}: got {family}, wanted {' or '.join(ENDS)}")
     features = plan["buffers"][plan["output"]]["shape"][-1]
