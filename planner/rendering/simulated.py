@@ -1,6 +1,7 @@
 """A simulation as people and other programs read it: tables, a page, a trace."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -10,6 +11,7 @@ from planner.simulation.comparison import StepComparison
 from planner.simulation.critical import by_kind
 from planner.simulation.jobs import JobBeside, beside_table
 from planner.simulation.simulation import LEAST, Simulation
+from planner.simulation.tasks import Event
 from planner.simulation.utilisation import LinkUse, link_table
 from planner.simulation.what_if import WhatIf, what_if_table
 from topology.base import counted, format_seconds
@@ -103,7 +105,24 @@ def trace(simulation: Simulation) -> str:
                 "waited_us": (event.start_s - event.came_s) * MICROSECONDS,
             },
         })  # fmt: skip
+    events += _arrows(simulation)
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+
+
+def _arrows(simulation: Simulation) -> Iterator[dict[str, object]]:
+    """Let an arrow go from the rank that a message waited for to each of the others."""
+    met: dict[int, list[Event]] = defaultdict(list)
+    for event in simulation.events:
+        if event.label.kind == "communication":
+            met[event.task].append(event)
+    for number, ranks in met.items():
+        last = max(ranks, key=lambda event: event.came_s)
+        for event in ranks:
+            if event is not last:
+                flow = {"name": event.label.name, "cat": "message", "id": f"{number}-{event.rank}"}
+                at = {"ts": event.start_s * MICROSECONDS, "tid": _LANES[event.stream]}
+                yield {**flow, **at, "ph": "s", "pid": last.rank}
+                yield {**flow, **at, "ph": "f", "bp": "e", "pid": event.rank}
 
 
 _LANES: Final = {"compute": 0, "comm": 1}

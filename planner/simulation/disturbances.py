@@ -1,6 +1,6 @@
 """What keeps the ranks of a plan from being alike: slow GPUs, hosts that pause, chance."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Final
 
@@ -68,6 +68,16 @@ class Disturbances:
 
 ALIKE: Final = Disturbances()
 """Nothing but that GPUs of a kind are apart."""
+
+
+def ranks_named(said: Iterable[int]) -> str:
+    """Name ranks.
+
+    >>> ranks_named([3]), ranks_named([2, 0])
+    ('rank 3', 'ranks 0 and 2')
+    """
+    ranks = [str(one) for one in sorted(said)]
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {' and '.join(ranks)}"
 
 
 def _check_ranks(name: str, given: object, plan: Plan, like: str) -> None:

@@ -109,7 +109,7 @@ def chart(title: str, events: Sequence[Event], window: Window) -> str:
         )
         for rank, stream, own in _streams(events, MOST_RANKS)
     ]
-    return spans(title, [row for row in drawn if row.spans], TIME)
+    return spans(title, [row for row in drawn if row.spans], TIME, zooms=True)
 
 
 def _spans(event: Event, window: Window) -> Iterator[ChartSpan]:

@@ -361,6 +361,7 @@ def _events(turn: _Turn) -> Iterator[Event]:
     for number, (task, label) in enumerate(zip(turn.work.tasks, turn.work.labels, strict=True)):
         for rank, came in zip(task.ranks, ran.came[number], strict=True):
             yield Event(
+                task=number,
                 rank=rank,
                 stream=task.stream,
                 label=label,

@@ -46,9 +46,11 @@ class TaskLabel:
 class Event:
     """A task on one of its ranks.
 
-    came_s : when it could have run there, had all others come. sent : by a message.
+    task : its number. came_s : when it could have run there, had all others come. sent : by a
+    message.
     """
 
+    task: int
     rank: int
     stream: str
     label: TaskLabel

@@ -63,6 +63,11 @@ class Order:
             yield (other, self.index) if op.asks else (self.index, other)
 
 
+def cuts(plan: Plan) -> str:
+    """Name the axis of a plan whose ranks hold a part of the tokens each; empty where none does."""
+    return next((axis for axis in CUT if plan.degree(axis) > 1), "")
+
+
 def share_seen(order: str, asking: int, answering: int, rows: int) -> float:
     """Count the part of the pairs of `rows` queries and keys of two ranks that is not masked.
 
@@ -166,8 +171,8 @@ def _order_of(scenario: Scenario, plan: Plan, name: str) -> Order | None:
     """
     if name == USUAL_ORDER:
         return None
-    axis = next((axis for axis in CUT if plan.degree(axis) > 1), None)
-    if axis is None:
+    axis = cuts(plan)
+    if not axis:
         raise InputError(f"order: got {name} for {plan}, wanted a plan with {', '.join(CUT)}")
     if not is_causal(scenario.model):
         raise InputError(

@@ -1,6 +1,7 @@
-"""What would change a plan's time: the same plan run with faster links, fewer NICs, equal GPUs."""
+"""What would change a plan's time, and what to do where a rank or a link is not as it should be."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from planner.request.plan import Plan
@@ -8,9 +9,10 @@ from planner.scenario.scenario import Scenario, resolve
 from planner.search.estimate import PlanEstimate
 from planner.search.evaluate import seated
 from planner.search.judging import judge
-from planner.simulation.disturbances import Disturbances
+from planner.simulation.disturbances import USUAL_ORDER, Disturbances, ranks_named
+from planner.simulation.instead import Instead, instead
 from planner.simulation.simulation import Simulation, simulate
-from topology.base import format_seconds
+from topology.base import InputError, format_seconds
 from topology.base.table import Table
 from topology.base.values import dataclass
 from topology.catalogue import Fabric
@@ -30,14 +32,25 @@ class WhatIf:
 
 
 def what_if(scenario: Scenario, simulation: Simulation, disturbed: Disturbances) -> list[WhatIf]:
-    """Run the plan again with one thing changed at a time; what gains most is first."""
+    """Run it again with one thing changed at a time; what gains most is first.
+
+    Of what may be done instead, what gains.
+    """
     plan = simulation.estimate.plan
-    found = [
-        WhatIf(words=words, latency_s=simulate(changed, estimate, how).latency_s)
-        for words, changed, how in _changes(scenario, plan, disturbed)
-        if isinstance(estimate := judge(changed, plan), PlanEstimate)
-    ]
+    found = [*_run(_changes(scenario, plan, disturbed))]
+    others = [*_run(instead(scenario, plan, disturbed))]
+    found += [one for one in others if one.latency_s < simulation.latency_s]
     return sorted(found, key=lambda one: one.latency_s)
+
+
+def _run(changes: Iterable[Instead]) -> Iterator[WhatIf]:
+    """Run what fits, on a GPU of another kind too, and is not too large to be run."""
+    for words, scenario, plan, disturbed in changes:
+        estimate = judge(scenario, plan)
+        if isinstance(estimate, PlanEstimate):
+            with suppress(InputError):
+                ran = simulate(scenario, estimate, disturbed)
+                yield WhatIf(words=words, latency_s=ran.latency_s)
 
 
 def what_if_table(simulation: Simulation, changes: Sequence[WhatIf]) -> Table:
@@ -50,20 +63,38 @@ def what_if_table(simulation: Simulation, changes: Sequence[WhatIf]) -> Table:
     return Table(head=("what if", "time", "change"), rows=rows, indent=2)
 
 
-def _changes(
-    scenario: Scenario, plan: Plan, disturbed: Disturbances
-) -> Iterator[tuple[str, Scenario, Disturbances]]:
+def _changes(scenario: Scenario, plan: Plan, disturbed: Disturbances) -> Iterator[Instead]:
     deployment = seated(scenario, plan)
     fabrics = list(deployment.fabrics(plan).values())
-    if not disturbed.even and plan.gpus > plan.degree("dp"):
-        yield "all GPUs equally fast", scenario, replace(disturbed, even=True)
-    if disturbed.jitter:
-        yield "no jitter", scenario, replace(disturbed, jitter=0.0, runs=1)
+    for words, changed in _undisturbed(disturbed, plan):
+        yield words, scenario, plan, changed
     if deployment.graph_mixing and deployment.runtime.launch == "graph" and fabrics:
-        yield "NCCL_GRAPH_MIXING_SUPPORT=0", scenario.unmixed, disturbed
-    for words, links in _links(fabrics):
-        request = replace(scenario.request, links=(*scenario.request.links, *links.items()))
-        yield words, resolve(request), disturbed
+        yield "NCCL_GRAPH_MIXING_SUPPORT=0", scenario.unmixed, plan, disturbed
+    given = scenario.request.links
+    usual = ((f"{name} as usual", {name: 1.0}) for name, times in given if times != 1.0)
+    for words, links in (*usual, *_links(fabrics)):
+        kept = [link for link in given if not (words.endswith("usual") and link[0] in links)]
+        request = replace(scenario.request, links=(*kept, *links.items()))
+        yield words, resolve(request), plan, disturbed
+
+
+def _undisturbed(disturbed: Disturbances, plan: Plan) -> Iterator[tuple[str, Disturbances]]:
+    """Take away what disturbs ranks and links, one thing at a time."""
+    if not disturbed.even and plan.gpus > plan.degree("dp"):
+        yield "all GPUs equally fast", replace(disturbed, even=True)
+    if disturbed.jitter:
+        yield "no jitter", replace(disturbed, jitter=0.0, runs=1)
+    if disturbed.slow:
+        yield f"{ranks_named(disturbed.slow)} as fast as others", replace(disturbed, slow={})
+    if disturbed.paused:
+        yield f"no pause of {ranks_named(disturbed.paused)}", replace(disturbed, paused={})
+    if disturbed.mixed:
+        yield f"{ranks_named(disturbed.mixed)} on the GPU of others", replace(disturbed, mixed={})
+    if disturbed.order != USUAL_ORDER:
+        yield f"tokens in {USUAL_ORDER} order", replace(disturbed, order=USUAL_ORDER)
+    for name in disturbed.traffic:
+        rest = {other: part for other, part in disturbed.traffic.items() if other != name}
+        yield f"no traffic on {name}", replace(disturbed, traffic=rest)
 
 
 def _links(fabrics: Sequence[Fabric]) -> Iterator[tuple[str, dict[str, float]]]:

@@ -163,6 +163,8 @@ def test_markdown_and_a_page(capsys, tmp_path):
     assert written.count("<rect") > 50
     assert "waiting for a rank: before" in written
     assert "<script" not in written
+    assert written.count('type="radio"') == 3  # how wide the timeline is
+    assert ":checked) svg{width:1600%}" in written
 
 
 def test_a_trace_holds_every_operation_of_a_turn(capsys, tmp_path):
@@ -176,6 +178,27 @@ def test_a_trace_holds_every_operation_of_a_turn(capsys, tmp_path):
     assert len(done) == len(found.events)
     assert max(one["ts"] + one["dur"] for one in done) == pytest.approx(found.turn_s * 1e6)
     assert {one["pid"] for one in done} == {0, 1, 2, 3}
+
+
+def test_a_trace_has_an_arrow_from_the_rank_that_was_waited_for(capsys, tmp_path):
+    """To each of the three others, inside the spans of the message on both."""
+    file = tmp_path / "trace.json"
+    run(capsys, *WORDS[:4], "--plan", "ulysses4", "--slow", "2=1.3", "--trace", str(file))
+    events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+
+    starts, ends = ({one["id"]: one for one in events if one["ph"] == kind} for kind in "sf")
+    messages = {
+        (one["pid"], one["ts"], one["name"])
+        for one in events
+        if one["ph"] == "X" and one["cat"] == "communication"
+    }
+    assert starts.keys() == ends.keys()
+    assert len(starts) == len(messages) * 3 / 4
+    for number, start in starts.items():
+        for one in (start, ends[number]):
+            assert (one["pid"], one["ts"], one["name"]) in messages
+    sent = [one["pid"] for one in starts.values()]
+    assert sent.count(2) > 0.9 * len(sent)
 
 
 @pytest.mark.parametrize(

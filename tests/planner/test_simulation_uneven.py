@@ -1,5 +1,6 @@
 """What some ranks do otherwise than others: the order of causal tokens, other GPUs, busy links."""
 
+import json
 from itertools import product
 
 import numpy as np
@@ -154,3 +155,56 @@ def test_bad_input_is_one_line(words, said):
 def test_values_of_another_type_are_refused(options, said):
     with pytest.raises(InputError, match=said):
         planner.simulate("flux", 4, "ring4", **options)
+
+
+def changes(*words):
+    """What `--what-if` finds, by what is done, and the time as it is."""
+    code, out, err = run("simulate", *words, "--what-if", "--format", "json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    return {row["change"]: row["latency_s"] for row in document["what_if"]}, document["latency_s"]
+
+
+def test_what_a_slow_gpu_costs_and_what_to_do_is_said():
+    """Without it; decoding elsewhere; fewer GPUs, as they were asked for by themselves."""
+    words = ("--model", "flux", "--gpus", "4", "--plan", "ulysses4")
+    found, latency = changes(*words, "--slow", "0=3")
+    slow = planner.simulate("flux", 4, "ulysses4", slow={1: 3})
+    plain = planner.simulate("flux", 4, "ulysses4")
+
+    assert found["rank 0 as fast as others"] == plain.latency_s
+    assert found["the GPU of rank 0 as rank 1"] == slow.latency_s < latency
+    fewer = next(words for words in found if words.endswith(", without rank 0"))
+    plan, _, gpus = fewer.partition(" on ")
+    alone = planner.simulate("flux", int(gpus.split()[0]), plan)
+    assert found[fewer] == alone.latency_s < latency
+
+
+def test_what_slow_links_and_traffic_cost_is_said():
+    words = ("--model", "flux", "--gpus", "8", "--plan", "tp8", "--steps", "2", "--even")
+    slow = ("--link", "GPU3-NVSwitch=0.3", "--traffic", "GPU1-NVSwitch=0.9")
+    found, latency = changes(*words, *slow)
+
+    for words in ("GPU3-NVSwitch as usual", "no traffic on GPU1-NVSwitch"):
+        assert found[words] <= latency
+    assert found["no traffic on GPU1-NVSwitch"] < latency
+    others = [time for words, time in found.items() if words.endswith("in place of tp8")]
+    assert others
+    assert max(others) < latency
+
+
+def test_an_order_a_pause_and_another_kind_are_taken_away_one_at_a_time():
+    words = ("--model", "llama-3.1-8b", "--input-tokens", "16384", "--output-tokens", "1",
+             "--gpus", "2", "--plan", "ring2", "--even")  # fmt: skip
+    given = ("--order", "plain", "--pause", "1=0.05", "--mixed", "1=a100-sxm-80gb")
+    found, latency = changes(*words, *given)
+
+    for words in ("tokens in zigzag order", "no pause of rank 1", "rank 1 on the GPU of others"):
+        assert found[words] < latency
+    assert found["the GPU of rank 1 as rank 0"] < latency  # which has fewer pairs
+
+
+def test_where_nothing_is_amiss_nothing_else_is_proposed():
+    found, _ = changes("--model", "flux", "--gpus", "4", "--plan", "pp4")
+
+    assert not [words for words in found if "in place of" in words or " on " in words]

@@ -28,6 +28,8 @@ _BAR: Final = 18
 _LETTERS: Final = 40
 """Of a line of a tip, for the narrowest page."""
 _LINES: Final = 3
+ZOOMS: Final = (4, 16)
+"""Times as wide as a page that a chart may be made."""
 _REACHED: Final = 80
 """Points and spans of a chart that the Tab key stops at; where there are more it passes them."""
 
@@ -43,8 +45,14 @@ def _style() -> str:
     off = ",".join(
         f".chart:has(.key.s{n} input:not(:checked)) svg .s{n}" for n in range(len(COLOURS))
     )
+    wider = "".join(
+        f".chart:has(.zoom{n}:checked) .plot{{overflow-x:auto}}"
+        f".chart:has(.zoom{n}:checked) svg{{width:{n}00%}}"
+        for n in ZOOMS
+    )
     return (
-        f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}{off}{{display:none}}"
+        f"{wider}{light}@media screen and (prefers-color-scheme:dark)"
+        f"{{{dark}}}{off}{{display:none}}"
         ".chart{margin:1em 0;max-width:60em;break-inside:avoid}"
         ".chart figcaption{font-weight:600;margin-bottom:.4em}"
         ".chart .plot{padding:50px 28px 44px 62px}.chart .plot.rows{padding:46px 6px 40px}"
@@ -63,7 +71,7 @@ def _style() -> str:
         ".chart .key{display:inline-block;margin-right:1.2em;font-size:13px}"
         ".chart .key i{display:inline-block;width:.8em;height:.8em;margin-right:.35em;"
         "background:var(--c)}.chart .key input{margin:0 .35em 0 0;vertical-align:middle}"
-        "@media print{.chart .tip,.chart .key input{display:none}"
+        "@media print{.chart svg{width:100%}.chart .tip,.chart .key input{display:none}"
         ".chart .span rect,.chart .key i{print-color-adjust:exact}}"
     )
 
@@ -152,8 +160,18 @@ def curves(title: str, series: Sequence[Series], axes: tuple[Axis, Axis], mark: 
     return _figure(title, _plot(title, drawn, HEIGHT), names, "plot")
 
 
-def spans(title: str, rows: Sequence[ChartRow], axis: Axis, mark: Mark | None = None) -> str:
-    """Draw rows of spans over an axis across: parts of a sum, or what happens when."""
+def spans(
+    title: str,
+    rows: Sequence[ChartRow],
+    axis: Axis,
+    mark: Mark | None = None,
+    *,
+    zooms: bool = False,
+) -> str:
+    """Draw rows of spans over an axis across: parts of a sum, or what happens when.
+
+    zooms : the reader may make it wider, and scroll.
+    """
     ends = [span.end for row in rows for span in row.spans] + ([mark[0]] if mark else [])
     if not ends:
         return ""
@@ -172,7 +190,7 @@ def spans(title: str, rows: Sequence[ChartRow], axis: Axis, mark: Mark | None = 
     if mark:
         drawn.append(_marked(scale.place(mark[0]), mark[1], height, -2))
     names = [(colours[kind], kind) for kind in kinds]
-    return _figure(title, _plot(title, drawn, height), names, "plot rows")
+    return _figure(title, _plot(title, drawn, height), names, "plot rows", zooms=zooms)
 
 
 def _colour(number: int) -> str:
@@ -302,12 +320,20 @@ def _plot(title: str, drawn: Iterable[str], height: int) -> str:
     )
 
 
-def _figure(title: str, svg: str, names: Sequence[tuple[str, str]], kind: str) -> str:
+def _figure(
+    title: str, svg: str, names: Sequence[tuple[str, str]], kind: str, *, zooms: bool = False
+) -> str:
     keys = "".join(
         f'<label class="key {colour}"><input type="checkbox" checked="checked"/><i></i>'
         f"{escape(name)}</label>"
         for colour, name in names
     )
+    if zooms:
+        keys += "".join(
+            f'<label class="key"><input type="radio" name="{escape(title)}" class="zoom{times}"'
+            f"{chosen}/>{times}x</label>"
+            for times, chosen in ((1, ' checked="checked"'), *((n, "") for n in ZOOMS))
+        )
     return (
         f'<figure class="chart"><figcaption>{escape(title)}</figcaption>{keys}'
         f'<div class="{kind}">{svg}</div></figure>'
