@@ -202,6 +202,7 @@ _READ: Final[dict[str, Callable[[ModuleType, Foreign, Arrays], Fields]]] = {
     "SOFTMAX": _softmax,
     "TOPK": _topk,
     "SELECT": _nothing,
+    "KV_CACHE_UPDATE": lambda *given: {**_nothing(*given), "kind": "cache"},
     "DIST_COLLECTIVE": _collective,
     "ATTENTION_INPUT": _attention,
 }

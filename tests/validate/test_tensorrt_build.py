@@ -22,6 +22,8 @@ from planner.scenario.scenario import resolve
 from planner.strategies import parse_plan
 from planner.tensorrt import EngineNetwork, Recipe, arrays_of, counts, document_of, networks_of
 from planner.tensorrt import written as whole
+from planner.tensorrt.draft import Draft
+from planner.tensorrt.network import Value
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.build import Log, Options, build, logger
 from planner.tensorrt.runner.errors import RunError
@@ -218,14 +220,32 @@ def test_each_collective_by_itself_becomes_an_engine(op):
 
 
 def test_attention_that_is_not_built_is_built_as_products():
-    """Gemma 3 4B over eight ranks: one query of one head of 256 features."""
-    scenario = resolve(Request(model="gemma-3-4b", gpus=8, output_tokens=1))
-    plan, said = parse_plan("tp8"), []
-    small, work = shrink(scenario.model, scenario.workload, plan)
-    decode = networks_of(lower(small, work, plan), Recipe(layers=1))[1]
+    """One query of one head of 256 features, with its keys and values side by side."""
+    query, kept, said = Value("q", (1, 1, 256), "bf16"), Value("kept", (1, 24, 512), "bf16"), []
+    draft = Draft("bf16", ({},))
+    halves = [draft.take(kept, start, 256, 2, "half") for start in (0, 256)]
+    heads = [
+        draft.shuffle(one, (1, one.shape[1], 1, 256), "heads", second=(0, 2, 1, 3))
+        for one in (draft.scaled(query, 1 / 16, "small"), *halves)
+    ]
+    out = draft.add("attention", heads, (1, 1, 1, 256), "bf16", "out", causal=False, ranks=1)
+    alone = EngineNetwork(
+        name="alone", axes=(), inputs=(query, kept), outputs=(("y", out),),
+        layers=tuple(draft.layers), constants=draft.constants, tables={},
+    )  # fmt: skip
 
-    assert build(TRT, share(decode), FAST, said.append).plan
+    assert build(TRT, share(alone), FAST, said.append).plan
     assert any("as products instead" in line for line in said)
+
+
+def test_a_cache_is_written_in_place():
+    """Both of Llama's engines: TensorRT builds them where input and output are one buffer."""
+    scenario = resolve(Request(model="llama-3.1-8b", gpus=2, output_tokens=3))
+    plan = parse_plan("tp2")
+    small, work = shrink(scenario.model, scenario.workload, plan)
+    for network in networks_of(lower(small, work, plan), Recipe(layers=1)):
+        assert len(network.of("cache")) == 2
+        assert build(TRT, share(network), FAST).plan
 
 
 FULL = """

@@ -198,8 +198,8 @@ def test_ranks_that_were_started_build_once_a_host_and_hear_each_other(
 
     def one(path, execution, judge):
         if fails and execution.place.rank:
-            return "no memory", 0.0, []
-        return "", 0.1 * execution.place.rank, [1.0, 2.0]
+            return "no memory", RankResult(error=0.0, seconds=())
+        return "", RankResult(error=0.1 * execution.place.rank, seconds=(1.0, 2.0))
 
     monkeypatch.setattr(start, "_one", one)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -248,13 +248,20 @@ def test_two_ways_to_launch_share_their_engines(monkeypatch, tmp_path):
     monkeypatch.setattr(checking.harness, "load", TensorRT)
     monkeypatch.setattr(checking.harness, "_build", build)
     monkeypatch.setattr(start, "start", run_ranks)
-    monkeypatch.setattr(start, "_ran", lambda *told: RankResult(error=0.0, seconds=(1.0, 1.0)))
+    layers = (("forward", "norm", 0.125), ("forward", "attend", 0.25))
+    ran = RankResult(error=0.0, seconds=(1.0, 1.0), layers=layers)
+    monkeypatch.setattr(start, "_ran", lambda *told: ran)
     monkeypatch.setattr(system, "products", list)
     sizes = ("--height", "128", "--width", "128", "--frames", "5", "--results", str(tmp_path))
     words = ("validate", "--model", "wan2.1-1.3b", "--backend", "tensorrt", "--gate", "100%")
-    code, _, err = run(*words, *sizes, "--plan", "cfg2,tp2", "--mode", "graph,eager")
+    code, out, err = run(*words, *sizes, "--plan", "cfg2,tp2", "--mode", "graph,eager")
 
     assert code == 0, err
+    longest = [line.strip() for line in out.splitlines() if "longest layer" in line][:2]
+    assert longest == [
+        "longest layer: 0.250000 s, attend of forward",
+        "longest layer: 0.125000 s, norm of forward",
+    ]
     assert [what for what, _ in groupby(done)] == [
         "prove",
         *("build small", "run small graph", "build full", "run full graph"),

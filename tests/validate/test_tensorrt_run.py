@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 import testmodels
 from engineruns import Quiet, Setup, free_port, job, place, setup
-from exportedfolders import of_a_model
+from exportedfolders import exportable, of_a_model, started
 
+from planner.export.files import write_folder
+from planner.export.tensorrt import tensorrt_folder
 from planner.lowering import lower
+from planner.search.evaluate import price
 from planner.strategies import parse_plan
 from planner.tensorrt import Recipe, document_of, networks_of, schedule_of
-from planner.tensorrt.runner import connections, processes
+from planner.tensorrt.runner import connections, harness, processes
 from planner.tensorrt.runner.connections import join
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
 from planner.tensorrt.runner.external_weights import entries, is_outside, read, writer
@@ -185,6 +188,25 @@ def test_every_folder_that_is_exported_starts_with_its_program_s_collectives(mod
 
     assert count
     assert said == []
+
+
+def test_each_layer_is_timed_in_a_step_behind_the_others(tmp_path):
+    scenario, plan = next(exportable("wan2.1-1.3b", 2))
+    files = tensorrt_folder(scenario, price(scenario, plan))
+    folder = harness.open_folder(write_folder(files, str(tmp_path / "out")))
+
+    left = started(folder, steps=1, change=lambda rank, job: replace(job, layers=True))
+    plain = started(folder, steps=1)
+
+    of = {document["name"]: document["layers"] for document in folder.documents}
+    engines = [call["engine"] for call in folder.plan["each_step"] if "engine" in call]
+    wanted = [(name, layer["name"], 0.002) for name in engines for layer in of[name]]
+    for rank, outcome in left.items():
+        assert outcome.layers == tuple(wanted)
+        np.testing.assert_array_equal(outcome.output, plain[rank].output)
+        harness.save(tmp_path / "results", f"layers.rank{rank}", outcome.layers)
+        assert harness.layers_of(tmp_path, rank) == outcome.layers
+    assert plain[0].layers == ()
 
 
 def test_communicators_are_handed_over_at_once():

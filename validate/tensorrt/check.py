@@ -28,6 +28,7 @@ from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.external_weights import writer
 from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.library import is_rtx, load, version
+from planner.tensorrt.runner.run import Timed
 from planner.tensorrt.runner.weights import drawn
 from topology.base import IllegalPlanError, InputError, ModelError, Seconds
 from topology.base.values import dataclass
@@ -45,6 +46,8 @@ NUMBERS_BOUND: Final = 1 / 2**14
 RUN_BOUNDS: Final[Mapping[str, float]] = {"bf16": 0.05, "fp16": 0.01, "fp8": 0.2, "int8": 0.2}
 """Largest relative error of a run, of the root mean square, that rounding explains."""
 LOOSE: Final = 0.5
+LONGEST: Final = 5
+"""Layers that are shown; JSON has all."""
 TIMED: Final = 5
 """Steps at full size."""
 CAPABILITY: Final = "SM120"
@@ -77,6 +80,7 @@ class Report:
     number_error : of all ranks' layers in numpy. collectives : in its engines, by name.
     engines, engine_bytes : built. error, bound : of a run on GPUs at a small size, both zero where
     there was none. step_s, predicted_s : of a step at full size, zero where it was not timed.
+    layers : of a rank's engines there, by TensorRT's own profiler: engine, layer and seconds.
     left_out : what could not be done here, and why.
     """
 
@@ -90,6 +94,7 @@ class Report:
     bound: float = 0.0
     step_s: float = 0.0
     predicted_s: float = 0.0
+    layers: tuple[Timed, ...] = ()
     left_out: tuple[str, ...] = ()
 
     @property
@@ -123,6 +128,8 @@ class Report:
             lines.append(["run", f"error {self.error:.1e}, {self.bound:g} allowed"])
         if self.step_s:
             lines.append(["step", f"{self.step_s:.4f} s, predicted {self.predicted_s:.4f} s"])
+        longest = sorted(self.layers, key=lambda layer: -layer[2])[:LONGEST]
+        lines += [["longest layer", f"{s:.6f} s, {name} of {one}"] for one, name, s in longest]
         return [*lines, *[["left out", reason] for reason in self.left_out]]
 
     def text(self) -> str:
@@ -242,7 +249,13 @@ def _built(
     if not how.full:
         return replace(report, left_out=("timing at full size: not asked for",))
     ranks, _ = _run(subject, results / "full", how, tell, weights="filler", steps=TIMED)
-    return replace(report, step_s=median(ranks), predicted_s=predicted(subject, how.profile))
+    here = 0 if how.place is None else how.place.rank
+    return replace(
+        report,
+        step_s=median(ranks),
+        predicted_s=predicted(subject, how.profile),
+        layers=ranks[here].layers,
+    )
 
 
 def median(ranks: Sequence[RankResult]) -> float:
@@ -332,6 +345,7 @@ def _run(
         place=how.place,
         again=how.before is not None,
         outside=how.outside,
+        layers=steps > 0,
     )
     files = tensorrt_folder(scenario, price(scenario, subject.plan))
     judge = None if weights == "filler" else _judge(subject)  # fillers mean nothing

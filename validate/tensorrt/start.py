@@ -21,6 +21,7 @@ from planner.tensorrt.runner.build import Options
 from planner.tensorrt.runner.connections import Connections, join
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.processes import start
+from planner.tensorrt.runner.run import Timed
 from topology.base import InputError
 from topology.base.values import dataclass
 from validate.launch import Place
@@ -40,7 +41,7 @@ class Execution:
 
     graph : steps after the first are replayed. place : this process's rank; None to start all.
     again : engines of the same plan that are there were built by a run just before.
-    outside : weights are kept beside the engines.
+    outside : weights are kept beside the engines. layers : each layer is timed in one step more.
     """
 
     weights: str
@@ -49,14 +50,19 @@ class Execution:
     place: Place | None = None
     again: bool = False
     outside: bool = False
+    layers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResult:
-    """A rank's error, as its judge sees it, and the seconds of its steps."""
+    """A rank's error, as its judge sees it, and the seconds of its steps.
+
+    layers : engine, layer and seconds of each, where a rank of this host has timed them.
+    """
 
     error: float
     seconds: tuple[float, ...]
+    layers: tuple[Timed, ...] = ()
 
 
 Judge = Callable[[harness.Folder, int], float] | None
@@ -79,7 +85,7 @@ def build_and_run(
     made = _build(folder, execution, tell)
     world = len(cast("list[object]", folder.plan["ranks"]))
     start(command(folder.path, execution), world, TOTAL_S, children())
-    return [_ran(folder, rank, judge) for rank in range(world)], made
+    return [_ran(folder, rank, execution, judge) for rank in range(world)], made
 
 
 def _written(files: Mapping[str, bytes], path: Path, execution: Execution) -> harness.Folder:
@@ -102,6 +108,7 @@ def command(path: Path, execution: Execution) -> list[str]:
     words = ["-m", MODULE, "run", "--folder", str(path)]
     words += ["--steps", str(execution.steps)] if execution.steps else []
     words += ["--graph"] if execution.graph else []
+    words += ["--layers"] if execution.layers else []
     return words + (["--device", str(execution.place.local)] if execution.place else [])
 
 
@@ -131,12 +138,13 @@ def _as_rank(
             except (RunError, InputError) as refusal:
                 failed = str(refusal)
         _agree(connections, "built", failed)
-        failed, error, seconds = _one(path, execution, judge)
+        failed, ran = _one(path, execution, judge)
         _agree(connections, "ran", failed)
-        heard = cast(
-            "list[tuple[float, list[float]]]", connections.say("measured", [error, seconds])
-        )
-        return [RankResult(error=error, seconds=tuple(each)) for error, each in heard], made
+        said = connections.say("measured", [ran.error, list(ran.seconds)])
+        heard = cast("list[tuple[float, list[float]]]", said)
+        ranks = [RankResult(error=error, seconds=tuple(each)) for error, each in heard]
+        ranks[place.rank] = ran
+        return ranks, made
     finally:
         connections.close()
 
@@ -149,8 +157,9 @@ def _agree(connections: Connections, what: str, failed: str) -> None:
         raise RunError("; ".join(complaints))
 
 
-def _one(path: Path, execution: Execution, judge: Judge) -> tuple[str, float, list[float]]:
-    """Run this rank in a process of its own: what failed, its error, and seconds of its steps."""
+def _one(path: Path, execution: Execution, judge: Judge) -> tuple[str, RankResult]:
+    """Run this rank in a process of its own: what failed, and what it did."""
+    none = RankResult(error=0.0, seconds=())
     place = cast(Place, execution.place)
     address, port = meets_at(place, 2)
     told = {"RANK": place.rank, "WORLD_SIZE": place.world, "MASTER_PORT": port}
@@ -162,11 +171,10 @@ def _one(path: Path, execution: Execution, judge: Judge) -> tuple[str, float, li
         )
         if done.returncode:
             lines = done.stderr.strip().splitlines()
-            return lines[-1] if lines else f"ended with {done.returncode}", 0.0, []
-        ran = _ran(harness.open_folder(path), place.rank, judge)
+            return lines[-1] if lines else f"ended with {done.returncode}", none
+        return "", _ran(harness.open_folder(path), place.rank, execution, judge)
     except (RunError, OSError, subprocess.TimeoutExpired) as error:
-        return " ".join(str(error).split()), 0.0, []
-    return "", ran.error, list(ran.seconds)
+        return " ".join(str(error).split()), none
 
 
 def _build(folder: harness.Folder, execution: Execution, tell: Tell) -> list[Path]:
@@ -174,6 +182,8 @@ def _build(folder: harness.Folder, execution: Execution, tell: Tell) -> list[Pat
     return harness.build_all(folder, source, Options(outside=execution.outside), tell)
 
 
-def _ran(folder: harness.Folder, rank: int, judge: Judge) -> RankResult:
+def _ran(folder: harness.Folder, rank: int, execution: Execution, judge: Judge) -> RankResult:
     seconds = harness.result_of(folder.path, rank).seconds
-    return RankResult(error=judge(folder, rank) if judge else 0.0, seconds=seconds)
+    layers = harness.layers_of(folder.path, rank) if execution.layers else ()
+    error = judge(folder, rank) if judge else 0.0
+    return RankResult(error=error, seconds=seconds, layers=layers)

@@ -92,26 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--capability", default="", help="such as SM120 (TensorRT-RTX alone)")
     build.add_argument("--again", action="store_true", help="engines that are there too")
     build.set_defaults(command=_build)
-    running = commands.add_parser("run", help="run the plan, one process a rank")
-    running.add_argument("--steps", type=_whole, default=0, help="denoising steps; all if left out")
-    running.add_argument(
-        "--tokens", type=_positive, help="of a language model: each step goes on from the likeliest"
-    )
-    running.add_argument("--graph", action="store_true", help="replay steps as a CUDA graph")
-    running.add_argument("--device", type=_whole, help="GPU of this rank (default: the plan's)")
-    running.add_argument("--budget", type=_whole, metavar="MIB", help="weights kept on the GPU")
-    running.add_argument(
-        "--limit", type=_seconds, default=120.0, help="seconds that a step may take"
-    )
-    running.add_argument(
-        "--load-limit", type=_seconds, default=600.0, help="to load engines, and to fill buffers"
-    )
-    running.add_argument(
-        "--meet-limit", type=_seconds, default=120.0, help="until all ranks have come, and bound"
-    )
-    running.add_argument("--total", type=_seconds, default=3600, help="seconds for everything")
-    running.add_argument("--results", default="results", help="folder, beside the plan")
-    running.set_defaults(command=_run)
+    running = _run_options(commands)
     making = commands.add_parser(
         "generate", help="a picture or video of a prompt, by diffusers, or text behind it"
     )
@@ -130,6 +111,33 @@ def _parser() -> argparse.ArgumentParser:
     for command in (show, build, running, making):
         command.add_argument("--folder", default=".", help="of the plan")
     return parser
+
+
+def _run_options(commands: "argparse._SubParsersAction[Parser]") -> argparse.ArgumentParser:
+    running = commands.add_parser("run", help="run the plan, one process a rank")
+    running.add_argument("--steps", type=_whole, default=0, help="denoising steps; all if left out")
+    running.add_argument(
+        "--tokens", type=_positive, help="of a language model: each step goes on from the likeliest"
+    )
+    running.add_argument("--graph", action="store_true", help="replay steps as a CUDA graph")
+    running.add_argument("--device", type=_whole, help="GPU of this rank (default: the plan's)")
+    running.add_argument("--budget", type=_whole, metavar="MIB", help="weights kept on the GPU")
+    running.add_argument(
+        "--limit", type=_seconds, default=120.0, help="seconds that a step may take"
+    )
+    running.add_argument(
+        "--load-limit", type=_seconds, default=600.0, help="to load engines, and to fill buffers"
+    )
+    running.add_argument(
+        "--meet-limit", type=_seconds, default=120.0, help="until all ranks have come, and bound"
+    )
+    running.add_argument("--total", type=_seconds, default=3600, help="seconds for everything")
+    running.add_argument(
+        "--layers", action="store_true", help="one step more, in which each layer is timed"
+    )
+    running.add_argument("--results", default="results", help="folder, beside the plan")
+    running.set_defaults(command=_run)
+    return running
 
 
 def _show(folder: harness.Folder, arguments: argparse.Namespace) -> int:
@@ -372,6 +380,7 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
         limits=limits,
         graph=arguments.graph,
         steps=arguments.steps,
+        layers=arguments.layers,
         budget=-1 if arguments.budget is None else arguments.budget * MIB,
     )
     if text is not None:
@@ -437,6 +446,7 @@ def _leave(outcome: Outcome, rank: int, results: Path, follow: texts.Follow | No
     times = {"step_s": outcome.seconds, "bound": outcome.bound}
     harness.save(results, f"output.rank{rank}", outcome.output)
     harness.save(results, f"times.rank{rank}", times)
+    harness.save(results, f"layers.rank{rank}", outcome.layers)
     if rank == 0:
         ordered = sorted(outcome.seconds)
         print(f"{len(ordered)} steps, median {ordered[len(ordered) // 2]:.4f} s", flush=True)

@@ -178,6 +178,7 @@ def _configure(library: ModuleType, config: Foreign, options: Options) -> None:
     if options.capability:
         config.num_compute_capabilities = 1
         config.set_compute_capability(_capability(library, options.capability), 0)
+    config.profiling_verbosity = library.ProfilingVerbosity.DETAILED  # layers keep their names
     preview = getattr(library.PreviewFeature, "MULTIDEVICE_RUNTIME_10_16", None)
     if preview is not None:
         config.set_preview_feature(preview, True)  # noqa: FBT003  # the library's own signature

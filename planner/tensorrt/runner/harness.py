@@ -39,6 +39,7 @@ from planner.tensorrt.runner.formats import Bits, Floats, storage
 from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.library import Document, load
 from planner.tensorrt.runner.place import place
+from planner.tensorrt.runner.run import Timed
 from planner.tensorrt.runner.weights import (
     Layer,
     Learned,
@@ -457,6 +458,13 @@ def result_of(folder: Path, rank: int) -> Result:
     except (OSError, ValueError, EOFError) as error:
         raise RunError(f"rank {rank} left no result: {error}") from None
     return Result(output, tuple(times["step_s"]))
+
+
+def layers_of(folder: Path, rank: int) -> tuple[Timed, ...]:
+    """Read what layers took that a rank has timed: engine, layer and seconds of each."""
+    path = folder / "results" / f"layers.rank{rank}.json"
+    with _readable(path):
+        return tuple((str(one), str(two), float(s)) for one, two, s in json.loads(path.read_text()))
 
 
 def tokens_of(folder: Path, rank: int) -> NDArray[np.int64]:

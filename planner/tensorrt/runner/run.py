@@ -25,8 +25,10 @@ from planner.tensorrt.runner.processes import Guard
 from planner.tensorrt.runner.texts import Follow
 
 POLL_S: Final = 0.001
+MILLI: Final = 1000
 PIECE: Final = 2**26
 """Bytes of weights that go to the GPU at once."""
+Timed = tuple[str, str, float]
 Given = Callable[[str, int, tuple[int, ...]], Floats]
 """From an input's name, a forward's number and the shape for all samples to numbers."""
 
@@ -52,6 +54,7 @@ class Job:
     starts : numbers that buffers begin with in place of the plan's. follow : from what a step
     gives to what the next one reads; it ends the run where nothing follows.
     budget : bytes of streamed weights that stay on the GPU, each rank its own; all where negative.
+    layers : run one step more, in which TensorRT times each layer.
     """
 
     plan: Document
@@ -67,6 +70,7 @@ class Job:
     budget: int = -1
     starts: Mapping[str, float] = field(default_factory=dict)
     follow: Follow | None = None
+    layers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +87,15 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The output, seconds of every step, and how many engines took a communicator."""
+    """The output, seconds of every step, and how many engines took a communicator.
+
+    layers : name of an engine and a layer of it, and its seconds, in the order of a step.
+    """
 
     output: Floats
     seconds: tuple[float, ...]
     bound: int
+    layers: tuple[Timed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,13 +134,14 @@ def run(job: Job, parts: Parts) -> Outcome:
         parts.connections.say("start", job.rank)
         seconds = _play(loaded, graph)
         output = _result(loaded)
+        layers = _timed(loaded) if job.layers else ()
         parts.connections.say("done", job.rank)
     except BaseException:
         for communicator in loaded.communicators.values():
             communicator.abort()  # a rank that waits for this one comes back with an error
         raise
     _close(loaded, graph)
-    return Outcome(output=output, seconds=tuple(seconds), bound=bound)
+    return Outcome(output=output, seconds=tuple(seconds), bound=bound, layers=layers)
 
 
 def _load(job: Job, parts: Parts) -> _Loaded:
@@ -291,6 +300,27 @@ def _play(loaded: _Loaded, graph: list[Foreign]) -> list[float]:
     else:
         _goes_on(loaded)  # what the last step gave is chosen from too
     return seconds
+
+
+def _timed(loaded: _Loaded) -> tuple[Timed, ...]:
+    """Run a step in which the library times each layer, which takes longer than others do."""
+    job, library = loaded.job, loaded.parts.library
+    loaded.parts.guard.phase("timing layers", job.limits.step_s)
+    found: list[Timed] = []
+
+    class Profiler(library.IProfiler):  # type: ignore[misc, name-defined]  # known when it runs
+        def __init__(self, engine: str) -> None:
+            library.IProfiler.__init__(self)
+            self.engine = engine
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            found.append((self.engine, layer_name, ms / MILLI))
+
+    for name, context in loaded.contexts.items():
+        context.profiler = Profiler(name)
+    _issue(loaded, job.plan["each_step"] or job.plan["once"])
+    _wait(loaded, "timing layers")
+    return tuple(found)
 
 
 def _goes_on(loaded: _Loaded) -> bool:
