@@ -241,9 +241,9 @@ def _twice(estimate: PlanEstimate, networks: Sequence[EngineNetwork]) -> Iterato
     again = again_bytes(networks)
     if again:
         yield (
-            f"prefill and decode are engines with their own weights: {format_bytes(again)} more on "
-            "a GPU than is expected of the plan, "
-            f"{format_bytes(estimate.memory_bytes + again)} in all"
+            "prefill and decode share weights that lie beside them, as those of a folder do; where "
+            f"engines hold them, each has its own: {format_bytes(again)} more on a GPU than is "
+            f"expected of the plan, {format_bytes(estimate.memory_bytes + again)} in all"
         )
 
 

@@ -95,12 +95,12 @@ def test_weights_that_two_engines_hold_are_said():
     (said,) = plan["cautions"]
 
     weights = plan["engines"][1]["expected_bytes"] - allowed().overhead.value
-    assert f"their own weights: {format_bytes(weights)} more on a GPU" in said
+    assert f"each has its own: {format_bytes(weights)} more on a GPU" in said
     assert f"{format_bytes(plan['expected']['memory_bytes'] + weights)} in all" in said
     assert said in made["README.md"].decode()
     for model in ("cosmos3", "wan2.1-1.3b"):
         plan = json.loads(small(Request(model=model, gpus=2), "tp2")["plan.json"])
-        assert "their own weights" not in "".join(plan["cautions"])
+        assert "each has its own" not in "".join(plan["cautions"])
 
 
 @pytest.mark.parametrize(("model", "computed"), [("flux.1-dev", True), ("flux.2-dev", False)])

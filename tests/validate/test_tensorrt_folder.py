@@ -211,11 +211,12 @@ def test_weights_beside_an_engine_are_its_rank_s_share(precision, text, tmp_path
 
         inputs = {empty.get_input(n).name: empty.get_input(n) for n in range(empty.num_inputs)}
         weights = [one for one in mine.document["layers"] if is_outside(one)]
-        assert {one["name"] for one in weights} == set(found.starts) <= set(inputs)
+        starts = {one.name: one.start for one in found.weights}
+        assert {one["name"] for one in weights} == set(starts) <= set(inputs)
         for layer in weights:
             dtype = layer["outputs"][0]["dtype"]
             want = encoded(drawn()(layer, rank), layer["encoding"], dtype)["values"]
-            start = found.starts[layer["name"]]
+            start = starts[layer["name"]]
             got = found.data[start : start + want.nbytes].view(want.dtype)
             np.testing.assert_array_equal(got.reshape(want.shape), want)
             assert tuple(inputs[layer["name"]].shape) == want.shape

@@ -127,6 +127,21 @@ def test_weights_beside_engines_give_the_unsplit_result(model, text, graph):
         np.testing.assert_allclose(out.output, want, atol=2e-4 * np.abs(whole).max())
 
 
+def test_a_decoder_s_engines_share_the_weights_beside_them():
+    made = setup(testmodels.llama, "single", passes=1, output_tokens=1)
+    work = testmodels.workload(testmodels.llama, batch=2, passes=1, output_tokens=1)
+    whole = run_plan(testmodels.llama, work, parse_plan("single"))[0]
+    device = fake.FakeDevice()
+
+    found = start(made, [0], device=lambda rank: device, spoil=reads_outside, outside=beside)
+
+    np.testing.assert_allclose(found[0].output, whole, atol=2e-4 * np.abs(whole).max())
+    prefill, decode = ({one.name for one in entries(document)} for document in made.documents)
+    assert prefill == decode
+    others = 1 + len(made.order["buffers"]) + sum(len(one.tables) for one in made.made)
+    assert len(device.allocated) == others + len(prefill)
+
+
 def test_weights_that_are_not_beside_their_engine_are_named():
     made = setup(testmodels.flux, "single")
 

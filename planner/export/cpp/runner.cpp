@@ -410,9 +410,13 @@ private:
 // Weights beside an engine: lines of a name, its bytes and where they begin; an empty line; and
 // numbers from the next whole page on.
 struct Outside {
-    std::map<std::string, size_t> starts;
+    struct Weight {
+        std::string name;
+        size_t bytes{0};
+        size_t start{0};
+    };
+    std::vector<Weight> weights;
     size_t first{0};
-    size_t bytes{0};
 };
 
 Outside readOutside(std::filesystem::path const& path) {
@@ -428,7 +432,7 @@ Outside readOutside(std::filesystem::path const& path) {
         if (!(words >> name >> bytes >> start)) {
             refuse(path.string() + ": its table cannot be read; build it again");
         }
-        found.starts[name] = start;
+        found.weights.push_back({name, bytes, start});
         needed = std::max(needed, start > SIZE_MAX - bytes ? SIZE_MAX : start + bytes);
     }
     auto const behind = file.tellg();
@@ -437,7 +441,6 @@ Outside readOutside(std::filesystem::path const& path) {
     if (behind < 0 || found.first > size || needed > size - found.first) {
         refuse(path.string() + " is cut short; build it again");
     }
-    found.bytes = size - found.first;
     return found;
 }
 
@@ -640,7 +643,8 @@ private:
         check(cudaDeviceSynchronize(), "filling buffers");  // a non-blocking stream waits for none of it
     }
 
-    // Weights that lie beside an engine go to the GPU a piece at a time.
+    // Weights that lie beside an engine go to the GPU a piece at a time, and but once where another
+    // engine has the same: a decoder's two do.
     void fill(Engine& engine) {
         size_t constexpr most{size_t{1} << 26};
         auto const path = (mFolder / fileOf(engine)).replace_extension(".weights");
@@ -649,14 +653,14 @@ private:
             return;
         }
         auto const outside = readOutside(path);
-        auto* const address = hold(outside.bytes, "allocating weights");
-        for (size_t start = 0; start < outside.bytes; start += most) {
-            auto const bytes = std::min(most, outside.bytes - start);
-            auto const data = readFile(path, outside.first + start, bytes);
-            check(cudaMemcpy(static_cast<char*>(address) + start, data.data(), bytes, cudaMemcpyHostToDevice), "filling weights");
-        }
-        for (auto const& [name, start] : outside.starts) {
-            engine.tables[name] = static_cast<char*>(address) + start;
+        for (auto const& weight : outside.weights) {
+            auto const [found, made] = mWeights.try_emplace({weight.name, weight.bytes}, nullptr);
+            engine.tables[weight.name] = found->second = made ? hold(weight.bytes, "allocating a weight") : found->second;
+            for (size_t start = 0; made && start < weight.bytes; start += most) {
+                auto const bytes = std::min(most, weight.bytes - start);
+                auto const data = readFile(path, outside.first + weight.start + start, bytes);
+                check(cudaMemcpy(static_cast<char*>(found->second) + start, data.data(), bytes, cudaMemcpyHostToDevice), "filling a weight");
+            }
         }
         checkInside(engine, path);
     }
@@ -775,6 +779,7 @@ private:
     std::unique_ptr<nvinfer1::IRuntime> mRuntime;
     std::map<std::vector<int>, ncclComm_t> mCommunicators;
     std::vector<std::unique_ptr<Memory>> mHeld;
+    std::map<std::pair<std::string, size_t>, void*> mWeights;
     cudaStream_t mStream{nullptr};
     cudaGraphExec_t mGraph{nullptr};
 };

@@ -4,7 +4,7 @@ The file begins with a line for each weight, ``NAME BYTES START``, and an empty 
 at the next whole page; ``START`` counts from there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -36,10 +36,10 @@ class WeightPlace:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """Weights of an engine: their bytes, mapped and not read, and where each begins."""
+    """Weights of an engine: their bytes, mapped and not read, and where each lies."""
 
     data: NDArray[np.uint8]
-    starts: Mapping[str, int]
+    weights: tuple[WeightPlace, ...]
 
 
 def is_outside(layer: Document) -> bool:
@@ -96,7 +96,7 @@ def read(name: str, raw: NDArray[np.uint8]) -> Outside:
     data = raw[-(-(len(head) + 2) // PAGE) * PAGE :]
     if not behind or any(entry.start + entry.size > len(data) for entry in table):
         raise InputError(f"{name}: its table cannot be read, or it is cut short; build it again")
-    return Outside(data, {entry.name: entry.start for entry in table})
+    return Outside(data, tuple(table))
 
 
 def _entry(line: str) -> WeightPlace:

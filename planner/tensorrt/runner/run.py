@@ -17,7 +17,7 @@ import numpy as np
 from planner.tensorrt.runner.connections import Connections
 from planner.tensorrt.runner.device import Cuda, Nccl, capsule
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
-from planner.tensorrt.runner.external_weights import Outside
+from planner.tensorrt.runner.external_weights import Outside, WeightPlace
 from planner.tensorrt.runner.formats import Bits, Floats, bits, floats, storage
 from planner.tensorrt.runner.library import Document, Foreign
 from planner.tensorrt.runner.place import members
@@ -103,6 +103,7 @@ class _Loaded:
     """Engines with their contexts, communicators by their ranks, and buffers by name.
 
     held : addresses of all memory of the GPU. keep : what must not go before the contexts do.
+    weights : addresses of those that lie outside, by name and size; engines share what is the same.
     """
 
     job: Job
@@ -112,6 +113,7 @@ class _Loaded:
     addresses: dict[str, int] = field(default_factory=dict)
     held: list[int] = field(default_factory=list)
     keep: list[Foreign] = field(default_factory=list)
+    weights: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def hold(self, size: int) -> int:
         """Take memory of the GPU until the end."""
@@ -240,15 +242,24 @@ def _give(loaded: _Loaded, document: Document) -> None:
         device.upload(starts[table], array)
     outside = loaded.job.outside(name)
     if outside is not None:
-        first = loaded.hold(len(outside.data))
-        for place in range(0, len(outside.data), PIECE):
-            device.upload(first + place, outside.data[place : place + PIECE])
-        starts |= {weight: first + start for weight, start in outside.starts.items()}
+        every = outside.weights
+        starts |= {weight.name: _weight(loaded, weight, outside.data) for weight in every}
     context = loaded.contexts[name]
     _check_read(document, context.engine, starts)
     for tensor, address in starts.items():
         if not context.set_tensor_address(tensor, address):
             raise RunError(f"{name}: its engine has no input {tensor}: build it again")
+
+
+def _weight(loaded: _Loaded, weight: WeightPlace, data: Bits) -> int:
+    """Put a weight on the GPU, unless another engine has: a decoder's two have the same."""
+    key, end = (weight.name, weight.size), weight.start + weight.size
+    if key not in loaded.weights:
+        first = loaded.weights[key] = loaded.hold(weight.size)
+        for place in range(weight.start, end, PIECE):
+            piece = data[place : min(place + PIECE, end)]
+            loaded.parts.device.upload(first + place - weight.start, piece)
+    return loaded.weights[key]
 
 
 def _check_read(document: Document, engine: Foreign, given: Mapping[str, int]) -> None:
