@@ -193,11 +193,12 @@ def simulate(  # noqa: PLR0913  # as written for the command
     Raises `InputError` if a name or a number cannot be right, or the plan cannot run
     (`IllegalPlanError`).
     """
+    from planner.simulation.cut import resolved  # noqa: PLC0415  # few ask for it
     from planner.simulation.disturbances import Disturbances  # noqa: PLC0415  # few ask for it
     from planner.simulation.simulation import simulate as run  # noqa: PLC0415
 
     _check_one_plan("simulate runs one plan", options, POOLED)
-    scenario = resolve(request_of(model, gpus, options, plan))
+    scenario = resolved(request_of(model, gpus, options, plan), plan)
     disturbed = Disturbances(
         even=even, slow=slow, paused=pause, mixed=mixed, traffic=traffic, order=order,
         jitter=jitter, runs=runs,

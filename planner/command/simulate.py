@@ -115,15 +115,15 @@ def _run(options: argparse.Namespace) -> common.Answer:
     from planner.advice.advice import notes_on  # noqa: PLC0415
     from planner.recommendation import estimate_plan  # noqa: PLC0415
     from planner.rendering import report, simulated  # noqa: PLC0415
-    from planner.scenario.scenario import resolve  # noqa: PLC0415
     from planner.simulation.comparison import compare  # noqa: PLC0415
+    from planner.simulation.cut import resolved  # noqa: PLC0415
     from planner.simulation.disturbances import Disturbances  # noqa: PLC0415
     from planner.simulation.jobs import beside  # noqa: PLC0415
     from planner.simulation.simulation import simulate  # noqa: PLC0415
     from planner.simulation.utilisation import link_uses  # noqa: PLC0415
     from planner.simulation.what_if import what_if  # noqa: PLC0415
 
-    scenario = resolve(common.request_of(options))
+    scenario = resolved(common.request_of(options), options.plan)
     _check_files(options)
     measured = _measured(options.compare)
     disturbed = Disturbances(
@@ -138,8 +138,6 @@ def _run(options: argparse.Namespace) -> common.Answer:
     )
     simulation = simulate(scenario, estimate_plan(scenario, options.plan), disturbed)
     compared = compare(simulation, measured) if measured else None
-    if options.trace:
-        write(simulated.trace(simulation), options.trace, "--trace")
     jobs = beside(scenario, simulation, options.beside, disturbed) if options.beside else ()
     changes = what_if(scenario, simulation, disturbed) if options.what_if else ()
     headline = report.headline(scenario)
@@ -156,6 +154,8 @@ def _run(options: argparse.Namespace) -> common.Answer:
         busy = {"links": [use.to_dict() for use in uses]} if options.link_uses else {}
         return {**simulation.to_dict(), **busy, **told, **others, **traced}
 
+    if options.trace:  # once nothing is left that may be refused
+        write(simulated.trace(simulation), options.trace, "--trace")
     return render_parts(options, document, simulation.rows, parts, title), common.DONE
 
 

@@ -419,6 +419,7 @@ def covered(spans: Sequence[tuple[float, float]]) -> float:
     """
     total, reached = 0.0, -1.0
     for start, end in sorted(spans):
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
+        if end > reached:
+            total += end - max(start, reached)
+            reached = end
     return total

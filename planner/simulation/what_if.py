@@ -104,6 +104,8 @@ def _links(fabrics: Sequence[Fabric]) -> Iterator[tuple[str, dict[str, float]]]:
         if any(kind == ("pcie" if link == "pcie" else "nvlink") for link in inside):
             yield f"{words} twice as fast", {kind: 2.0}
             yield f"{words} half as fast", {kind: 0.5}
-    if any(fabric.network is not None for fabric in fabrics):
+    networks = [fabric.network for fabric in fabrics if fabric.network is not None]
+    if networks:
         yield "the network twice as fast", {NETWORK: 2.0}
+    if any(network.nics > 1 for network in networks):
         yield "one NIC fewer a host", {f"NIC0-{NETWORK}": 0.0}

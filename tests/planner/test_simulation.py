@@ -222,7 +222,11 @@ def test_a_trace_has_an_arrow_from_the_rank_that_was_waited_for(capsys, tmp_path
         (("--link", "nvlink=-1"), "links: got 'nvlink' and -1.0, wanted a link and times its"),
         (("--link", "nvlink"), "argument --link: got 'nvlink', wanted a link and times its"),
         (("--link", "pcie=1", "--link", "pcie=2"), "got pcie twice, wanted each once"),
-        (("--hardware", "l40s", "--link", "pcie=0"), "links: without pcie nothing joins GPU0 and"),
+        (
+            ("--hardware", "l40s", "--link", "pcie=0"),
+            "without pcie nothing joins GPU0 and GPU1: send_recv of double.text+image.chunk1 along",
+        ),
+        (("--traffic", "GPU0-GPU1=0.5"), "unknown link 'GPU0-GPU1': expected one of nvlink"),
         (("--slow", "3"), "argument --slow: got '3', wanted a rank and a number such as 3=1.1"),
         (("--slow", "a=1"), "argument --slow: got 'a=1'"),
         (("--plan", "ulysses5", "--gpus", "5"), "plan ulysses5"),
@@ -237,6 +241,38 @@ def test_bad_input_is_one_line(capsys, words, said):
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert said in err
+
+
+def test_a_network_that_is_down_stops_the_first_message_between_hosts():
+    said = (
+        "links: without network nothing joins 2 hosts: all_to_all of .* along ulysses stops, "
+        "which ranks 0, 2, 4, 6, 8, 10, 12, 14 wait for"
+    )
+    with pytest.raises(InputError, match=said):
+        planner.simulate("wan2.1-14b", 16, "ulysses8.cfg2", links={"network": 0})
+    with pytest.raises(InputError, match=r"nothing joins 2 hosts$"):  # none of its messages
+        planner.simulate("wan2.1-14b", 16, "dp2.ulysses8", links={"network": 0})
+    with pytest.raises(InputError, match=r"nothing joins 2 hosts$"):  # no plan of 16 GPUs
+        planner.simulate("wan2.1-14b", 16, "ring8", links={"network": 0})
+
+
+def test_a_link_that_is_down_is_gone_around_where_there_is_a_way():
+    """Without its NVLinks a GPU is reached over PCIe, which the plan waits for."""
+    usual, around = (
+        planner.simulate("flux", 8, "ulysses8", links=links, even=True)
+        for links in ({}, {"GPU1-NVSwitch": 0})
+    )
+
+    assert around.turn_s > 2 * usual.turn_s
+
+
+def test_a_trace_is_written_only_where_nothing_is_refused(capsys, tmp_path):
+    file = tmp_path / "trace.json"
+    code, _, err = run(capsys, *WORDS, "--trace", str(file), "--beside", "nothing:tp2")
+
+    assert code == 2
+    assert "unknown model 'nothing'" in err
+    assert not file.exists()
 
 
 @pytest.mark.parametrize(

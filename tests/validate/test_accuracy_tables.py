@@ -1,6 +1,8 @@
 """Figures out of other people's nccl-tests logs, and how near the model is to them."""
 
+from dataclasses import replace
 from importlib.resources import files
+from math import log
 from statistics import median
 
 import pytest
@@ -52,9 +54,54 @@ def test_groups_are_within_their_bounds(group, bound):
     assert abs(found.bias) < 0.06
 
 
+UNSEEN = files("validate").joinpath("data", "nccl_unseen_figures.csv").read_text(encoding="utf-8")
+LARGE = 2**20
+
+
+def off(figure):
+    return abs(log(figure.predicted() / figure.seconds))
+
+
+def test_nics_that_gpus_share_are_priced_as_shared():
+    """Nodes with fewer NICs than GPUs, beside a NIC of the same rate for each GPU."""
+    shared, apart = [], []
+    for figure in (*FIGURES, *read_log_figures(UNSEEN, all_hardware())):
+        fabric = figure.fabric
+        local, network = fabric.ranks // fabric.nodes, fabric.network
+        if network is None or network.nics >= local or figure.message_bytes < LARGE:
+            continue
+        own = fabric.over_network(network.on_nics(local))
+        shared.append(off(figure))
+        apart.append(off(replace(figure, fabric=own)))
+
+    assert len(shared) == 20
+    assert median(shared) < 0.2
+    assert median(apart) > 0.5
+    assert sum(one < other for one, other in zip(shared, apart, strict=True)) >= 16
+
+
+def test_cards_behind_one_switch_are_priced_as_sharing_its_uplink():
+    """Six operations over a switch, beside an uplink for each card; two pass on down a chain."""
+    alone = read_log_figures(TEXT.replace(",shared,", ",,"), all_hardware())
+    pairs = [
+        (one, other)
+        for one, other in zip(FIGURES, alone, strict=True)
+        if one.fabric != other.fabric and one.message_bytes >= LARGE
+    ]
+
+    assert [one.op for one, _ in pairs] == [
+        "all_reduce", "all_gather", "broadcast", "reduce", "all_to_all", "all_reduce",
+    ]  # fmt: skip
+    for one, other in pairs:
+        if one.op in ("broadcast", "reduce"):
+            assert off(one) == off(other) < 0.01
+        else:
+            assert off(one) < 0.13
+            assert off(other) > 0.4
+
+
 def test_logs_in_no_fit_are_as_near_as_those_of_a_fit():
-    text = files("validate").joinpath("data", "nccl_unseen_figures.csv").read_text(encoding="utf-8")
-    unseen = read_log_figures(text, all_hardware())
+    unseen = read_log_figures(UNSEEN, all_hardware())
     found = score("in no fit", [figure.error for figure in unseen])
 
     assert len({table_of(figure) for figure in unseen}) >= 15

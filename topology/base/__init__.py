@@ -2,6 +2,7 @@
 
 from topology.base.errors import (
     CatalogueError,
+    CutError,
     IllegalPlanError,
     InputError,
     ModelError,
@@ -56,8 +57,8 @@ from topology.base.units import (
 
 __all__ = [
     "FASTEST_LINK", "GIB", "KIB", "MIB", "MOST_CHARACTERS", "SLOWEST_LINK", "Bytes",
-    "BytesPerSecond", "CatalogueError", "FlopPerSecond", "IllegalPlanError", "InputError",
-    "Kind", "ModelError", "PrecisionError", "Seconds", "Sourced", "TopologyError",
+    "BytesPerSecond", "CatalogueError", "CutError", "FlopPerSecond", "IllegalPlanError",
+    "InputError", "Kind", "ModelError", "PrecisionError", "Seconds", "Sourced", "TopologyError",
     "UncalibratedError", "beside", "check_keys", "content", "counted", "csv_of", "decoded",
     "environment",
     "format_bytes", "format_interval", "format_number", "format_seconds", "held", "is_file",

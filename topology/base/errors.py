@@ -4,6 +4,7 @@
   x InputError           the user gave something that cannot be right: one line, exit code 2
     + CatalogueError     a shipped or user-written table is malformed or has no source
     + TopologyError      a machine cannot be built from what was read
+      - CutError         links are down that nothing goes around
     + IllegalPlanError   the plan cannot run, with the reason and the nearest that can
     + PrecisionError     the GPU has no tensor cores for it
   x UncalibratedError    no parameters for this device, operation or size
@@ -70,6 +71,14 @@ class CatalogueError(InputError):
 
 class TopologyError(InputError):
     """A machine cannot be built from what was read, or a route does not exist."""
+
+
+class CutError(TopologyError):
+    """Links are down that GPUs, or hosts where there are no `gpus`, have no way around."""
+
+    def __init__(self, message: str, gpus: frozenset[str] = frozenset()) -> None:
+        super().__init__(message)
+        self.gpus = gpus
 
 
 class IllegalPlanError(InputError):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from topology.base import BytesPerSecond, Sourced, TopologyError, unknown
+from topology.base import BytesPerSecond, CutError, Sourced, unknown
 from topology.machine.graph import Edge, EdgeKind, Machine, Nic, Pair
 from topology.machine.routes import graph_pairs
 
@@ -134,6 +134,7 @@ def _check_joined(old: Machine, new: Machine, name: str) -> None:
     gpus = {gpu.name for gpu in old.gpus}
     for pair in old.pairs:
         if {pair.a, pair.b} <= gpus and (pair.a, pair.b) not in left:
-            raise TopologyError(f"links: without {name} nothing joins {pair.a} and {pair.b}")
+            words = f"links: without {name} nothing joins {pair.a} and {pair.b}"
+            raise CutError(words, frozenset((pair.a, pair.b)))
     if old.hosts > 1 and old.nics and not new.nics:
-        raise TopologyError(f"links: without {name} nothing joins {old.hosts} hosts")
+        raise CutError(f"links: without {name} nothing joins {old.hosts} hosts")

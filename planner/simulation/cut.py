@@ -1,0 +1,54 @@
+"""Links that are down, and the first message of a plan that has no way left without them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from costmodels.program import Communication
+from planner.lowering import lower
+from planner.request.plan import Plan
+from planner.request.request import Request
+from planner.scenario.scenario import Scenario, resolve
+from planner.search.estimate import PlanEstimate
+from planner.search.evaluate import seated
+from planner.search.judging import judge
+from planner.simulation.links import Group, Wiring
+from planner.strategies import parse_plan
+from topology.base import CutError, InputError
+
+
+def resolved(request: Request, plan: str | Plan | None) -> Scenario:
+    """Look up a request, whose plan is run.
+
+    Raises `InputError` as `resolve` does; where links that are down cut the machine, with the
+    message that they stop.
+    """
+    try:
+        return resolve(request)
+    except CutError as cut:
+        whole = resolve(replace(request, links=()))
+        for op, ranks in _stopped(whole, parse_plan(str(plan or "single")), cut):
+            listed = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
+            raise InputError(
+                f"{cut}: {op.kind} of {op.writes[0].name} along {op.axis} stops, which ranks "
+                f"{listed} wait for"
+            ) from None
+        raise
+
+
+def _stopped(
+    scenario: Scenario, plan: Plan, cut: CutError
+) -> Iterator[tuple[Communication, Group]]:
+    """Find messages of groups whose GPUs nothing joins any more; of a plan that could run."""
+    if not isinstance(judge(scenario, plan), PlanEstimate):
+        return
+    wiring = Wiring(seated(scenario, plan), plan)
+    place = wiring.survey.machine.place
+    for stage in lower(scenario.model, scenario.workload, plan).stages:
+        for op in stage.walk():
+            if not isinstance(op, Communication):
+                continue
+            for group in wiring.groups(op.axis):
+                seats = [place(wiring.seats[rank]) for rank in group]
+                hosts, names = {copy for copy, _ in seats}, {gpu.name for _, gpu in seats}
+                if cut.gpus <= names if cut.gpus else len(hosts) > 1:
+                    yield op, group
