@@ -35,7 +35,7 @@ from planner.runners.refusal import tensorrt_refusal
 from planner.scenario.scenario import Scenario, resolve
 from planner.search.evaluate import price
 from planner.search.plans import objections, plans
-from planner.tensorrt import Recipe, networks_of
+from planner.tensorrt import Recipe, written
 from planner.tensorrt.runner import build as builder
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.connections import join
@@ -156,12 +156,14 @@ def _engine(folder: harness.Folder, rank: int, name: str) -> bytes:
 
 def unlike(scenario: Scenario, plan: Plan, files: dict[str, bytes]) -> Iterator[str]:
     """Say where the collectives of a folder's networks are not those of the plan's program."""
-    program = lower(scenario.model, scenario.workload, plan, ordered=True)
+    model, work = scenario.model, scenario.workload
+    program = lower(model, work, plan, ordered=True, whole=True)
     stages = {stage.name: stage.body for stage in program.stages}
     if "denoise" in stages:
         forward, *rest = stages["denoise"]
         stages |= {"forward": forward.body, "combine": rest}
-    for network in networks_of(program, Recipe()):
+    networks, _ = written(model, work, plan, Recipe(numerics=model.numerics))
+    for network in networks:
         dropped = Counter(_named(layer) for layer in network.unused if layer.kind == "collective")
         wanted = Counter(_said(stages[network.name], 1)) - dropped
         layers = json.loads(files[f"networks/{network.name}.json"])["layers"]
