@@ -122,8 +122,8 @@ class Queue:
         self.waiting: deque[Sequence] = deque()
         self.sent = 0
         self.count = 0  # sequences in all batches
-        self.context = 0.0  # tokens cached of sequences that decode
-        self.partly = 0  # tokens kept for prompts that have begun
+        self.used = 0.0  # tokens of the cache, as if the last block of each sequence were filled
+        self.begun = 0  # prompts that have, in all batches
         self.unwritten = 0  # steps in which sequences of all batches have still to write
         self.trail = Trail()
 
@@ -138,11 +138,10 @@ class Queue:
 
     def _serve(self, batch: Batch) -> None:
         """Run the next step of a batch, or all until somebody comes, ends or needs room."""
-        while (
-            self._used() + batch.rows * self.gain > self.capacity and batch.count and self.count > 1
-        ):
+        while self.used + batch.rows * self.gain > self.capacity and batch.count and self.count > 1:
             self._preempt(batch)
-        if pieces := self._pieces(batch) if self.waiting or batch.begun else []:
+        come = self.waiting and self.waiting[0].arrival <= self.now
+        if pieces := self._pieces(batch) if come or batch.begun else []:
             self._step(batch, pieces)
         elif batch.rows:
             self._decode(batch)
@@ -186,10 +185,6 @@ class Queue:
         """Tell when a batch that is empty may begin a prompt; never where it may not."""
         return max(self.free[0], self.waiting[0].arrival) if self._admits() else math.inf
 
-    def _used(self) -> float:
-        """Count tokens of the cache in use, as if the last block of each sequence were filled."""
-        return self.context + self.partly + self.spare * self.count
-
     def _admits(self) -> bool:
         """Whether the engine has room for the next prompt, with what it keeps free for answers."""
         count, ways = self.count, self.ways
@@ -198,7 +193,7 @@ class Queue:
         if not count:
             return True
         sequence = self.waiting[0]
-        wanted = self._used() + sequence.prompt + ways.block + count
+        wanted = self.used + sequence.prompt + ways.block + count
         if ways.kept:
             wanted += ways.kept * (sequence.left + self.unwritten) * self.gain
         return wanted <= self.capacity
@@ -242,7 +237,8 @@ class Queue:
             batch.count += 1
             self.count += 1
             self.unwritten += sequence.left
-            self.partly += sequence.prompt
+            self.used += sequence.prompt + self.spare
+            self.begun += 1
             if not left:
                 self._takes_over(batch, sequence)
                 continue
@@ -254,7 +250,7 @@ class Queue:
     def _takes_over(self, batch: Batch, sequence: Sequence) -> None:
         """Let a sequence decode whose keys and values, and first token, came from elsewhere."""
         batch.begun.remove(sequence)
-        self.partly -= sequence.prompt
+        self.begun -= 1
         if sequence.first < 0:
             sequence.first = self.now
         self._decodes(batch, sequence)
@@ -298,13 +294,14 @@ class Queue:
     def _start(self, batch: Batch, sequence: Sequence) -> None:
         """Let a sequence decode whose prompt is done; its next token is there."""
         batch.begun.remove(sequence)
-        self.partly -= sequence.prompt
+        self.begun -= 1
         if sequence.first < 0:
             sequence.first = batch.ready
         sequence.left -= 1
         self.unwritten -= 1
         self.trail.decoded += 1
         if not sequence.left:
+            self.used -= sequence.prompt
             self._finish(batch, sequence)
             return
         self._decodes(batch, sequence)
@@ -316,7 +313,6 @@ class Queue:
         batch.admitted.append(sequence)
         batch.rows += 1
         batch.context += sequence.prompt
-        self.context += sequence.prompt
 
     def _decode(self, batch: Batch) -> None:
         """Run steps without prompts: one, or all until somebody comes, ends or needs room."""
@@ -361,17 +357,17 @@ class Queue:
 
     def _turns(self) -> int:
         """Count the rounds of all batches in which nobody comes, ends or needs room."""
-        if self.partly or (len(self.batches) > 1 and self._admits()):
+        if self.begun or (len(self.batches) > 1 and self._admits()):
             return 1
         ends = min(each.running[0][0] - each.turn for each in self.batches if each.count)
-        return min(ends, int((self.capacity - self._used()) // (self.count * self.gain)))
+        return min(ends, int((self.capacity - self.used) // (self.count * self.gain)))
 
     def _until(self, clock: float) -> None:
         """Note that time has passed."""
-        used, trail = self._used(), self.trail
-        trail.most_tokens = max(trail.most_tokens, used)
+        trail = self.trail
+        trail.most_tokens = max(trail.most_tokens, self.used)
         if clock > self.clock:
-            trail.token_s += used * (clock - self.clock)
+            trail.token_s += self.used * (clock - self.clock)
             self.clock = clock
 
     def _advance(self, batch: Batch, turns: int) -> None:
@@ -379,11 +375,10 @@ class Queue:
         steps, trail, running = turns * batch.rows, self.trail, batch.running
         batch.turn += turns
         batch.context += steps * self.gain
-        self.context += steps * self.gain
+        self.used += steps * self.gain
         self.unwritten -= steps
         trail.decoded += steps
-        if (used := self._used()) > trail.most_tokens:
-            trail.most_tokens = used
+        trail.most_tokens = max(trail.most_tokens, self.used)
         while running and running[0][0] == batch.turn:
             _, _, sequence = heapq.heappop(running)
             self._drop(batch, sequence, sequence.prompt + sequence.left * self.gain)
@@ -392,23 +387,29 @@ class Queue:
     def _drop(self, batch: Batch, sequence: Sequence, tokens: float) -> None:
         """Take a sequence that decodes, and its tokens, out of the cache."""
         batch.context -= tokens
-        self.context -= tokens
+        self.used -= tokens
         batch.rows -= 1
         sequence.ends, sequence.batch = -1, None
 
     def _finish(self, batch: Batch, sequence: Sequence) -> None:
         sequence.finish = batch.ready
-        batch.count -= 1
-        self.count -= 1
+        self._leaves(batch)
         self.trail.sequences.append(sequence)
         if self.load.concurrency and self.sent < self.load.count:
             self._send(batch.ready)
+
+    def _leaves(self, batch: Batch) -> None:
+        """Count one sequence less."""
+        batch.count -= 1
+        self.count -= 1
+        self.used -= self.spare
 
     def _preempt(self, batch: Batch) -> None:
         """Take the cache of the sequence that began last; it starts again, before all others."""
         if batch.begun:
             sequence = batch.begun.pop()
-            self.partly -= sequence.prompt
+            self.begun -= 1
+            self.used -= sequence.prompt
         else:
             sequence = batch.last_admitted()
             written = sequence.left - (sequence.ends - batch.turn)
@@ -416,8 +417,7 @@ class Queue:
             sequence.prompt += round(written * self.gain)
             sequence.left -= written
         self.unwritten -= sequence.left
-        batch.count -= 1
-        self.count -= 1
+        self._leaves(batch)
         sequence.cached = 0
         self.waiting.appendleft(sequence)
         self.trail.preempted += 1

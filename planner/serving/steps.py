@@ -57,12 +57,20 @@ class StepPrices:
         plane = len(counts) * row
         low = (t * len(contexts) + c) * plane + r * row + k
         high = low + len(contexts) * plane
+        after = low + plane
         seconds = []
         for grid in self.grids:
-            fewer, more = _between(grid, low, row, ra, part), _between(grid, high, row, ra, part)
-            if ca:
-                fewer += ca * (_between(grid, low + plane, row, ra, part) - fewer)
-                more += ca * (_between(grid, high + plane, row, ra, part) - more)
+            if rows:
+                fewer, more = (
+                    _between(grid, low, row, ra, part),
+                    _between(grid, high, row, ra, part),
+                )
+                if ca:
+                    fewer += ca * (_between(grid, after, row, ra, part) - fewer)
+                    more += ca * (_between(grid, high + plane, row, ra, part) - more)
+            else:  # nobody decodes, at whatever length
+                fewer = grid[low] + ca * (grid[after] - grid[low])
+                more = grid[high] + ca * (grid[high + plane] - grid[high])
             seconds.append(fewer + ta * (more - fewer))
         return seconds
 
