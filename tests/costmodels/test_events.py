@@ -104,6 +104,44 @@ def test_two_rings_on_one_link_share_it():
     assert run([one, other]).end == pytest.approx([1.5, 2.0], abs=1e-12)
 
 
+@given(st.lists(st.floats(0.01, 10.0), min_size=1, max_size=8), st.floats(0.0, 0.9))
+def test_a_full_link_carries_all_that_is_sent_and_no_more(seconds, taken):
+    """Messages that each want all of a link, of which others have a part: it never rests."""
+    sent = [
+        Task(ranks=(n,), stream="comm", seconds=time, message=True, uses=((0, 1.0),))
+        for n, time in enumerate(seconds)
+    ]
+    found = run(sent, taken={0: taken})
+
+    assert found.seconds == pytest.approx(sum(seconds) / (1 - taken))
+    order = sorted(range(len(sent)), key=lambda number: seconds[number])
+    assert [found.end[number] for number in order] == sorted(found.end)
+
+
+@given(works())
+def test_it_ends_between_the_longest_chain_and_the_sum(tasks):
+    """Where nothing shares a link or an engine, work that waits for work is all that takes time."""
+    plain = [
+        Task(
+            ranks=t.ranks, stream=t.stream, seconds=t.seconds, after=t.after, issued=t.issued,
+            message=t.message,
+        )
+        for t in tasks
+    ]  # fmt: skip
+    ends: list[float] = []
+    last: dict[tuple[int, str], float] = {}
+    for task in plain:
+        before = [ends[n] for n in task.after if set(plain[n].ranks) & set(task.ranks)]
+        before += [last.get((rank, task.stream), 0.0) for rank in task.ranks]
+        ends.append(max(task.issued, *before) + task.seconds)
+        last |= {(rank, task.stream): ends[-1] for rank in task.ranks}
+    found = run(plain)
+
+    assert found.end == pytest.approx(ends)  # each chain, by hand
+    latest = max(task.issued for task in plain)
+    assert max(ends) <= latest + sum(task.seconds for task in plain) + 1e-9
+
+
 def test_a_schedule_of_three_ranks_and_four_operations():
     """By hand: the link of the messages is full from 2 to 5 s, so that the first ends at 4 s.
 
@@ -125,12 +163,13 @@ def test_a_schedule_of_three_ranks_and_four_operations():
     assert found.end == pytest.approx([4.0, 4.5, 2.0, 4.0 + 2 / 3], abs=1e-12)
 
 
-@given(st.lists(USES, max_size=8))
-def test_shares_are_max_min_fair(wanted):
+@given(st.lists(USES, max_size=8), st.lists(st.floats(0.0, 0.9), min_size=4, max_size=4))
+def test_shares_are_max_min_fair(wanted, traffic):
     """A pace below 1 passes a full link on which nobody is faster; no link carries too much."""
-    paces = fair_paces(dict(enumerate(wanted)))
+    paces = fair_paces(dict(enumerate(wanted)), dict(enumerate(traffic)))
     carried = {
-        link: sum(paces[n] * dict(uses).get(link, 0.0) for n, uses in enumerate(wanted))
+        link: traffic[link]
+        + sum(paces[n] * dict(uses).get(link, 0.0) for n, uses in enumerate(wanted))
         for link in range(4)
     }
 

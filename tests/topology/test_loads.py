@@ -4,8 +4,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from topology.catalogue import find_hardware
+from topology.catalogue import all_hardware, find_hardware
 from topology.machine import exchange_loads, machine_of, ring_loads, shift_loads, survey_of
 from topology.readers import read_topology
 
@@ -32,6 +34,25 @@ def test_what_leaves_gpus_reaches_gpus(name, loads):
         out = sum(sent for link, sent in found.items() if part in link.a)
         into = sum(sent for link, sent in found.items() if part in link.b)
         assert out == pytest.approx(into), part
+
+
+@given(
+    st.sampled_from(sorted(all_hardware())),
+    st.integers(1, 2),
+    st.sets(st.integers(0, 7), min_size=2),
+    st.sampled_from([ring_loads, exchange_loads, shift_loads]),
+)
+def test_every_part_passes_on_what_it_takes_in(hardware, nodes, seats, loads):
+    """Switches, roots and NICs keep nothing, and a GPU has as much at the end as it sent."""
+    machine = machine_of(find_hardware(hardware), nodes)
+    ranks = sorted(seat % machine.gpu_count for seat in seats)
+    left = Counter()
+    for link, sent in loads(survey_of(machine), list(dict.fromkeys(ranks)), 6.0).items():
+        if link.b != "memory":
+            left[link.a] -= sent
+            left[link.b] += sent
+
+    assert {part: more for part, more in left.items() if abs(more) > 1e-9} == {}
 
 
 @pytest.mark.parametrize("name", PLACES)
