@@ -1,14 +1,11 @@
 """Two jobs on one machine at the same time: what each loses on links that both pass."""
 
 import math
-from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from costmodels.events import Lane, Task, Traffic, contended, run
-from costmodels.price import FoundPrices
-from planner.lowering import lower_places
 from planner.scenario.deployment import Deployment
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import Scenario, resolve
@@ -17,10 +14,9 @@ from planner.search.evaluate import seated
 from planner.search.judging import judge
 from planner.simulation.disturbances import Disturbances
 from planner.simulation.links import MessageKind, Wiring
-from planner.simulation.simulation import Simulation, simulate, stage_run
+from planner.simulation.simulation import Simulation, simulate, stages_of
 from planner.simulation.symmetry import Alike
-from planner.simulation.tasks import Prices, RankTasks, tasks_of
-from planner.simulation.uneven import targets_of
+from planner.simulation.tasks import RankTasks, tasks_of
 from planner.strategies import parse_plan
 from topology.base import InputError, counted, format_seconds, shown
 from topology.base.table import Table
@@ -148,20 +144,12 @@ def _job(
     room: tuple[int, int],
 ) -> _Job:
     """Write a turn of the main stage down for all ranks; links are numbered for both jobs."""
-    plan = simulation.estimate.plan
-    deployment = seated(scenario, plan)
-    target = deployment.target(scenario.model, plan)
-    wiring = Wiring(deployment, plan, disturbed.traffic, *room)
-    programs = lower_places(scenario.model, scenario.workload, plan)
-    stages = zip(*(program.stages for program in programs), strict=True)
-    places = next(stage for stage in stages if stage[0].name == simulation.stage)
 
     def apart(wiring: Wiring, kinds: Iterable[MessageKind], marks: Sequence[Hashable]) -> Alike:
         return _apart(wiring, list(kinds), len(marks), links)
 
-    prices: Prices = defaultdict(FoundPrices)
-    targets = targets_of(scenario, simulation.estimate, wiring, target, disturbed)
-    stage = stage_run(places, wiring, targets, prices, disturbed, apart)
+    _, stages, prices = stages_of(scenario, simulation.estimate, disturbed, room, apart)
+    stage = next(one for one in stages if one.name == simulation.stage)
     return _Job(simulation=simulation, work=tasks_of(stage, prices))
 
 

@@ -37,6 +37,7 @@ from topology.base import InputError, counted, format_seconds
 from topology.base.rows import as_frame, flat
 from topology.base.table import Drawing, Table
 from topology.base.values import dataclass
+from topology.catalogue import Device
 
 Folding = Callable[[Wiring, Iterable[MessageKind], Sequence[Hashable]], Alike]
 MOST_RANKS: Final = 16
@@ -225,20 +226,9 @@ def simulate(
 
     Raises `InputError` if there is no such rank, or the plan is too large to simulate.
     """
-    if scenario.workload.speculation is not None:
-        raise InputError("speculative: got one, wanted none: events follow steps of a token each")
     replica = estimate.plan.without("dp")
     disturbed.checked(replica)
-    deployment = seated(scenario, estimate.plan)
-    target = deployment.target(scenario.model, estimate.plan)
-    programs = lower_places(scenario.model, scenario.workload, estimate.plan)
-    wiring = Wiring(deployment, estimate.plan, disturbed.traffic)
-    targets = targets_of(scenario, estimate, wiring, target, disturbed)
-    prices: Prices = defaultdict(FoundPrices)
-    stages = [
-        stage_run(places, wiring, targets, prices, disturbed)
-        for places in zip(*(program.stages for program in programs), strict=True)
-    ]
+    wiring, stages, prices = stages_of(scenario, estimate, disturbed)
     _check_size(stages, estimate.plan, disturbed.runs)
     turns = [_turn(stage, prices, disturbed) for stage in stages]
     main = max(turns, key=lambda turn: turn.seconds)
@@ -264,6 +254,33 @@ def simulate(
         path=tuple(critical_path(main.work, main.ran)),
         latencies_s=_latencies(turns, sum(beside.values())) if disturbed.runs > 1 else (),
     )
+
+
+def stages_of(
+    scenario: Scenario,
+    estimate: PlanEstimate,
+    disturbed: Disturbances,
+    room: tuple[int, int] = (0, 0),
+    folded: Folding | None = None,
+) -> tuple[Wiring, list[StageRun], Prices]:
+    """Find the links under a plan, and the ranks that its stages are run on, with their prices.
+
+    room : hosts, and GPUs of each that another job has. folded : says which ranks do the same;
+    `alike` where left out.
+    """
+    if scenario.workload.speculation is not None:
+        raise InputError("speculative: got one, wanted none: events follow steps of a token each")
+    plan, prices = estimate.plan, defaultdict[Device, FoundPrices](FoundPrices)
+    deployment = seated(scenario, plan)
+    target = deployment.target(scenario.model, plan)
+    wiring = Wiring(deployment, plan, disturbed.traffic, *room)
+    targets = targets_of(scenario, estimate, wiring, target, disturbed)
+    programs = lower_places(scenario.model, scenario.workload, plan)
+    stages = [
+        _stage_run(places, wiring, targets, prices, disturbed, folded or alike)
+        for places in zip(*(program.stages for program in programs), strict=True)
+    ]
+    return wiring, stages, prices
 
 
 def _latencies(turns: Sequence["_Turn"], beside: float) -> tuple[float, ...]:
@@ -297,13 +314,13 @@ class _Turn:
         return float(np.mean(self.samples)) * self.stage.turns
 
 
-def stage_run(  # what a stage is run with, and how ranks are folded
+def _stage_run(  # what a stage is run with, and how ranks are folded
     places: Sequence[Loop],
     wiring: Wiring,
     targets: RankTargets,
     prices: Prices,
     disturbed: Disturbances,
-    folded: Folding = alike,
+    folded: Folding,
 ) -> StageRun:
     """Find the ranks that a stage is run on; replicas are disturbed alike, and one GPU decodes.
 

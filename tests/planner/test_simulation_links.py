@@ -42,7 +42,7 @@ def test_ranks_that_are_folded_do_what_all_would(monkeypatch, model, gpus, plan,
     def apart(wiring, kinds, marks):
         return symmetry.alike(wiring, kinds, list(enumerate(marks)))
 
-    monkeypatch.setattr(simulation, "stage_run", partial(simulation.stage_run, folded=apart))
+    monkeypatch.setattr(simulation, "alike", apart)
     whole = planner.simulate(model, gpus, plan, even=True, **asked)
 
     assert len(set(whole.first)) == gpus > len(set(folded.first))

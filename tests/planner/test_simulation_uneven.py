@@ -119,6 +119,21 @@ def test_a_machine_of_two_kinds_is_run_as_it_is():
     assert found.latency_s <= found.estimate.latency_s * 1.01
 
 
+@pytest.mark.parametrize("plan", ["adp8/ep8", "tp8/ep8"])
+def test_experts_that_are_not_chosen_alike_hold_all_ranks_up(plan):
+    """As much as the closed form says: both wait for the rank with most rows."""
+    experts = [1.0] * 112 + [9.0] * 16  # of the last rank
+    prefill = []
+    for tokens in ("balanced", "power_law", experts):
+        found = planner.simulate("qwen3-235b-a22b", 8, plan, expert_distribution=tokens,
+                                 even=True, output_tokens=1)  # fmt: skip
+        assert found.latency_s == pytest.approx(found.estimate.latency_s, rel=0.02)
+        prefill.append(found.stages_s["prefill"])
+
+    assert prefill == sorted(prefill)
+    assert prefill[-1] > 1.5 * prefill[0]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
