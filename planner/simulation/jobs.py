@@ -105,9 +105,10 @@ def _second(scenario: Scenario, model: str, plan: str, first: Deployment) -> Sce
 
     Raises `InputError` if there are too few.
     """
-    same = ("hardware", "topology", "detect", "pcie_generation", "links", "runtime", "nodes")
+    machine = first.subset.machine if first.subset else None
+    same = ("runtime", "nodes") if machine else ("hardware", "runtime", "nodes")
     given = {name: value for name in same if (value := getattr(scenario.request, name))}
-    given |= {"links": dict(given["links"])} if "links" in given else {}
+    given |= {"topology": machine} if machine else {}
     second = resolve(request_of(model, parse_plan(plan).gpus, given))
     deployment, place = second.deployment, first.placed
     taken = range(first.gpus // first.hosts) if place is None else place.devices

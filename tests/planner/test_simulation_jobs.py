@@ -100,6 +100,17 @@ def test_jobs_on_a_machine_that_was_read_are_as_on_its_hardware(tmp_path):
         assert one["turn_s"] == pytest.approx(other["turn_s"], rel=0.05)
 
 
+def test_jobs_of_one_and_two_hosts_meet_on_slow_links():
+    """The links of both are those of the first job's machine, slow ones too."""
+    words = ("simulate", "--model", "wan2.1-1.3b", "--even", "--gpus", "10",
+             "--hardware", "l20", "--plan", "ring10", "--format", "json")  # fmt: skip
+    code, out, err = run(*words, "--link", "pcie=0.5", "--beside", "wan2.1-1.3b:ring3")
+
+    assert (code, err) == (0, "")
+    for job in json.loads(out)["beside"]:
+        assert job["turn_s"] > 1.01 * job["turn_alone_s"]
+
+
 @pytest.mark.parametrize("kind", ["pasted", "nccl"])
 def test_jobs_on_a_pasted_machine_share_its_switches(tmp_path, kind):
     """Pairs under switches: jobs of three and five meet under one, of two and of four nowhere."""
