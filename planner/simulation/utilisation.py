@@ -1,7 +1,7 @@
 """How busy links are in a turn: while messages of a kind are under way, and over all of it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from planner.simulation.links import MessageKind
@@ -24,8 +24,8 @@ class LinkUse:
     """Messages of a kind, and the link that has most to do with them.
 
     under_way_s : seconds in which some are on that link. slowed : how much longer they take than
-    alone, as a part of that. busy : part of what the link can carry while they are under way.
-    alike : links that are as busy.
+    alone, as a part of that. busy : part of what the link can carry while they are under way, with
+    the traffic of others. alike : links that are as busy.
     """
 
     messages: str
@@ -58,12 +58,15 @@ def link_uses(simulation: Simulation) -> list[LinkUse]:
         kinds[f"{sent.kind} along {sent.axis}"].append(sent)
     passed = {sent: _passed(simulation, sent) for sent in events}
     uses = [
-        _use(name, {one: events[one] for one in own}, passed)
+        _use(name, {one: events[one] for one in own}, passed, simulation.wiring.taken)
         for name, own in kinds.items()
         if any(passed[one] for one in own)
     ]
+    if not uses:
+        return []
     uses.sort(key=lambda use: -use.under_way_s)
-    return [*uses, _use("the whole turn", events, passed, simulation.turn_s)] if uses else []
+    whole = _use("the whole turn", events, passed, simulation.wiring.taken, simulation.turn_s)
+    return [*uses, whole]
 
 
 def _passed(simulation: Simulation, sent: MessageKind) -> Passed:
@@ -79,6 +82,7 @@ def _use(
     name: str,
     events: Mapping[MessageKind, Sequence[Event]],
     passed: Mapping[MessageKind, Passed],
+    taken: Callable[[Link], float],
     within_s: float = 0.0,
 ) -> LinkUse:
     busy: dict[Link, float] = defaultdict(float)
@@ -86,7 +90,8 @@ def _use(
         times = Counter(event.rank for event in own)
         for link, ranks in passed[sent].items():
             busy[link] += sum(times[rank] * seconds for rank, seconds in ranks.items())
-    busiest, most = max(busy.items(), key=lambda item: item[1])
+    filled = {link: seconds / (1.0 - taken(link)) for link, seconds in busy.items()}
+    busiest, most = max(filled.items(), key=lambda item: item[1])
     spans = [
         (event.start_s, event.end_s)
         for sent, own in events.items()
@@ -101,8 +106,8 @@ def _use(
         under_way_s=under_way,
         slowed=max(0.0, took / alone - 1),
         link=str(busiest),
-        busy=most / under_way,
-        alike=sum(seconds > most * (1 - AS_BUSY) for seconds in busy.values()),
+        busy=busy[busiest] / under_way + taken(busiest),
+        alike=sum(seconds > most * (1 - AS_BUSY) for seconds in filled.values()),
     )
 
 

@@ -193,6 +193,9 @@ def test_traffic_holds_up_only_what_passes_the_link():
     )
 
     assert busy.turn_s > 1.1 * usual.turn_s
+    use = next(one for one in link_uses(busy) if one.messages == "all_to_all along ulysses")
+    assert use.link in ("GPU3 to NVLink", "NVLink to GPU3")
+    assert 0.9 < use.busy <= 1.0 + 1e-9
     assert other.turn_s == usual.turn_s
 
 
