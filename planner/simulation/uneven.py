@@ -109,8 +109,9 @@ class RankTargets:
             loop = places[place if len(places) > 1 else 0]
             if self.order is not None:
                 index = at.get(self.order.axis, 0)
-                here = replace(self.order, index=index)
-                loop = ordered.setdefault((place, index), here.of(loop))
+                if (place, index) not in ordered:
+                    ordered[place, index] = replace(self.order, index=index).of(loop)
+                loop = ordered[place, index]
             key = place, id(loop), id(target)
             if key not in numbers:
                 numbers[key] = len(works)
