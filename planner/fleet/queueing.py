@@ -21,6 +21,7 @@ REQUESTS: Final = 2**17
 """Of one server, that are followed; a tenth of them fills the queue and is not counted."""
 SEED: Final = 7
 HALVINGS: Final = 24
+HALF: Final = 0.5
 
 Found = TypeVar("Found")
 
@@ -34,9 +35,21 @@ def _gaps(servers: int) -> NDArray[np.float64]:
 @lru_cache(maxsize=4096)
 def _wait(servers: int, load: float, share: float) -> float:
     """Seconds, where serving one takes a second."""
-    walk = np.cumsum(1.0 - _gaps(servers) / load)
-    waits = walk - np.minimum.accumulate(np.minimum(walk, 0.0))
-    return float(np.quantile(waits[REQUESTS // 10 :], share))
+    walk = _gaps(servers) / -load
+    walk += 1.0
+    np.cumsum(walk, out=walk)
+    lowest = np.minimum.accumulate(walk)
+    walk -= np.minimum(lowest, 0.0, out=lowest)
+    return _quantile(walk[REQUESTS // 10 :], share)
+
+
+def _quantile(waits: NDArray[np.float64], share: float) -> float:
+    """Give what numpy's function gives, in less time; `waits` are sorted in part."""
+    whole = (len(waits) - 1) * share
+    place = min(math.floor(whole), len(waits) - 2)
+    waits.partition(place)
+    below, above, part = float(waits[place]), float(waits[place + 1 :].min()), whole - place
+    return below + (above - below) * part if part < HALF else above - (above - below) * (1 - part)
 
 
 def wait(servers: int, load: float, service: float, share: float) -> float:

@@ -18,7 +18,7 @@ from planner.request.workload import Workload
 from planner.scenario.scenario import Scenario
 from planner.search.evaluate import Lowered, costs_of, lowered
 from planner.search.plan_memory import as_run
-from planner.search.plans import objections
+from planner.search.plans import objections, replica
 from planner.strategies.sequence import uneven
 from topology.base.values import dataclass
 
@@ -44,14 +44,33 @@ A pipeline is cut for each request, and those with one cut are one program.
 """
 
 
-def sweep(scenario: Scenario, plans: Sequence[Plan], programs: Programs | None = None) -> Sweep:
+Replicas = dict[Plan, tuple[Column, Column]]
+"""Latency and peak memory of plans; others are replicas of them, with requests of their own."""
+
+
+def sweep(
+    scenario: Scenario,
+    plans: Sequence[Plan],
+    programs: Programs | None = None,
+    replicas: Replicas | None = None,
+) -> Sweep:
     """Price `plans` for the requests of a scenario's workload, whose sizes have one shape.
 
-    programs : of the same workload on other hardware; they are used, and added to.
+    programs : of the same workload on other hardware. replicas : on this hardware, on other
+    numbers of GPUs too. Both are used, and added to.
     """
     programs = {} if programs is None else programs
+    replicas = {} if replicas is None else replicas
     prices = FoundPrices()
-    rows = [_row(scenario, plan, programs, prices) for plan in plans]
+    single = isinstance(scenario.workload.batch, int) and scenario.workload.batch == 1
+
+    def row(plan: Plan) -> tuple[Column, Column]:
+        one = (replica(scenario.deployment, plan) if single else None) or plan
+        if one not in replicas:
+            replicas[one] = _row(scenario.on(one.gpus), one, programs, prices)
+        return replicas[one]
+
+    rows = [row(plan) for plan in plans]
     return Sweep(
         plans=tuple(plans),
         latency_s=np.array([latency for latency, _ in rows]),

@@ -291,12 +291,12 @@ def replica(deployment: Deployment, plan: Plan) -> Plan | None:
 
 
 def _same_links(deployment: Deployment, plan: Plan, alone: Plan) -> bool:
-    """Whether a replica spreads over hosts alone as it does beside others."""
+    """Whether a replica has the same links alone as beside others, which may share some."""
     try:
-        near, wide = deployment.hardware.island(alone.gpus), deployment.hardware.island(plan.gpus)
+        near, beside = deployment.fabrics(alone), deployment.fabrics(plan)
     except TopologyError:
         return False
-    return near == min(wide, alone.gpus)
+    return all(beside[axis] == fabric for axis, fabric in near.items())
 
 
 def turned(deployment: Deployment, plan: Plan) -> Plan | None:

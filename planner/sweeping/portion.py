@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from typing import Final
 
 import numpy as np
 
@@ -9,7 +11,7 @@ from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.runners.refusal import refusal
 from planner.scenario.scenario import Scenario, resolve, workload_of
-from planner.search.batched import Programs, Sweep, sweep
+from planner.search.batched import Programs, Replicas, Sweep, sweep
 from planner.search.evaluate import throughput
 from planner.search.plan_memory import usable_bytes
 from planner.search.plans import illegal_axes, objections, plans
@@ -19,6 +21,10 @@ from topology.base import InputError, ModelError
 
 Row = dict[str, object]
 """What was asked, and what became of one plan; `reason` says why it cannot run."""
+MANY: Final = 256
+"""Requests of a portion above which nothing is kept for others."""
+_KEPT: Final = 16
+"""Kinds of hardware, and models, of which something is kept."""
 STACKED = ("steps", "pixels", "frames", "line", "output_tokens")
 """Fields of a workload that are numbers of one request."""
 
@@ -48,13 +54,29 @@ def _on(
     works = [
         workload_of(first.model, replace(request, precision=precision), habits) for request in asked
     ]
-    found = sweep(replace(first, workload=_stacked(works)), _plans(portion, first, works), programs)
+    stacked = replace(first, workload=_stacked(works))
+    replicas = _replicas(_on_any(first), tuple(works)) if len(works) <= MANY else {}
+    found = sweep(stacked, _plans(portion, first, works), programs, replicas)
     refused = {plan: refusal(first, plan) for plan in found.plans}
     names = LANGUAGE if first.model.kind == "decoder" else PICTURE
     for place, (request, work) in enumerate(zip(asked, works, strict=True)):
         alone = replace(first, request=request, workload=work)
         usual = {name: getattr(alone.resolved, name) for name in names}
         yield from _answers(portion, alone, usual, found, place, refused)
+
+
+def _on_any(scenario: Scenario) -> Scenario:
+    """Leave out the number of GPUs, unless hosts are named that hold them, or a machine."""
+    if scenario.deployment.nodes or scenario.deployment.subset is not None:
+        return scenario
+    one = replace(scenario.request, gpus=1)
+    return replace(scenario, request=one, deployment=scenario.deployment.on(1))
+
+
+@lru_cache(maxsize=_KEPT)
+def _replicas(scenario: Scenario, works: tuple[Workload, ...]) -> Replicas:  # noqa: ARG001  # kept by
+    """Give what portions of a sweep that one process does have in common."""
+    return {}
 
 
 def _stacked(works: Sequence[Workload]) -> Workload:

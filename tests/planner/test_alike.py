@@ -192,6 +192,7 @@ def test_replicas_are_as_they_would_be_judged(model, gpus):
         ("h100-sxm", "dp3.tp4.ring2", "tp4.ring2"),
         ("gb200", "dp2.tp64", "tp64"),  # one island of 72, then two of 64
         ("gb200", "dp2.tp72", "tp72"),
+        ("l40s", "dp2.pp4", None),  # which share switches with others
         ("h100-sxm", "tp8", None),
         ("h100-sxm", "dp2.tp4/vae8", None),
     ],

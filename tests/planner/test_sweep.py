@@ -66,6 +66,19 @@ def test_columns_are_what_each_request_gets_alone(name, runtime):
             assert found.memory_bytes[row, column] == pytest.approx(held, rel=1e-9, nan_ok=True)
 
 
+@pytest.mark.parametrize("hardware", ["h100-sxm", "l40s"])
+def test_replicas_of_plans_that_were_priced_have_the_columns_that_they_have_by_themselves(hardware):
+    known = {}
+    for gpus in (8, 4):
+        every = list(plans(asked("flux.1-dev").model, gpus))
+        scenario, work, by_itself = swept("flux.1-dev", every, hardware=hardware)
+        found = sweep(replace(scenario, workload=work), every, replicas=known)
+
+        np.testing.assert_array_equal(found.latency_s, by_itself.latency_s)
+        np.testing.assert_array_equal(found.memory_bytes, by_itself.memory_bytes)
+    assert all(plan.degree("dp") == 1 for plan in known) == (hardware == "h100-sxm")
+
+
 def test_illegal_requests_are_holes_in_both_tables():
     """528 x 512 pixels are 33 x 32 tokens, which do not divide by 64."""
     _, _, found = swept("flux.1-dev", [parse_plan("ring64")])
