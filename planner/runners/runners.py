@@ -24,7 +24,7 @@ from planner.search.clients import Serving
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
 from planner.search.evaluate import Shared
 from planner.search.judging import estimates, judge, outcomes_on
-from planner.search.plans import legal_plans
+from planner.search.plans import legal_plans, unpiped
 from planner.search.ranking import TIE, Ranking, apart, goal, gpu_counts, near, rank
 from topology.base import InputError, counted
 from topology.base.values import dataclass
@@ -194,15 +194,35 @@ def _served(scenario: Scenario, outcomes: Sequence[Outcome]) -> Sequence[Outcome
 
 
 def _outcomes(scenario: Scenario, shared: Shared) -> Iterator[Outcome]:
-    """Judge the plans that it can run, of fewer GPUs too where the request may have fewer."""
-    deployment = scenario.deployment
+    """Judge the plans that it can run, of fewer GPUs too where the request may have fewer.
+
+    Pipelines known not to be the best are left out.
+    """
+    deployment, request = scenario.deployment, scenario.request
     seen: dict[Plan, Outcome] = {}
+    soonest = scenario.served and not (scenario.ranked_under_load or request.at_most_gpus)
+    in_turn = soonest and deployment.runtime.launch == "graph"
+    able = cache(lambda plan: not refusal(scenario, plan))
 
-    runs = cache(lambda plan: not refusal(scenario, plan))
+    def runs(plan: Plan) -> bool:
+        return able(plan) and not (in_turn and _slower(plan, seen))
 
-    counts = gpu_counts(deployment) if scenario.request.at_most_gpus else [deployment.gpus]
+    counts = gpu_counts(deployment) if request.at_most_gpus else [deployment.gpus]
     for gpus in counts:
         yield from outcomes_on(scenario.on(gpus), seen, shared, runs)
+
+
+def _slower(plan: Plan, seen: Mapping[Plan, Outcome]) -> bool:
+    """Whether a pipeline of a language model is known to answer one request later than another.
+
+    Its stages take turns, so that replicas in their place are as fast: each runs the same layers.
+    Where hosts launch every kernel it is otherwise, as those of all stages begin at once.
+    """
+    instead = seen.get(unpiped(plan, passes=1) or plan) if plan.degree("pp") > 1 else None
+    priced = instead.short if isinstance(instead, Rejected) else instead
+    if priced is None:
+        return False
+    return any(other.latency_s < priced.latency_s for other in estimates(seen.values()))
 
 
 def _likely(

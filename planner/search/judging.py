@@ -69,7 +69,7 @@ def outcomes_on(
     model, workload, gpus = scenario.model, scenario.workload, scenario.deployment.gpus
     short = _short_prompt(scenario)
     if scenario.request.gpus <= many(model):
-        for plan in plans(model, gpus) if others else filter(runs, plans(model, gpus)):
+        for plan in plans(model, gpus) if others else filter(runs, _by_depth(model, gpus)):
             if short and plan.sequence_ranks > 1 and not runs(plan):
                 yield Rejected(plan=plan, reason=short)
                 continue
@@ -92,6 +92,11 @@ def outcomes_on(
         left_out = fine and _left_out(scenario, plan, seen, runs if can else anything)
         if (can or others) and not left_out:
             yield _outcome(scenario, plan, seen, shared, legal=fine)
+
+
+def _by_depth(model: Model, gpus: int) -> list[Plan]:
+    """List all plans of a model, the shallowest pipelines first."""
+    return sorted(plans(model, gpus), key=lambda plan: plan.degree("pp"))
 
 
 def _short_prompt(scenario: Scenario) -> str:

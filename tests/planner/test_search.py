@@ -13,10 +13,14 @@ from costmodels.tables import profile_for
 from planner.recommendation import estimate_plan, recommend_plans, shortened
 from planner.request.plan import Plan, nearest
 from planner.request.request import Request
+from planner.runners.refusal import refusal
+from planner.runners.runners import compare
+from planner.scenario.scenario import resolve
 from planner.search.estimate import PlanEstimate, Rejected
+from planner.search.evaluate import Shared, price
 from planner.search.judging import judge
 from planner.search.plan_memory import usable_bytes
-from planner.search.plans import objections, plans
+from planner.search.plans import legal_plans, objections, plans, unpiped
 from planner.search.ranking import TIE, counts_up_to, rank
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError, format_bytes
@@ -330,3 +334,47 @@ def test_the_profile_of_a_machine_that_was_looked_at_is_named(name, said):
 
     assert any(note.startswith(f"priced with {said}") for note in recommend_plans(seen).notes)
     assert recommend_plans(scenario).notes == ()
+
+
+PIPED = [
+    ("llama-3.1-70b", 8, "h100-sxm", "vllm"),
+    ("qwen3-30b-a3b", 8, "h200-sxm", "sglang-llm"),
+    ("gpt-oss-120b", 16, "h100-sxm", "tensorrt-llm"),
+    ("nemotron-3-nano", 4, "l40s", "vllm"),
+]
+
+
+@pytest.mark.parametrize(("model", "gpus", "hardware", "engine"), PIPED)
+def test_a_pipeline_answers_one_request_no_sooner_than_replicas_in_its_place(
+    model, gpus, hardware, engine
+):
+    scenario = resolve(Request(model=model, gpus=gpus, hardware=hardware, engine=engine))
+    legal = legal_plans(scenario.model, scenario.workload, gpus)
+    pairs = [(plan, unpiped(plan, passes=1)) for plan in legal if plan.degree("pp") > 1]
+    both = [(piped, other) for piped, other in pairs if other in legal]
+
+    assert both
+    shared = Shared()
+    for piped, other in both:
+        later, sooner = (price(scenario, plan, shared).latency_s for plan in (piped, other))
+        assert later >= sooner
+
+
+EAGER = ("llama-3.1-8b", 4, "h100-sxm", "vllm", "torch-eager")
+"""Hosts of all stages begin to launch at once there: a pipeline may be the best."""
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "hardware", "engine", "runtime"), [*((*row, "") for row in PIPED), EAGER]
+)
+def test_pipelines_that_are_left_out_are_never_an_engines_best(
+    model, gpus, hardware, engine, runtime
+):
+    asked_ = Request(model=model, gpus=gpus, hardware=hardware, engine=engine, runtime=runtime)
+    (found,) = compare(resolve(asked_))
+
+    own = found.scenario
+    legal = legal_plans(own.model, own.workload, gpus)
+    judged = [judge(own, plan) for plan in legal if not refusal(own, plan)]
+    every = [row for row in judged if isinstance(row, PlanEstimate)]
+    assert found.estimate.plan == rank(every, asked_)[0].plan
