@@ -44,14 +44,14 @@ class Shared:
     """What estimates of one request have in common, whoever runs it on how many GPUs.
 
     prices : of operations, by device. programs : of plans. bodies : of loops in these, by what they
-    do to memory. estimates : of plans, by what they were priced on; engines that do nothing in
-    another way have the same.
+    do to memory. estimates : of plans, by hardware, and what else they were priced on; engines that
+    do nothing in another way have the same.
     """
 
     prices: dict[str, FoundPrices] = field(default_factory=dict)
     programs: dict[tuple[Plan, Workload], Lowered] = field(default_factory=dict)
     bodies: memory.Bodies = field(default_factory=memory.Bodies)
-    estimates: dict[tuple[Plan, Workload], list[tuple[Target, PlanEstimate]]] = field(
+    estimates: dict[tuple[Plan, Workload, str], list[tuple[Target, PlanEstimate]]] = field(
         default_factory=dict
     )
 
@@ -66,7 +66,7 @@ def evaluate(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Pl
     shared = Shared() if shared is None else shared
     target = deployment.target(scenario.model, plan)
     key = plan, workload.in_programs
-    known = shared.estimates.setdefault(key, [])
+    known = shared.estimates.setdefault((*key, deployment.hardware.name), [])
     for other, estimate in known:
         if other == target:
             return replace(estimate, **_who(scenario, plan))
