@@ -112,7 +112,7 @@ def notes(model: Model, workload: Workload, plan: Plan) -> Iterator[str]:
     if workload.reuse is not None:
         steps, skipped = workload.steps, workload.skipped
         yield f"{workload.reuse.name}: {skipped} of {steps} steps reuse features of another step"
-    if plan.patch > 1:
+    if plan.patch > 1 and workload.warmup < workload.steps:
         yield (
             f"{plan}: {workload.warmup} of {workload.steps} steps are exact; in the others a piece "
             "of the latents sees the others as they were up to a step before"

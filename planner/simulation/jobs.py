@@ -127,8 +127,8 @@ def _check_room(second: Deployment, gpus: int, taken: int) -> None:
     name, each = second.hardware.name, second.gpus // second.hosts
     if taken == gpus:
         raise InputError(
-            f"beside: the first job fills the {gpus} GPUs of a host of {name}: give it fewer, or "
-            f"spread it over more hosts (--nodes)"
+            f"beside: the first job fills the {counted(gpus, 'GPU')} of a host of {name}: give it "
+            "fewer, or spread it over more hosts (--nodes)"
         )
     if taken + each > gpus:
         raise InputError(

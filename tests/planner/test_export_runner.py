@@ -337,6 +337,13 @@ def test_options_that_cannot_be_are_refused(capsys, monkeypatch, folder, words):
     assert_wrong(run(capsys, monkeypatch, folder, *words), words[-2] if len(words) > 1 else "fly")
 
 
+def test_a_record_of_what_was_built_that_is_damaged_is_named(folder):
+    harness.save(folder / "engines", "built", {})
+
+    with pytest.raises(InputError, match=r"built\.json: it is damaged, or cut short: 'weights'"):
+        harness.built_of(harness.open_folder(folder))
+
+
 def test_constants_and_tables_that_are_damaged_are_named(folder):
     opened = harness.open_folder(folder)
     raw = (folder / "networks" / "forward.npz").read_bytes()

@@ -9,7 +9,7 @@ import planner
 from planner.models import read_model
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
-from planner.search.plans import objections
+from planner.search.plans import notes, objections
 from planner.strategies import parse_plan
 from topology.base import format_seconds
 from validate.reference.proof import prove
@@ -111,3 +111,11 @@ def test_it_is_offered_where_messages_hold_up_all_that_keeps_the_image(
         )
         assert found.latency_s < answer.plans[0].latency_s
         assert f"{format_seconds(found.latency_s)} with xDiT: --plan {plan} --engine" in said[0]
+
+
+@pytest.mark.parametrize(("steps", "said"), [(6, ["5 of 6 steps are exact"]), (5, []), (1, [])])
+def test_steps_that_are_all_exact_are_no_other_result(steps: int, said: list[str]) -> None:
+    scenario = resolve(Request(model="flux", gpus=4, steps=steps, warmup_steps=5))
+    told = list(notes(scenario.model, scenario.workload, parse_plan("pipefusion4")))
+
+    assert [one.partition(": ")[2].partition(";")[0] for one in told] == said

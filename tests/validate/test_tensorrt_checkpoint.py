@@ -8,6 +8,7 @@ from safetensorsfiles import safetensors
 
 from costmodels.program import Part
 from planner.tensorrt.runner.checkpoint import (
+    check_all,
     contents,
     from_checkpoint,
     learned_from,
@@ -147,6 +148,38 @@ def test_a_type_that_is_not_read_is_named():
 
     with pytest.raises(RunError, match="a: x: stored as I64, wanted one of BF16, F16, F32, F8"):
         contents("a", np.frombuffer(raw, np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("x", {"shape": [2], "data_offsets": [-8, 0]}),
+        ("x", {"shape": [-2], "data_offsets": [0, -8]}),
+        ("x", {"shape": [2.0], "data_offsets": [0, 8]}),
+        ("x", {"shape": [2], "data_offsets": [False, 8]}),
+        ("x\x1b[31m", {"shape": [2], "data_offsets": [0, 8]}),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(name, given):
+    text = json.dumps({name: {"dtype": "F32", **given}}).encode()
+    raw = len(text).to_bytes(8, "little") + text + bytes(8)
+
+    with pytest.raises(RunError, match=r"^a: its table of contents cannot be read$"):
+        contents("a", np.frombuffer(raw, np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ({}, "the checkpoint has no rows"),
+        ({"rows": np.ones(4)}, r"rows is \[4\], wanted \[tokens, numbers\]"),
+    ],
+)
+def test_an_embedding_is_looked_up_before_anything_is_built(tensors, said):
+    known = {"weights": {}, "embeddings": {"tokens": ["rows"]}}
+
+    with pytest.raises(RunError, match=said):
+        check_all(contents("a", safetensors(tensors)), known, [])
 
 
 def entry(kind, name, parts, degree=1, *, once=False, number=3):

@@ -159,7 +159,8 @@ def test_a_prompt_is_gone_on_from_to_the_token_that_ends_it(asked, capsys):
             ["fox", "--tokens", "13"],
             "--tokens: got 13, wanted at most 12: the cache has room for 14",
         ),
-        (["fox", "--tokens", "0"], "got 0, wanted a number of at least 1"),
+        (["fox", "--tokens", "0"], "got 0, wanted a whole number of at least 1"),
+        (["fox", "--tokens", "x"], "--tokens: got x, wanted a whole number of at least 1"),
         (["fox", "--negative", "dog"], "--negative: got it, wanted none: "),
         (["fox", "--output", "fox.txt"], "--output: got it, wanted none: "),
     ],
@@ -222,3 +223,16 @@ def test_what_ends_a_text_is_read_from_the_checkpoint(tmp_path, name, value, end
     (tmp_path / name).write_text(json.dumps({"eos_token_id": value}))
 
     assert harness.ends_in(str(tmp_path)) == ends
+
+
+@pytest.mark.parametrize("value", [3.5, "abc", {"a": 1}, [2, "a"], -1, True])
+def test_what_ends_a_text_and_is_no_token_is_refused_ahead_of_the_ranks(asked, tmp_path, value):
+    code, _, _ = asked("fox", "--tokens", "0")  # exports
+    assert code == 2
+    path = tmp_path / "weights" / "generation_config.json"
+    path.write_text(json.dumps({"eos_token_id": value}))
+
+    with pytest.raises(texts.InputError, match=r"eos_token_id .*, wanted a number of a token"):
+        harness.ends_in(str(path.parent))
+    assert command.main(["generate", "fox", "--folder", str(tmp_path / "out")]) == 2
+    assert not (tmp_path / "out" / "results").exists()

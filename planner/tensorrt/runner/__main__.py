@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from types import ModuleType
 from typing import Final, NoReturn
@@ -47,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = harness.open_folder(arguments.folder)
         return int(arguments.command(folder, arguments))
     except RunError as error:
-        print(f"runner: {' '.join(str(error).split())}", file=sys.stderr)
+        shown = "".join(one if one.isprintable() else " " for one in str(error))
+        print(f"runner: {' '.join(shown.split())}", file=sys.stderr)
         return WRONG if isinstance(error, InputError | MissingError) else 1
 
 
@@ -60,9 +61,13 @@ class Parser(argparse.ArgumentParser):
 
 def _number(words: str, kind: type[int] | type[float] = int, least: float = 0) -> int | float:
     """Read a number that is not below the least; the parser names its option."""
-    value = kind(words)
+    try:
+        value = kind(words)
+    except ValueError:
+        value = nan
     if not isfinite(value) or value < least or value > MOST:
-        raise argparse.ArgumentTypeError(f"got {words[:40]}, wanted a number of at least {least}")
+        what = "whole number" if kind is int else "number"
+        raise argparse.ArgumentTypeError(f"got {words[:40]}, wanted a {what} of at least {least}")
     return value
 
 
@@ -315,10 +320,10 @@ def _text(folder: harness.Folder, text: texts.Text, arguments: argparse.Namespac
     tokens = arguments.tokens or min(plan["steps"], text.room - len(numbers) + 1)
     text.check(len(numbers), tokens)
     samples = np.tile(numbers, (plan["ranks"][0]["samples"], 1))
-    words = ["--tokens", str(tokens)]
+    words, ends = ["--tokens", str(tokens)], harness.ends_in(weights)
     _run_all(folder, arguments, {f"{text.prompt}#0": samples}, words)
     chosen = harness.tokens_of(folder.path, 0)[0]
-    print(texts.said(tokenizer, chosen, harness.ends_in(weights)))
+    print(texts.said(tokenizer, chosen, ends))
     return 0
 
 

@@ -103,18 +103,19 @@ def contents(name: str, raw: NDArray[np.uint8]) -> dict[str, Stored]:
     try:
         header = json.loads(raw[8 : 8 + size].tobytes())
         entries = {key: entry for key, entry in header.items() if key != "__metadata__"}
-        return {
-            key: _stored(f"{name}: {key}", entry, raw[8 + size :]) for key, entry in entries.items()
-        }
+        return {key: _stored(name, key, entry, raw[8 + size :]) for key, entry in entries.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError(f"{name}: its table of contents cannot be read") from None
 
 
-def _stored(where: str, entry: Layer, data: NDArray[np.uint8]) -> Stored:
+def _stored(name: str, key: str, entry: Layer, data: NDArray[np.uint8]) -> Stored:
+    where, shape, (start, stop) = f"{name}: {key}", tuple(entry["shape"]), entry["data_offsets"]
+    places = all(type(number) is int and number >= 0 for number in (*shape, start, stop))
+    if not (places and key.isprintable()):
+        raise ValueError(where)
     dtype = TYPES.get(str(entry["dtype"]))
     if dtype is None:
         raise InputError(f"{where}: stored as {entry['dtype']}, wanted one of {', '.join(TYPES)}")
-    shape, (start, stop) = tuple(entry["shape"]), entry["data_offsets"]
     wanted = prod(shape) * np.dtype(STORED[dtype]).itemsize
     if stop - start != wanted or stop > len(data):
         there = max(0, min(stop, len(data)) - start)
@@ -165,6 +166,10 @@ def check_all(
             list(_of_weight(tensors, checkpoint["weights"], layer))
         for entry in layer.get("learned", []):
             learned(entry, 0)
+    for name, keys in checkpoint.get("embeddings", {}).items():
+        for key, table in _find(tensors, name, keys, 0):
+            if len(table.shape) != 2:
+                raise InputError(f"{name}: {key} is {list(table.shape)}, wanted [tokens, numbers]")
 
 
 Embedding = Callable[[str, NDArray[np.generic]], Floats]
@@ -298,7 +303,8 @@ def unused(tensors: Iterable[str], checkpoint: Mapping[str, Names]) -> list[str]
     >>> unused(["a.7", "b.7"], {"weights": {"a": ["a.{layer}"]}})
     ['b.7']
     """
-    kinds = [checkpoint.get(kind, {}).values() for kind in ("weights", "gains", "biases")]
+    read = ("weights", "gains", "biases", "embeddings")
+    kinds = [checkpoint.get(kind, {}).values() for kind in read]
     keys = {key for names in kinds for listed in names for key in listed}
     taken = re.compile("|".join(sorted(map(_any, keys))) or "(?!)")
     return sorted(key for key in tensors if not taken.fullmatch(scaled_by(key)))

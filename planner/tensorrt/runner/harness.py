@@ -363,19 +363,29 @@ def rows_given(inputs: Path, name: str) -> int | None:
 
 
 def ends_in(folder: str) -> list[int]:
-    """List the tokens that end a text, as a checkpoint's folder says."""
+    """List the tokens that end a text, as a checkpoint's folder says.
+
+    Raises `InputError` if they are no numbers of tokens.
+    """
     for name in ("generation_config.json", "config.json"):
         path = Path(folder) / name
         ends = document_at(path).get("eos_token_id") if path.exists() else None
         if ends is not None:
-            return [ends] if isinstance(ends, int) else list(ends)
+            listed = ends if isinstance(ends, list) else [ends]
+            if not all(type(end) is int and end >= 0 for end in listed):
+                got = f"eos_token_id {ends!s:.40}"
+                raise InputError(f"{path}: got {got}, wanted a number of a token, or several")
+            return listed
     return []
 
 
 def built_of(folder: Folder) -> str:
     """Say which weights the engines were built of: a folder, or a word for made-up ones."""
     record = folder.path / "engines" / "built.json"
-    return str(document_at(record)["weights"]) if record.exists() else "drawn"
+    if not record.exists():
+        return "drawn"
+    with _readable(record):
+        return str(document_at(record)["weights"])
 
 
 def pipeline_of(what: str) -> str:
