@@ -232,7 +232,7 @@ def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Serve
         return CUT.format(plan.sequence_ranks)
     copies = plan.degree("adp")
     if most < copies:
-        return f"adp{copies} has {copies} ranks with requests of their own, and {most} are at once"
+        return f"adp{copies}: got {most} requests at once, wanted {copies} or more, one a rank"
     return _ready(scenario.unloaded, plan, lengths)
 
 
