@@ -226,3 +226,18 @@ def test_links_are_said(capsys):
     assert all(0 < row["busy"] <= 1 and row["slowed"] < 1e-9 for row in rows)
     assert cli.main(["simulate", *words[:-2]]) == 0
     assert "GPU0 to NVLink and 7 more" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("hardware", "gpus", "nodes"), [("h100-sxm", 8, 2), ("h100-sxm", 4, 2), ("l40s", 2, 2)]
+)
+def test_slower_nics_of_hosts_that_are_taken_in_part_make_nothing_faster(hardware, gpus, nodes):
+    """A group has its part of a host's NICs, at least one, whether or not links are altered."""
+    asked = {"hardware": hardware, "gpus": gpus, "nodes": nodes, "plan": f"ulysses{gpus}"}
+    usual, nearly, slow = (
+        planner.estimate("flux.1-dev", **asked, links={"network": times} if times else {})
+        for times in (0.0, 0.999, 0.4)
+    )
+
+    assert usual.latency_s <= nearly.latency_s < 1.001 * usual.latency_s
+    assert slow.latency_s > 1.2 * usual.latency_s

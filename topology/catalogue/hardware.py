@@ -200,7 +200,7 @@ class Hardware:
 
     def _network(self, sharing: int, island: int) -> Network:
         """Describe one group's part of the NICs beside the GPUs of an island."""
-        nics = self.nics * island / self.gpus / sharing
+        nics = max(1.0, self.nics * island / self.gpus) / sharing
         return Network(
             kind=self.network,
             bandwidth=BytesPerSecond(self.nic_bandwidth.value * nics),

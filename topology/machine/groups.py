@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Final
 
 from topology.base import BytesPerSecond, TopologyError
@@ -100,7 +100,9 @@ def _described(survey: Survey, ranks: Sequence[int], beside: Sequence[Sequence[i
         copies = {copy for copy, _ in places}
         across = [set(other) for other in others if len(other) > 1]
         sharing = 1 + max(sum(copy in other for other in across) for copy in copies)
-        network = _network(machine, (min(copies), max(copies)), hosts, sharing)
+        taken = _by_copy(machine, sorted({*ranks, *chain.from_iterable(beside)}))
+        part = max(len(taken[copy]) for copy in copies) / len(machine.gpus)
+        network = _network(machine, (min(copies), max(copies)), hosts, sharing, part)
     return _fabric(local, (len(ranks), len(islands), hosts), network)
 
 
@@ -142,7 +144,7 @@ def _of_whole_hosts(survey: Survey, ranks: range) -> Fabric | None:
     copies, first = count // local, ranks.start // local
     hosts = min(copies, domain)
     islands = copies // hosts
-    network = _network(machine, (first, first + copies - 1), hosts, 1) if islands > 1 else None
+    network = _network(machine, (first, first + copies - 1), hosts, 1, 1) if islands > 1 else None
     part = _local(survey, [gpu.name for gpu in machine.gpus], ())
     return _fabric([part], (count, islands, hosts), network)
 
@@ -303,23 +305,28 @@ def _alone(survey: Survey, name: str) -> tuple[LinkKind, float]:
     return "pcie", max(ports, default=0.0)
 
 
-def _network(machine: Machine, span: tuple[int, int], hosts: int, sharing: int) -> Network:
+def _network(
+    machine: Machine, span: tuple[int, int], hosts: int, sharing: int, part: float
+) -> Network:
     """Give what a node of `hosts` hosts can send and receive where `sharing` groups do at once.
 
     `span` is the first and the last host of the group: the NICs of each have their own pace, or
-    what leaf switches leave of it where hosts hang on several.
+    what leaf switches leave of it where hosts hang on several. `part` of the GPUs is taken, and so
+    much of the NICs, but one.
     """
     cluster, nics = machine.cluster, machine.usable_nics
     if cluster is None:
         raise TopologyError(f"{machine.name} has {machine.hosts} nodes and no network between them")
-    node = sum(port_rate(machine, nic) for nic in nics) or cluster.nic_bandwidth.value
+    count = max(1.0, len(nics) * part)
+    whole = sum(port_rate(machine, nic) for nic in nics) or cluster.nic_bandwidth.value
+    node = whole * count / max(1, len(nics))
     per_leaf = cluster.hosts_per_leaf
     if per_leaf and span[0] // per_leaf != span[1] // per_leaf:
         node = min(node, leaf_rate(cluster, len(nics)))
     return Network(
         kind=cluster.kind,
         bandwidth=BytesPerSecond(node * hosts / sharing),
-        nics=max(1, len(nics) * hosts // sharing),
+        nics=max(1, round(count * hosts / sharing)),
     )
 
 
