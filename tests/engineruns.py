@@ -8,9 +8,14 @@ import faketensorrt as fake
 import numpy as np
 import testmodels
 
-from planner.lowering import lower
 from planner.strategies import parse_plan
-from planner.tensorrt import Recipe, document_of, networks_of, schedule_of
+from planner.tensorrt import (
+    Recipe,
+    document_of,
+    networks_of_stages,
+    programs_of,
+    schedule_of,
+)
 from planner.tensorrt.runner.run import Job, Limits
 from validate.reference.weights import Source
 
@@ -48,9 +53,9 @@ class Setup:
 def setup(model, text, **changes):
     plan = parse_plan(text)
     work = testmodels.workload(model, batch=2, **changes)
-    program = lower(model, work, plan)
-    made = networks_of(program, Recipe(compute="fp32"))
-    order = json.loads(json.dumps(schedule_of(made, program, work, plan)))
+    programs = programs_of(model, work, plan)
+    made = networks_of_stages(programs, Recipe(compute="fp32"))
+    order = json.loads(json.dumps(schedule_of(made, programs[0], work, plan)))
     documents = [json.loads(json.dumps(document_of(network))) for network in made]
     return Setup(order, documents, list(made), fake.World(), free_port())
 

@@ -35,7 +35,7 @@ from planner.runners.refusal import tensorrt_refusal
 from planner.scenario.scenario import Scenario, resolve
 from planner.search.evaluate import price
 from planner.search.plans import objections, plans
-from planner.tensorrt import Recipe, written
+from planner.tensorrt import Recipe, programs_of, written
 from planner.tensorrt.runner import build as builder
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.connections import join
@@ -157,15 +157,18 @@ def _engine(folder: harness.Folder, rank: int, name: str) -> bytes:
 def unlike(scenario: Scenario, plan: Plan, files: dict[str, bytes]) -> Iterator[str]:
     """Say where the collectives of a folder's networks are not those of the plan's program."""
     model, work = scenario.model, scenario.workload
-    program = lower(model, work, plan, ordered=True, whole=True)
-    stages = {stage.name: stage.body for stage in program.stages}
-    if "denoise" in stages:
-        forward, *rest = stages["denoise"]
-        stages |= {"forward": forward.body, "combine": rest}
+    bodies = dict[str, Sequence[object]]()
+    for place, program in enumerate(programs_of(model, work, plan, whole=True)):
+        stages = {stage.name: stage.body for stage in program.stages}
+        if "denoise" in stages:
+            forward, *rest = stages["denoise"]
+            stages |= {"forward": forward.body, f"forward.stage{place}": forward.body}
+            stages |= {"combine": rest}
+        bodies |= stages
     networks, _ = written(model, work, plan, Recipe(numerics=model.numerics))
     for network in networks:
         dropped = Counter(_named(layer) for layer in network.unused if layer.kind == "collective")
-        wanted = Counter(_said(stages[network.name], 1)) - dropped
+        wanted = Counter(_said(bodies[network.name], 1)) - dropped
         layers = json.loads(files[f"networks/{network.name}.json"])["layers"]
         found = Counter(
             f"{one['operation']} {one['axis']}" for one in layers if one["kind"] == "collective"
@@ -182,7 +185,7 @@ def _said(items: Sequence[object], times: int) -> Iterator[str]:
     for item in items:
         if isinstance(item, Loop):
             yield from _said(item.body, times * int(item.count))
-        elif isinstance(item, Collective):
+        elif isinstance(item, Collective) and item.axis != "pp":  # which the runner passes on
             yield from [f"{item.kind} {item.axis}"] * times
 
 

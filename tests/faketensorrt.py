@@ -28,7 +28,7 @@ class FakeCommunicator:
         self.condition = threading.Condition()
         self.slots, self.turns, self.results = {}, {}, {}
         self.bound = threading.Barrier(ranks)
-        self.closed = []
+        self.closed, self.mail = [], {}
 
     def destroy(self):
         self.closed.append("destroyed")
@@ -53,6 +53,18 @@ class FakeCommunicator:
         assert done, f"rank {rank} waits for {message.operation}"
         return self.results[key][place]
 
+    def post(self, sender, receiver, raw):
+        with self.condition:
+            self.mail.setdefault((sender, receiver), []).append(raw)
+            self.condition.notify_all()
+
+    def fetch(self, sender, receiver):
+        key = sender, receiver
+        with self.condition:
+            came = self.condition.wait_for(lambda: self.mail.get(key), PATIENCE_S)
+            assert came, f"{receiver} waits for {sender}"
+            return self.mail[key].pop(0)
+
 
 class World:
     """What all ranks of a run share."""
@@ -60,6 +72,7 @@ class World:
     def __init__(self):
         self.lock = threading.Lock()
         self.communicators, self.joined, self.count = {}, {}, 0
+        self.devices = {}
         self.log = []
 
     def note(self, *what):
@@ -78,6 +91,11 @@ class World:
             self.joined.setdefault(number, set()).add(rank)
         self.note("join", number, rank)
         return Member(made, rank)
+
+    def pass_on(self, member, messages, stream):
+        device = self.devices[threading.get_ident()]
+        assert stream == device.stream
+        device.put(lambda: device.deliver(member, messages))
 
     def named(self, capsule):
         get = pythonapi.PyCapsule_GetPointer
@@ -134,6 +152,16 @@ class FakeDevice:
             self.recording.append(work)
         else:
             work()
+
+    def deliver(self, member, messages):
+        for one in messages:
+            place = slice(one.address, one.address + one.size)
+            if one.sends:
+                member.whole.post(member.rank, one.peer, self.memory[place].copy())
+        for one in messages:
+            place = slice(one.address, one.address + one.size)
+            if not one.sends:
+                self.memory[place] = member.whole.fetch(one.peer, member.rank)
 
     def idle(self):
         return not self.hangs
@@ -245,6 +273,8 @@ def engine(document, constants, rank, *, several=None, broken=False, outside=Fal
 
 def library(world, device):
     """The part of TensorRT that runs engines."""
+
+    world.devices[threading.get_ident()] = device  # a thread is a rank
 
     class Runtime:
         def __init__(self, logger):

@@ -146,6 +146,8 @@ class Allowed:
     def messages(self, plan: Plan) -> Iterator[str]:
         """Yield what stands against a plan on any GPU: axes that TensorRT has no layers for."""
         yield from (self.lacks[axis] for axis, _ in plan.axes if axis in self.lacks)
+        if plan.patch > 1:
+            yield self.lacks["patch"]
         if plan.fsdp > 1:
             yield self.lacks["fsdp"]
         if plan.ep > 1 and plan.degree("adp") == 1:

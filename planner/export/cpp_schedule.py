@@ -15,6 +15,7 @@
     device 0 0 0                                        (rank, host, GPU)
     call once forward input.image=input.image+0 ...     (tensor=buffer+offset)
     copy each next.input.image input.image 1048576
+    send each sent.x.image x.image                     (between stages, which that runner refuses)
     output input.image
 """
 
@@ -73,6 +74,8 @@ def _call(when: str, call: Document, buffers: Document) -> str:
     if "copy" in call:
         source, target = call["copy"]
         return f"copy {when} {source} {target} {buffer_size(buffers[source])}"
+    if "send" in call:
+        return f"send {when} {' '.join(call['send'])}"
     words = []
     for tensor, (name, place) in call["bind"].items():
         step = buffer_size(buffers[name]) // buffers[name]["shape"][0]

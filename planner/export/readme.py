@@ -1,6 +1,7 @@
 """The README of an exported folder."""
 
 from collections.abc import Mapping, Sequence
+from string import digits
 
 from planner.engines.tables import allowed
 from planner.export.tools import Tool
@@ -48,9 +49,7 @@ def readme(document: Document, tools: Sequence[Tool], gives: Exports, *, tables:
             "",
             *_compute(makes),
             *_SHOW,
-            *_CPP,
-            f"    {_mpirun(document)} build/runner .",
-            "",
+            *_cpp(document),
             *_triton(document),
             *_others(tools),
             *_what(tables=tables),
@@ -71,6 +70,13 @@ def _made(document: Document, gives: Exports) -> str:
     if _hosts(document) > 1 or text != bool(document["vocabulary"]):
         return "numbers"
     return "text" if text else gives
+
+
+def _cpp(document: Document) -> list[str]:
+    """Say how the runner in C++ is built and started, or that it does not run the plan."""
+    if any("send" in call for call in document["each_step"]):
+        return [*_CPP[:2], "The runner in C++ refuses stages of a pipeline, which send.", ""]
+    return [*_CPP, f"    {_mpirun(document)} build/runner .", ""]
 
 
 def _computed(document: Document, gives: str) -> list[str]:
@@ -128,8 +134,10 @@ def _others(tools: Sequence[Tool]) -> list[str]:
 def _row(engine: Document) -> str:
     collectives = [f"{count} x {name}" for name, count in engine["collectives"].items()]
     each = "all ranks" if engine["shared"] else "each rank"
+    name = engine["name"].rstrip(digits)
+    each += " of the stage" if name == _STAGE else ""
     listed = ", ".join(collectives) or "none"
-    does = _DOES.get(engine["name"], "")
+    does = _DOES.get(name, "")
     return f"| {engine['name']} | {does} | {each} | {len(engine['files'])} | {listed} |"
 
 
@@ -258,9 +266,11 @@ _GIVES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """What networks do of a model, for the first lines."""
+_STAGE = "forward.stage"
 _DOES = {
     "text_tower": "the prompt's own layers, once",
     "forward": "the transformer, for every step and branch of guidance",
+    _STAGE: "its layers of the transformer, for every step and branch of guidance",
     "combine": "the next step's latents, of what all branches predict",
     "prefill": "the prompt",
     "decode": "a token behind it, every step",

@@ -188,7 +188,7 @@ def plan_document(
             *allowed().cautions(model, plan, scenario.request.tensorrt_version),
             *_timing(model),
             *_turns(model),
-            *_twice(estimate, networks),
+            *_twice(estimate, networks, order),
             *_assumed(networks),
             *_spread(networks),
         ],
@@ -236,9 +236,11 @@ def _spread(networks: Sequence[EngineNetwork]) -> Iterator[str]:
         )
 
 
-def _twice(estimate: PlanEstimate, networks: Sequence[EngineNetwork]) -> Iterator[str]:
+def _twice(
+    estimate: PlanEstimate, networks: Sequence[EngineNetwork], order: Document
+) -> Iterator[str]:
     """Say how much more a GPU holds where engines have weights in common."""
-    again = again_bytes(networks)
+    again = again_bytes(networks, order)
     if again:
         yield (
             "prefill and decode share weights that lie beside them, as those of a folder do; where "
@@ -277,7 +279,8 @@ def needs(networks: Sequence[EngineNetwork]) -> dict[str, str]:
     if is_multi_device(networks):
         since.append(known.attention_since)
     nccl = known.nccl_all_to_all if "all_to_all" in used else known.nccl
-    lacks = {"nccl": dotted(nccl)} if used else {}
+    sends = any(network.stage is not None for network in networks)
+    lacks = {"nccl": dotted(nccl)} if used or sends else {}
     return {"tensorrt": dotted(max(since, default=known.first)), **lacks}
 
 

@@ -11,11 +11,17 @@ from planner.tensorrt.network import (
     document_of,
 )
 from planner.tensorrt.products import REACH
-from planner.tensorrt.schedule import latents_of, schedule_of, written
+from planner.tensorrt.schedule import (
+    latents_of,
+    networks_of_stages,
+    programs_of,
+    schedule_of,
+    written,
+)
 from planner.tensorrt.sizes import again_bytes, buffer_bytes, buffer_size, engine_size, enqueue
 
 __all__ = [
     "REACH", "SCHEMA", "Array", "Dtype", "EngineNetwork", "Recipe", "again_bytes", "arrays_of",
     "buffer_bytes", "buffer_size", "counts", "document_of", "engine_size", "enqueue", "latents_of",
-    "networks_of", "schedule_of", "written",
+    "networks_of", "networks_of_stages", "programs_of", "schedule_of", "written",
 ]  # fmt: skip

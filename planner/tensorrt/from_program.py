@@ -9,12 +9,14 @@ decode        one token behind those that a cache holds
 ============  ===========================================================================
 
 Branches of guidance and replicas never meet inside a forward: the ranks along those axes have
-communicators of their own, so that such plans need no groups within an engine.
+communicators of their own, so that such plans need no groups within an engine. Stages of a pipeline
+have networks of their own, cut where the program sends: the runner passes on what they give.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import product as combinations
+from typing import Final
 
 from costmodels.collectives.operations import REDUCING_OPS, ROOTED_OPS
 from costmodels.program import (
@@ -38,6 +40,7 @@ from planner.engines.tables import allowed
 from planner.lowering.conditioning import TURN
 from planner.models.architecture import Numerics
 from planner.request.plan import Plan
+from planner.strategies import pp
 from planner.tensorrt.attention import attend, linear_attention, with_multi_device_attention
 from planner.tensorrt.cache import FILLED, room_of, seen_rows, written_rows
 from planner.tensorrt.draft import Draft
@@ -47,6 +50,9 @@ from planner.tensorrt.network import Dtype, EngineNetwork, LatentGrid, Layer, Va
 from planner.tensorrt.products import depthwise, product
 from topology.base import IllegalPlanError
 from topology.base.values import dataclass
+
+SENT: Final = "sent."
+"""Ahead of the name of what a stage hands to the next one, which reads it by its name alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +77,24 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Section:
-    """Operations that become one network, the axes whose ranks meet there, and what it gives."""
+    """Operations that become one network, the axes whose ranks meet there, and what it gives.
+
+    stage : of a pipeline that they are of, if of one.
+    """
 
     name: str
     items: Sequence[Op | Loop]
     axes: tuple[tuple[str, int], ...]
     outputs: tuple[tuple[str, str], ...] = ()
+    stage: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Writing:
-    """A section while it is written: values by the program's names, inputs and outputs so far."""
+    """A section while it is written: values by the program's names, inputs and outputs so far.
+
+    given : what it may read that it does not make.
+    """
 
     draft: Draft
     recipe: Recipe
@@ -92,8 +105,12 @@ class _Writing:
     outputs: dict[str, Value] = field(default_factory=dict)
 
 
-def networks_of(program: Program, recipe: Recipe) -> tuple[EngineNetwork, ...]:
+def networks_of(
+    program: Program, recipe: Recipe, stage: int | None = None
+) -> tuple[EngineNetwork, ...]:
     """Write down every network of a program, in the order in which they first run.
+
+    stage : whose program it is, of a pipeline.
 
     Raises `IllegalPlanError` if ranks pass messages that no TensorRT layer passes.
     """
@@ -104,22 +121,27 @@ def networks_of(program: Program, recipe: Recipe) -> tuple[EngineNetwork, ...]:
         program, spread = with_multi_device_attention(program)
     inner = tuple(axis for axis in program.axes if axis[0] in allowed().meets)
     return tuple(
-        _network(program, section, recipe, spread) for section in _sections(program, inner)
+        _network(program, section, recipe, spread) for section in _sections(program, inner, stage)
     )
 
 
-def _sections(program: Program, inner: tuple[tuple[str, int], ...]) -> Iterator[_Section]:
+def _sections(
+    program: Program, inner: tuple[tuple[str, int], ...], place: int | None
+) -> Iterator[_Section]:
     for stage in program.stages:
         if stage.name == "text_tower":
             yield _Section(name=stage.name, items=stage.body, axes=inner)
         elif stage.name == "denoise":
             forward, *rest = stage.body
             assert isinstance(forward, Loop)
-            yield _Section(name="forward", items=forward.body, axes=inner)
+            name = "forward" if place is None else f"forward.stage{place}"
+            yield _Section(name=name, items=forward.body, axes=inner, stage=place)
             along = tuple(axis for axis in program.axes if axis[0] == "cfg")
             kept = [program.output.name, *([TURN.name] if _counts(rest) else [])]
             after = tuple((f"next.{name}", name) for name in kept)
             yield _Section(name="combine", items=rest, axes=along, outputs=after)
+        elif place is not None and stage.name in ("prefill", "decode"):
+            raise IllegalPlanError(allowed().lacks["stages"])
         elif stage.name == "prefill" or (stage.name == "decode" and stage.count):
             made = (program.output.name, program.output.name)
             yield _Section(name=stage.name, items=stage.body, axes=inner, outputs=(made,))
@@ -159,8 +181,11 @@ def _network(
         filled=filled,
         moving=decodes,
     )
-    given = frozenset(tensor.name for tensor in program.inputs) | {"predictions", TURN.name}
-    writing = _Writing(draft=draft, recipe=recipe, given=given, spread=spread)
+    given = {tensor.name for tensor in program.inputs} | {"predictions", TURN.name}
+    sent = [item for item in section.items if isinstance(item, SendReceive)]
+    if section.stage:
+        given |= {op.out.name for op in sent}
+    writing = _Writing(draft=draft, recipe=recipe, given=frozenset(given), spread=spread)
     if filled is not None:
         writing.inputs[FILLED] = filled
         draft.taken[FILLED] = 1
@@ -168,6 +193,9 @@ def _network(
     if filled is not None and decodes:
         more = draft.scalar(1.0, filled, "one")
         writing.outputs[f"next.{FILLED}"] = draft.elementwise("SUM", filled, more, f"{FILLED}.next")
+    for op in sent if section.stage != dict(program.axes).get(pp.AXIS, 1) - 1 else ():
+        value = _read(writing, op.x)
+        writing.outputs[f"{SENT}{op.out.name}"] = draft.cast(value, draft.dtype(op.out), SENT)
     for outside, name in section.outputs:
         writing.outputs[outside] = writing.values[name]
     used = _used(draft.layers, [value.name for value in writing.outputs.values()])
@@ -181,6 +209,7 @@ def _network(
         constants={name: array for name, array in draft.constants.items() if name in used},
         tables={name: array for name, array in draft.tables.items() if name in used},
         unused=tuple(layer for layer in draft.layers if layer.name not in used),
+        stage=section.stage,
     )
 
 
@@ -219,10 +248,14 @@ def _write(writing: _Writing, op: Op) -> None:
             return
         case HeadProduct():
             raise IllegalPlanError("latent attention is written in no layers of TensorRT")
+        case SendReceive(axis=pp.AXIS):
+            return
         case SendReceive():
             raise IllegalPlanError(
                 f"{op.axis} needs point-to-point messages between ranks, which TensorRT has not"
             )
+        case Collective(axis=pp.AXIS):  # the runner has passed it on
+            made = [_read(writing, op.x)]
         case Rearrange(move="store" | "load" | "append" | "collect"):
             made = _keep(writing, op)
         case _:

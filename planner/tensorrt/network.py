@@ -47,6 +47,7 @@ class EngineNetwork:
 
     axes : of the ranks that talk to each other inside it, outermost first; rank in the
     communicator = mixed-radix number of the indices along them.
+    stage : of a pipeline, whose ranks alone run it; None where all do.
     outputs : the name that each is known by outside, and the value.
     constants, tables : arrays by name; those of tables have a row a rank and are inputs.
     unused : layers of the program that were left out, as nothing that is given depends on them.
@@ -60,6 +61,7 @@ class EngineNetwork:
     constants: Mapping[str, Array]
     tables: Mapping[str, Array]
     unused: tuple[Layer, ...] = ()
+    stage: int | None = None
 
     @property
     def ranks(self) -> int:

@@ -1,12 +1,14 @@
 """In what order the engines of a plan run, on which buffers, and which ranks talk to each other.
 
 A call binds an engine's inputs and outputs to buffers, or to one place of a buffer that holds
-several; a copy moves a buffer's contents to another. Everything is the same on all ranks; `ranks`
-says where each differs.
+several; a copy moves a buffer's contents to another, and a send to another of another rank.
+Everything is the same on all ranks; `ranks` says where each differs, and `groups` which ranks run
+an engine: all where it has none.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final, cast
 
 import numpy as np
@@ -17,8 +19,9 @@ from planner.lowering.conditioning import OF_STEPS, TURN
 from planner.models import Model, latent_frames
 from planner.request.plan import Plan
 from planner.request.workload import Workload
+from planner.strategies import pp
 from planner.tensorrt.cache import FILLED
-from planner.tensorrt.from_program import Recipe, networks_of
+from planner.tensorrt.from_program import SENT, Recipe, networks_of
 from planner.tensorrt.network import EngineNetwork, LatentGrid, Value
 from topology.base import InputError
 
@@ -47,11 +50,32 @@ def written(
     Raises `IllegalPlanError` if ranks pass messages that no TensorRT layer passes.
     """
     whole = recipe.numerics is not None
-    program = lower(model, workload, plan, ordered=True, whole=whole or model.kind == "decoder")
     if whole and model.latent is not None:
         recipe = replace(recipe, latents=latents_of(model, workload))
-    networks = networks_of(program, recipe)
-    return networks, schedule_of(networks, program, workload, plan)
+    programs = programs_of(model, workload, plan, whole=whole or model.kind == "decoder")
+    networks = networks_of_stages(programs, recipe)
+    return networks, schedule_of(networks, programs[0], workload, plan)
+
+
+def programs_of(
+    model: Model, workload: Workload, plan: Plan, *, whole: bool = False
+) -> list[Program]:
+    """Write down what a rank of each stage of a plan's pipeline does; of one where it has none."""
+    stages = range(plan.degree(pp.AXIS)) if plan.degree(pp.AXIS) > 1 else [None]
+    return [lower(model, workload, plan, stage, ordered=True, whole=whole) for stage in stages]
+
+
+def networks_of_stages(programs: Sequence[Program], recipe: Recipe) -> tuple[EngineNetwork, ...]:
+    """Write down every network of all stages' programs, each once, stage after stage.
+
+    Raises `IllegalPlanError` if ranks pass messages that neither a TensorRT layer nor the runner
+    passes.
+    """
+    several, made = len(programs) > 1, dict[str, EngineNetwork]()
+    for stage, program in enumerate(programs):
+        for network in networks_of(program, recipe, stage if several else None):
+            made[network.name] = made.pop(network.name, network)  # combines behind all stages
+    return tuple(made.values())
 
 
 def latents_of(model: Model, workload: Workload) -> LatentGrid:
@@ -79,8 +103,8 @@ def schedule_of(
     buffers: Buffers = {}
     passes = max(1, workload.passes // plan.degree("cfg"))
     steps = [_number(stage.count) for stage in program.stages if stage.name in _STEPS]
-    if "forward" in by_name:
-        once, each = _diffusion(by_name, program, passes, buffers)
+    if "combine" in by_name:
+        once, each = _diffusion(by_name, program, (plan, passes), buffers)
     else:
         once, each = _decoder(by_name, program, buffers)
     return {
@@ -90,7 +114,9 @@ def schedule_of(
         "output": program.output.name,
         "buffers": buffers,
         "groups": {
-            network.name: groups(network, plan) for network in networks if network.ranks > 1
+            network.name: groups(network, plan)
+            for network in networks
+            if network.ranks > 1 or network.stage is not None
         },
         "ranks": [_rank(rank, plan, workload, passes) for rank in range(plan.gpus)],
     }
@@ -107,11 +133,17 @@ def groups(network: EngineNetwork, plan: Plan) -> list[list[int]]:
     """
     inside = [name for name, _ in network.axes]
     by_outer_index: dict[tuple[tuple[str, int], ...], list[tuple[list[int], int]]] = {}
-    for rank in range(plan.gpus):
+    for rank in _ranks(plan, network.stage):
         index = plan.index_of(rank)
         apart = tuple((name, place) for name, place in index.items() if name not in inside)
         by_outer_index.setdefault(apart, []).append(([index[name] for name in inside], rank))
     return [[rank for _, rank in sorted(members)] for members in by_outer_index.values()]
+
+
+def _ranks(plan: Plan, stage: int | None) -> list[int]:
+    """List the ranks of a stage of the pipeline, or all."""
+    every = range(plan.gpus)
+    return [rank for rank in every if stage in (None, plan.index_of(rank).get(pp.AXIS))]
 
 
 def _rank(rank: int, plan: Plan, workload: Workload, passes: int) -> dict[str, object]:
@@ -139,27 +171,47 @@ def _given(name: str, place: int | None) -> dict[str, object]:
 
 
 def _diffusion(
-    networks: Mapping[str, EngineNetwork], program: Program, passes: int, buffers: Buffers
+    networks: Mapping[str, EngineNetwork],
+    program: Program,
+    split: tuple[Plan, int],
+    buffers: Buffers,
 ) -> tuple[list[Call], list[Call]]:
-    """Text towers once; then forwards, what combines them, and the new latents in their place."""
-    main, forward, combine = program.output.name, networks["forward"], networks["combine"]
-    prediction = dict(forward.outputs)["prediction"]
+    """Text towers once; then forwards, what combines them, and the new latents in their place.
+
+    split : the plan, and how many forwards of a step each rank has.
+    """
+    (plan, passes), main, combine = split, program.output.name, networks["combine"]
+    stages = [network for name, network in networks.items() if name.startswith("forward")]
+    prediction = dict(stages[-1].outputs)["prediction"]
     _add(buffers, replace(prediction, shape=(passes, *prediction.shape)), "predictions")
     given = {tensor.name for tensor in program.inputs}
+    shared = {main, "predictions", TURN.name, *OF_STEPS, *_received(stages)}
     once: list[Call] = []
     each: list[Call] = []
     for place in range(passes):
         if "text_tower" in networks:
             tower = networks["text_tower"]
-            bind = dict(_bound(tower, place, main, given, buffers))
+            bind = dict(_bound(tower, place, shared, given, buffers))
             for name, value in tower.outputs:
                 _add(buffers, value, f"{name}#{place}")
                 bind[name] = [f"{name}#{place}", 0]
             once.append({"engine": "text_tower", "bind": bind})
-        bind = dict(_bound(forward, place, main, given, buffers))
-        bind["prediction"] = ["predictions", place]
-        each.append({"engine": "forward", "bind": bind})
-    bind = dict(_bound(combine, 0, main, given, buffers))
+    for turn in range(passes + len(stages) - 1):
+        running = [number for number in range(len(stages)) if 0 <= turn - number < passes]
+        for number in running:
+            stage, place = stages[number], turn - number
+            bind = dict(_bound(stage, place, shared, given, buffers))
+            for name, value in stage.outputs:
+                if name == "prediction":
+                    bind[name] = ["predictions", place]
+                else:
+                    _add(buffers, value, name)
+                    bind[name] = [name, 0]
+            each.append({"engine": stage.name, "bind": bind})
+        each += _handed_on(stages, running, plan)
+    if len(stages) > 1:
+        each.append(_to_all("predictions", plan))
+    bind = dict(_bound(combine, 0, shared, given, buffers))
     for name, value in combine.outputs:
         _add(buffers, value, name)
         bind[name] = [name, 0]
@@ -168,11 +220,46 @@ def _diffusion(
     return once, each
 
 
+def _received(stages: Sequence[EngineNetwork]) -> set[str]:
+    """Name what a stage before hands on and the next one reads, of any two."""
+    return {
+        value.name
+        for before, after in pairwise(stages)
+        for value in after.inputs
+        if f"{SENT}{value.name}" in dict(before.outputs)
+    }
+
+
+def _handed_on(
+    stages: Sequence[EngineNetwork], running: Sequence[int], plan: Plan
+) -> Iterator[Call]:
+    """Pass what stages that have run give to the next ones: each tensor of all at one time."""
+    for name in sorted(_received(stages)):
+        pairs = [
+            [*pair]
+            for stage in running
+            if name in _received(stages[stage : stage + 2])
+            for pair in zip(_ranks(plan, stage), _ranks(plan, stage + 1), strict=True)
+        ]
+        if pairs:
+            yield {"send": [f"{SENT}{name}", name], "pairs": pairs}
+
+
+def _to_all(name: str, plan: Plan) -> Call:
+    """Pass a buffer of the last stage to all others."""
+    last = plan.degree(pp.AXIS) - 1
+    pairs = [
+        [*pair]
+        for stage in range(last)
+        for pair in zip(_ranks(plan, last), _ranks(plan, stage), strict=True)
+    ]
+    return {"send": [name, name], "pairs": pairs}
+
+
 def _bound(
-    network: EngineNetwork, place: int, main: str, given: set[str], buffers: Buffers
+    network: EngineNetwork, place: int, shared: set[str], given: set[str], buffers: Buffers
 ) -> Iterator[tuple[str, list[object]]]:
     """Bind inputs: what all forwards share, what is given for this one, what was kept of it."""
-    shared = (main, "predictions", TURN.name, *OF_STEPS)
     for value in network.inputs:
         once = value.name in shared
         name = value.name if once else f"{value.name}#{place}"

@@ -1,12 +1,13 @@
 """How large engines become, and how long they take to build: before anything is built."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Final
 
 from planner.engines.tensorrt import Allowed
 from planner.tensorrt.network import EngineNetwork, Layer
 from planner.tensorrt.runner.library import Document
+from planner.tensorrt.runner.place import runs
 from topology.base import Bytes, Seconds
 from topology.base.values import dataclass
 
@@ -25,13 +26,14 @@ def _bytes(layer: Layer) -> float:
     return sum(prod(out.shape) * ITEMSIZE[out.dtype] for out in layer.outputs)
 
 
-def again_bytes(networks: Iterable[EngineNetwork]) -> Bytes:
+def again_bytes(networks: Sequence[EngineNetwork], document: Document) -> Bytes:
     """Bytes of the weights of one rank that another of its engines holds too.
 
     A decoder's prefill and its decode step are two engines of the same weights.
     """
+    own = next(_by_rank(networks, document))
     held, again = set(), 0.0
-    for layer in (layer for network in networks for layer in network.of("weight")):
+    for layer in (layer for network in own for layer in network.of("weight")):
         which = tuple(layer.attributes[key] for key in ("weight", "layer", "part"))
         again += _bytes(layer) if which in held else 0.0
         held.add(which)
@@ -39,10 +41,21 @@ def again_bytes(networks: Iterable[EngineNetwork]) -> Bytes:
 
 
 def buffer_bytes(networks: Sequence[EngineNetwork], document: Document) -> int:
-    """Count the bytes of all buffers on one rank, tables included."""
+    """Count the bytes of all buffers on the rank that has most, tables included."""
     buffers = document["buffers"].values()
-    tables = [array[0].nbytes for network in networks for array in network.tables.values()]
-    return int(sum(tables)) + sum(map(buffer_size, buffers))
+    tables = [
+        sum(array[0].nbytes for network in own for array in network.tables.values())
+        for own in _by_rank(networks, document)
+    ]
+    return int(max(tables)) + sum(map(buffer_size, buffers))
+
+
+def _by_rank(
+    networks: Iterable[EngineNetwork], document: Document
+) -> Iterator[list[EngineNetwork]]:
+    """Yield the networks that each rank runs."""
+    for rank in range(len(document["ranks"])):
+        yield [network for network in networks if runs(document, network.name, rank)]
 
 
 def buffer_size(buffer: Document) -> int:
@@ -76,13 +89,15 @@ class Enqueue:
 
 
 def enqueue(order: Document, step: Seconds, allowed: Allowed) -> Enqueue:
-    """Count a step's calls of engines in a schedule; of a decoder, those of its last engine.
+    """Count a rank's calls of engines in a step; of a decoder, those of its last engine.
 
     >>> from planner.engines.tables import allowed
-    >>> order = {"each_step": [{"engine": "forward"}, {"engine": "combine"}, {"copy": ["a", "b"]}]}
+    >>> each = [{"engine": "forward"}, {"engine": "combine"}, {"copy": ["a", "b"]}]
+    >>> order = {"each_step": each, "groups": {}}
     >>> enqueue(order, 1.0, allowed()).calls, enqueue(order, 1.0, allowed()).exposed
     (2, 0.0)
     """
-    calls = sum("engine" in call for call in order["each_step"]) or 1
+    engines = [call["engine"] for call in order["each_step"] if "engine" in call]
+    calls = sum(runs(order, name, 0) for name in engines) or 1
     host = calls * allowed.enqueue.value
     return Enqueue(calls=calls, host=Seconds(host), exposed=Seconds(max(0.0, host - step)))

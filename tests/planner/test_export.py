@@ -216,6 +216,16 @@ def test_a_plan_that_tensorrt_cannot_run_says_why(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_stage_s_rank_counts_what_it_runs_itself():
+    wan = Request(model="wan2.1-1.3b", gpus=2)
+    plan, whole = (json.loads(small(wan, text)["plan.json"]) for text in ("pp2", "ulysses2"))
+
+    assert plan["enqueue"]["calls_a_step"] == whole["enqueue"]["calls_a_step"] == 3
+    assert [engine["groups"] for engine in plan["engines"]] == [[[0]], [[1]], []]
+    assert plan["needs"]["nccl"]
+    assert not any("more on a GPU" in one for one in plan["cautions"])
+
+
 def test_collectives_stand_apart_where_tensorrt_would_lose_them():
     asked = replace(FLUX, tensorrt_version="11.0.0.114")
 
@@ -553,7 +563,8 @@ def test_what_starting_engines_costs_is_said_and_is_not_in_the_prediction(flux):
 
 @pytest.mark.parametrize(("step", "exposed"), [(1e-3, 0.0), (60e-6, 40e-6)])
 def test_the_gpu_waits_for_the_host_where_its_step_is_shorter(step, exposed):
-    order = {"each_step": [{"engine": "forward"}, {"engine": "combine"}, {"copy": ["a", "b"]}]}
+    each = [{"engine": "forward"}, {"engine": "combine"}, {"copy": ["a", "b"]}]
+    order = {"each_step": each, "groups": {}}
 
     assert enqueue(order, step, allowed()).exposed == pytest.approx(exposed)
 
@@ -572,7 +583,7 @@ def test_a_step_that_waits_for_the_host_is_said(tmp_path, monkeypatch):
     ("plan", "said"),
     [
         ("ring2", "point-to-point.*; nearest that run: allgather_kv2, "),
-        ("pp2", "nearest that run: "),
+        ("pp2/patch4", "keys of the step before.*; nearest that run: pp2"),
     ],
 )
 def test_a_plan_that_cannot_run_is_refused_with_those_that_can(plan, said, tmp_path):

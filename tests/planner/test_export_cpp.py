@@ -71,6 +71,21 @@ def exported(tmp_path):
     return folder
 
 
+def test_stages_that_send_are_refused_in_one_line(binary, tmp_path):
+    scenario, plan = resolve(Request(model="wan2.1-1.3b", gpus=2)), parse_plan("pp2")
+    model, workload = shrink(scenario.model, scenario.workload, plan)
+    little = replace(scenario, model=model, workload=workload)
+    files = tensorrt_folder(little, price(little, plan))
+    folder = write_folder(files, str(tmp_path / "out"))
+
+    done = start(binary, folder, 0, world=2)
+
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "sends between stages of a pipeline" in done.stderr
+    assert b"The runner in C++ refuses stages" in files["README.md"]
+
+
 def start(binary, folder, rank, *words, world=4):
     environment = {**os.environ, "STUB_RANK": str(rank), "STUB_WORLD": str(world)}
     return subprocess.run(

@@ -21,7 +21,7 @@ def said(text, name="h100-sxm", version="", **more):
 
 
 @pytest.mark.parametrize("text", ["single", "tp8", "ulysses8", "allgather_kv4", "cfg2.ulysses4",
-                                  "ulysses4.tp2", "dp2.tp4"])  # fmt: skip
+                                  "ulysses4.tp2", "dp2.tp4", "cfg2.pp2.tp2"])  # fmt: skip
 def test_most_plans_run_on_an_h100(text):
     assert said(text) == ""
 
@@ -32,8 +32,8 @@ def test_a_ring_needs_messages_that_no_layer_passes():
     assert "ulysses2" not in said("ulysses2.ring2")
 
 
-@pytest.mark.parametrize(("text", "word"), [("pp4", "stages"), ("ep8", "experts")])
-def test_stages_and_experts_on_several_gpus_do_not_run(text, word):
+@pytest.mark.parametrize(("text", "word"), [("pp4/patch8", "pieces"), ("ep8", "experts")])
+def test_pieces_and_experts_on_several_gpus_do_not_run(text, word):
     assert word in said(text)
 
 
@@ -88,7 +88,7 @@ def test_what_is_nearest_fits_too():
     """Four copies of Llama 3.1 70B do not fit the GPUs that a pipeline of four was asked for."""
     scenario = resolve(Request(model="llama-3.1-70b", gpus=4))
 
-    with pytest.raises(IllegalPlanError, match=r"nearest that run: tp4, dp2\.tp2$"):
+    with pytest.raises(IllegalPlanError, match=r"scores.*nearest that run: tp4, dp2\.tp2$"):
         check_tensorrt(scenario, parse_plan("pp4"))
 
 

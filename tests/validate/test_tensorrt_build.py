@@ -35,7 +35,15 @@ from validate.tensorrt.evaluate import Held, evaluate, together
 from validate.tensorrt.selftest import network_of
 
 FAMILIES = (*testmodels.DIFFUSION, testmodels.llama)
-PLANS = ["tp2", "ulysses4", "allgather_kv4", "allgather_kv2.ulysses2", "cfg2"]
+PLANS = [
+    "tp2",
+    "ulysses4",
+    "allgather_kv4",
+    "allgather_kv2.ulysses2",
+    "cfg2",
+    "pp2",
+    "cfg2.pp2.tp2",
+]
 
 
 @pytest.mark.parametrize("model", FAMILIES, ids=lambda model: model.name)

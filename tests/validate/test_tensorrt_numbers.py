@@ -22,6 +22,8 @@ from planner.tensorrt import (
     counts,
     document_of,
     networks_of,
+    networks_of_stages,
+    programs_of,
     schedule_of,
 )
 from planner.tensorrt.draft import Draft
@@ -45,6 +47,9 @@ PLANS = [
     "cfg2.ulysses2",
     "cfg2.tp2",
     "dp2.ulysses2",
+    "pp2",
+    "pp3.tp2",
+    "cfg2.pp2",
 ]
 FAMILIES = (*testmodels.DIFFUSION, testmodels.llama)
 
@@ -67,9 +72,9 @@ def unsplit(model, work):
 
 def error(model, work, text, recipe):
     plan = parse_plan(text)
-    program = lower(model, work, plan)
-    made = networks_of(program, recipe)
-    order = schedule_of(made, program, work, plan)
+    programs = programs_of(model, work, plan)
+    made = networks_of_stages(programs, recipe)
+    order = schedule_of(made, programs[0], work, plan)
     plain = testmodels.with_habits(work, wide_collectives=False, scattered_inputs=False)
     whole, worst = unsplit(model, plain), 0.0
     for one, out in zip(order["ranks"], run_networks(made, order), strict=True):
@@ -82,7 +87,8 @@ def error(model, work, text, recipe):
 @pytest.mark.parametrize("text", PLANS)
 def test_networks_of_all_ranks_equal_the_unsplit_model(model, text):
     work = request(model)
-    if not legal(model, work, parse_plan(text)):
+    plan = parse_plan(text)
+    if not legal(model, work, plan) or (model.kind == "decoder" and plan.degree("pp") > 1):
         pytest.skip("illegal for this model")
 
     assert error(model, work, text, Recipe(compute="fp32")) < 1e-6
@@ -195,12 +201,38 @@ def test_guidance_branches_have_communicators_of_their_own():
     assert made[0].axes == (("ulysses", 2),)
 
 
-@pytest.mark.parametrize("text", ["ring2", "pp2", "ulysses2.ring2"])
+@pytest.mark.parametrize("text", ["ring2", "ulysses2.ring2"])
 def test_plans_that_need_messages_between_two_ranks_are_refused(text):
     program = lower(testmodels.wan, request(testmodels.wan), parse_plan(text))
 
     with pytest.raises(IllegalPlanError, match="needs point-to-point messages"):
         networks_of(program, Recipe())
+
+
+def test_stages_of_a_language_model_are_refused():
+    plan = parse_plan("pp2")
+
+    with pytest.raises(IllegalPlanError, match="scores stay on the last one"):
+        networks_of_stages(programs_of(testmodels.llama, request(testmodels.llama), plan), Recipe())
+
+
+def test_stages_send_while_others_run():
+    """Two forwards follow one another through three stages, as the program has them."""
+    plan, work = parse_plan("pp3"), request(testmodels.wan, passes=2)
+    programs = programs_of(testmodels.wan, work, plan)
+    made = networks_of_stages(programs, Recipe())
+
+    each = schedule_of(made, programs[0], work, plan)["each_step"]
+    steps = [call.get("engine") or call.get("pairs") for call in each if "copy" not in call]
+
+    assert steps == [
+        "forward.stage0", [[0, 1]],
+        "forward.stage0", "forward.stage1", [[0, 1], [1, 2]],
+        "forward.stage1", "forward.stage2", [[1, 2]],
+        "forward.stage2", [[2, 0], [2, 1]], "combine",
+    ]  # fmt: skip
+    denoise = next(stage for stage in programs[0].stages if stage.name == "denoise")
+    assert denoise.body[0].count == 4  # turns
 
 
 def test_fewer_layers_make_a_smaller_network_of_the_same_kind():

@@ -21,6 +21,7 @@ from planner.search.evaluate import price
 from planner.strategies import parse_plan
 from planner.tensorrt import Recipe, document_of, networks_of, schedule_of
 from planner.tensorrt.runner import connections, harness, processes
+from planner.tensorrt.runner import device as driver
 from planner.tensorrt.runner.connections import join
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
 from planner.tensorrt.runner.external_weights import entries, is_outside, read, writer
@@ -73,6 +74,9 @@ PLANS = [
     (testmodels.cosmos3, "cfg2.ulysses2"),
     (testmodels.sound, "dp2.ulysses2"),
     (testmodels.experts, "tp2"),
+    (testmodels.flux, "pp3"),
+    (testmodels.wan, "cfg2.pp2"),
+    (testmodels.sana, "pp2.tp2"),
 ]
 
 
@@ -91,6 +95,51 @@ def test_a_run_gives_every_rank_the_unsplit_result(model, text, graph):
         want = whole[first : first + len(out.output)]
         np.testing.assert_allclose(out.output, want, atol=2e-4 * np.abs(whole).max())
         assert len(out.seconds) == made.order["steps"]
+
+
+class Library:
+    """NCCL's functions of one process; each gives its code."""
+
+    def __init__(self, bad=""):
+        self.calls, self.bad = [], bad
+
+    def __getattr__(self, name):
+        def call(*given):
+            plain = [getattr(one, "value", one) for one in given]
+            self.calls.append((name, *plain))
+            return 5 * (name == self.bad)
+
+        return call
+
+
+def test_messages_of_a_stage_are_sent_at_one_time(monkeypatch):
+    library, own = Library(), types.SimpleNamespace(ptr=77)
+    monkeypatch.setattr(driver, "CDLL", lambda name: library)
+    messages = [driver.Message(2, 4096, 64, sends=True), driver.Message(0, 8192, 64, sends=False)]
+
+    driver.Nccl(types).pass_on(own, messages, 9)
+
+    assert library.calls == [
+        ("ncclGroupStart",),
+        ("ncclSend", 4096, 64, 0, 2, 77, 9),
+        ("ncclRecv", 8192, 64, 0, 0, 77, 9),
+        ("ncclGroupEnd",),
+    ]
+    library.bad = "ncclGroupEnd"
+    with pytest.raises(RunError, match="between stages failed with code 5"):
+        driver.Nccl(types).pass_on(own, messages, 9)
+
+
+def test_a_rank_loads_engines_of_its_own_stage_alone():
+    made = setup(testmodels.wan, "cfg2.pp2")
+
+    found = start(made, range(4))
+
+    assert not any(isinstance(out, Exception) for out in found.values())
+    ran = {(what[1], what[2]) for what in made.world.log if what[0] == "execute"}
+    assert ran == {("forward.stage0", 0), ("forward.stage1", 0), ("combine", 0), ("combine", 1)}
+    joined = [what for what in made.world.log if what[0] == "join"]
+    assert len(joined) == 8  # pairs of branches, and all ranks to send
 
 
 def beside(setup, name, rank):

@@ -58,10 +58,8 @@ def run_networks(
     memories = [_memory(order, rank, numbers) for rank in order["ranks"]]
 
     def call(step: Document) -> None:
-        if "copy" in step:
-            source, target = step["copy"]
-            for memory in memories:
-                memory[target] = memory[source].copy()
+        if "engine" not in step:
+            _moved(step, memories)
             return
         name = step["engine"]
         alone = [[rank] for rank in range(len(memories))]
@@ -86,6 +84,14 @@ def run_networks(
         for step in order["each_step"]:
             call(step)
     return [memory[order["output"]] for memory in memories]
+
+
+def _moved(step: Document, memories: Sequence[Memory]) -> None:
+    """Copy a buffer into another, of the same rank or of the one that it is sent to."""
+    source, target = step.get("copy") or step["send"]
+    same = [(rank, rank) for rank in range(len(memories))]
+    for sender, receiver in step.get("pairs", same):
+        memories[receiver][target] = memories[sender][source].copy()
 
 
 def one_token(workload: Workload) -> Workload:

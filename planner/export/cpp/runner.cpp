@@ -354,6 +354,8 @@ Schedule readSchedule(std::filesystem::path const& path) {
         } else if (kind == "call" || kind == "copy") {
             words >> name;
             (name == "once" ? schedule.once : schedule.each).push_back(readCall(words, kind == "copy"));
+        } else if (kind == "send") {
+            refuse("cpp/schedule.txt sends between stages of a pipeline, which this runner does not: python -m runner run");
         } else if (kind == "output") {
             words >> schedule.output;
         } else {

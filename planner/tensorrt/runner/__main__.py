@@ -376,7 +376,7 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
         plan=plan,
         rank=rank,
         documents=folder.documents,
-        tables={network["name"]: folder.tables(network, rank) for network in folder.documents},
+        tables={one["name"]: folder.tables(one, rank) for one in folder.run_by(rank)},
         engines=harness.engine_of(folder, rank),
         outside=harness.outside_of(folder, rank),
         given=harness.given_from(

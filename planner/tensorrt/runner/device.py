@@ -1,15 +1,21 @@
 """CUDA and NCCL, as far as a rank needs them; nothing is imported before it is used."""
 
-from ctypes import CDLL, byref, c_char_p, c_int, c_void_p, py_object, pythonapi
+from collections.abc import Sequence
+from ctypes import CDLL, byref, c_char_p, c_int, c_size_t, c_void_p, py_object, pythonapi
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
+from typing import Final
 
 import numpy as np
 
 from planner.tensorrt.runner.errors import InputError, MissingError, RunError
 from planner.tensorrt.runner.formats import Bits
 from planner.tensorrt.runner.library import Foreign
+
+LIBRARY: Final = "libnccl.so.2"
+BYTES: Final = 0
+"""NCCL's number of its type of one byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +102,18 @@ def _done(runtime: ModuleType, answer: tuple[Foreign, ...]) -> Foreign:
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """Bytes at an address that go to another rank of a communicator, or come from it."""
+
+    peer: int
+    address: int
+    size: int
+    sends: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Nccl:
-    """Communicators through nccl4py."""
+    """Communicators through nccl4py, and messages between two ranks of one."""
 
     core: ModuleType
 
@@ -111,6 +127,21 @@ class Nccl:
             return self.core.Communicator.init(nranks=ranks, rank=rank, unique_id=there)
         except Exception as error:  # noqa: BLE001  # of kinds that the library does not name
             raise RunError(f"NCCL: rank {rank} of {ranks} cannot join: {error}") from None
+
+    def pass_on(self, communicator: Foreign, messages: Sequence[Message], stream: int) -> None:
+        """Put messages on a stream, all of which are on their way at one time.
+
+        Raises `RunError` if NCCL refuses one.
+        """
+        nccl = CDLL(LIBRARY)  # that is loaded already
+        codes = [nccl.ncclGroupStart()]
+        for one in messages:
+            put = nccl.ncclSend if one.sends else nccl.ncclRecv
+            where = c_void_p(communicator.ptr), c_void_p(stream)
+            codes.append(put(c_void_p(one.address), c_size_t(one.size), BYTES, one.peer, *where))
+        codes.append(nccl.ncclGroupEnd())
+        if any(codes):
+            raise RunError(f"NCCL: a message between stages failed with code {max(codes)}")
 
 
 def open_nccl() -> Nccl:
@@ -131,7 +162,7 @@ def nccl_version() -> str:
     """Ask the NCCL that is loaded for its version, "" where that cannot be done."""
     code = c_int()
     try:
-        failed = CDLL("libnccl.so.2").ncclGetVersion(byref(code))
+        failed = CDLL(LIBRARY).ncclGetVersion(byref(code))
     except (OSError, AttributeError):
         return ""
     return "" if failed else shown_version(code.value)

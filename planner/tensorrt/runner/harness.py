@@ -38,7 +38,7 @@ from planner.tensorrt.runner.external_weights import PAGE, Outside, beside, entr
 from planner.tensorrt.runner.formats import Bits, Floats, storage
 from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.library import Document, load
-from planner.tensorrt.runner.place import place
+from planner.tensorrt.runner.place import place, runs
 from planner.tensorrt.runner.run import Timed
 from planner.tensorrt.runner.weights import (
     Layer,
@@ -74,6 +74,10 @@ class Folder:
         count, name = document["ranks"], document["name"]
         ends = [""] if document["shared"] else [f".rank{rank}" for rank in range(count)]
         return [self.path / "engines" / f"{name}{end}.engine" for end in ends]
+
+    def run_by(self, rank: int) -> list[Document]:
+        """List the networks that a rank of the plan runs."""
+        return [one for one in self.documents if runs(self.plan, one["name"], rank)]
 
     def own(self, name: str, rank: int) -> Path:
         """Path of the engine of a rank of the plan."""
@@ -420,8 +424,8 @@ def check_built(folder: Folder, ranks: Sequence[int], how: str = "") -> None:
 
     Raises `InputError`, naming the first.
     """
-    for document in folder.documents:
-        for path in (folder.own(document["name"], rank) for rank in ranks):
+    for rank in ranks:
+        for path in (folder.own(document["name"], rank) for document in folder.run_by(rank)):
             if not path.is_file():
                 raise InputError(f"{path}: not built yet; run: python -m runner build{how}")
 

@@ -60,6 +60,16 @@ def meets_at(environment: Mapping[str, str]) -> tuple[str, int]:
     return host, port
 
 
+def runs(plan: Document, name: str, rank: int) -> bool:
+    """Whether a rank runs a network: all do, unless it is of a stage of a pipeline.
+
+    >>> plan = {"groups": {"forward.stage1": [[1]]}}
+    >>> runs(plan, "forward.stage1", 0), runs(plan, "combine", 0)
+    (False, True)
+    """
+    return name not in plan["groups"] or bool(members(plan, name, rank))
+
+
 def members(plan: Document, name: str, rank: int) -> tuple[int, ...]:
     """List the ranks that run a network together with this one; none where it runs alone."""
     groups = plan["groups"].get(name, [])

@@ -15,12 +15,12 @@ from typing import Final
 import numpy as np
 
 from planner.tensorrt.runner.connections import Connections
-from planner.tensorrt.runner.device import Cuda, Nccl, capsule
+from planner.tensorrt.runner.device import Cuda, Message, Nccl, capsule
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
 from planner.tensorrt.runner.external_weights import Outside, WeightPlace
 from planner.tensorrt.runner.formats import Bits, Floats, bits, floats, storage
 from planner.tensorrt.runner.library import Document, Foreign
-from planner.tensorrt.runner.place import members
+from planner.tensorrt.runner.place import members, runs
 from planner.tensorrt.runner.processes import Guard
 from planner.tensorrt.runner.texts import Follow
 
@@ -47,7 +47,7 @@ class Limits:
 class Job:
     """What this rank runs.
 
-    plan : the whole plan's document. documents : of its networks, in order.
+    plan : the whole plan's document. documents : of all its networks, in order.
     tables : of a network, this rank's rows. engines : serialised, by network.
     outside : weights that an engine reads as inputs, by network; None where it holds them.
     graph : replay steps as a CUDA graph. steps : how many; the plan's where 0.
@@ -71,6 +71,17 @@ class Job:
     starts: Mapping[str, float] = field(default_factory=dict)
     follow: Follow | None = None
     layers: bool = False
+
+    @property
+    def own(self) -> list[Document]:
+        """Documents of the networks that this rank runs."""
+        return [one for one in self.documents if runs(self.plan, one["name"], self.rank)]
+
+    @property
+    def everyone(self) -> tuple[int, ...]:
+        """All ranks, where stages of a pipeline send to one another; else none."""
+        sends = any("send" in call for call in self.plan["each_step"])
+        return tuple(range(len(self.plan["ranks"]))) if sends else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +162,7 @@ def _load(job: Job, parts: Parts) -> _Loaded:
     parts.guard.phase("loading engines", job.limits.load_s)
     runtime = parts.library.Runtime(parts.logger)
     contexts, keep = {}, [runtime]
-    for document in job.documents:
+    for document in job.own:
         name = document["name"]
         engine = runtime.deserialize_cuda_engine(job.engines(name))
         if engine is None:
@@ -185,13 +196,15 @@ def _share_memory(loaded: _Loaded) -> None:
 
 def _communicators(job: Job, parts: Parts) -> dict[tuple[int, ...], Foreign]:
     """Join one communicator for every group of ranks that this rank meets."""
-    groups = [members(job.plan, name, job.rank) for name in _meeting(job)]
+    groups = {name: members(job.plan, name, job.rank) for name in _meeting(job)}
     made: dict[tuple[int, ...], Foreign] = {}
-    for number, group in enumerate(dict.fromkeys(groups)):
-        offered = parts.nccl.unique().hex() if group[0] == job.rank else ""
-        words = parts.connections.say(f"communicator {number}", offered)
-        unique = bytes.fromhex(str(words[group[0]]))
-        made[group] = parts.nccl.join(len(group), group.index(job.rank), unique)
+    for name, group in {**groups, "sends": job.everyone}.items():
+        new = group and group not in made
+        offered = parts.nccl.unique().hex() if new and group[0] == job.rank else ""
+        words = parts.connections.say(f"communicator of {name}", offered)
+        if new:
+            unique = bytes.fromhex(str(words[group[0]]))
+            made[group] = parts.nccl.join(len(group), group.index(job.rank), unique)
     return made
 
 
@@ -206,6 +219,8 @@ def _bind(loaded: _Loaded) -> int:
     for name in _meeting(job):
         group = members(job.plan, name, job.rank)
         loaded.parts.connections.say(f"bind {name}", job.rank)
+        if not group:
+            continue
         held = capsule(loaded.communicators[group])
         if not loaded.contexts[name].set_communicator(held):
             raise RunError(
@@ -213,9 +228,7 @@ def _bind(loaded: _Loaded) -> int:
                 "its collectives would be skipped and its numbers wrong"
             )
         bound += 1
-    words = loaded.parts.connections.say("bound", bound)
-    if len(set(words)) > 1:
-        raise RunError(f"ranks bound different numbers of communicators: {words}")
+    loaded.parts.connections.say("bound", bound)
     return bound
 
 
@@ -229,7 +242,7 @@ def _allocate(loaded: _Loaded) -> None:
         usual = job.starts.get(name, buffer.get("start", 0))
         start = _first(job, given, shape) if given else np.full(shape, usual, np.float32)
         device.upload(loaded.addresses[name], bits(start, buffer["dtype"]))
-    for document in job.documents:
+    for document in job.own:
         _give(loaded, document)
 
 
@@ -352,8 +365,29 @@ def _issue(loaded: _Loaded, calls: Sequence[Document]) -> None:
         if "copy" in call:
             source, target = (loaded.addresses[name] for name in call["copy"])
             loaded.parts.device.copy(target, source, _size(buffers[call["copy"][0]]))
-        else:
+        elif "send" in call:
+            _send(loaded, call)
+        elif runs(loaded.job.plan, call["engine"], loaded.job.rank):
             _call(loaded, call["engine"], call["bind"])
+
+
+def _send(loaded: _Loaded, call: Document) -> None:
+    """Send a buffer to ranks of other stages, and receive one from such a rank, at one time."""
+    job, (source, target) = loaded.job, call["send"]
+    size = _size(job.plan["buffers"][source])
+    there = [
+        Message(to, loaded.addresses[source], size, sends=True)
+        for rank, to in call["pairs"]
+        if rank == job.rank
+    ]
+    there += [
+        Message(rank, loaded.addresses[target], size, sends=False)
+        for rank, to in call["pairs"]
+        if to == job.rank
+    ]
+    if there:
+        stream = loaded.parts.device.stream
+        loaded.parts.nccl.pass_on(loaded.communicators[job.everyone], there, stream)
 
 
 def _size(buffer: Document) -> int:
