@@ -7,7 +7,14 @@ from typing import Any, Final, Literal, assert_never
 import numpy as np
 
 from costmodels.basis import Basis
-from costmodels.collectives import NcclSettings, collective_time, supports
+from costmodels.collectives import (
+    INWARD_OPS,
+    ROOTED_OPS,
+    NcclSettings,
+    collective_time,
+    moves,
+    supports,
+)
 from costmodels.collectives import basis as collective_basis
 from costmodels.collectives.dispatch import WAYS, Exchange, Phase, Taken
 from costmodels.expert_routing import Distribution, Routing
@@ -54,6 +61,7 @@ from costmodels.runtime import Runtime
 from topology.base import UncalibratedError
 from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric
+from topology.machine import Moves
 
 ROUTED: Final = {"planner": "uniform"}
 """How tokens choose experts, by engine: by chance, where weights are drawn."""
@@ -503,20 +511,13 @@ def _over(op: Communication, target: Target) -> Fabric:
 
 def _exchange(op: Collective, carried: ExpertTokens, target: Target) -> Priced:
     """Price what carries tokens to their experts, or back, by the way that is taken for so many."""
-    phase: Phase = "dispatch" if op.kind == "all_gather" else "combine"
-    tokens, routing = np.asarray(op.rows, float), carried.routing
-    if target.distribution:
-        routing = routing.drawn(target.distribution)
+    tokens = np.asarray(op.rows, float)
     priced: Priced | None = None
     for taken in reversed(target.ways):
         if WAYS[taken.way].ops is not None:
             way = _communication(op, target)
         else:
-            exchange = Exchange(
-                phase=phase, way=taken.way, routing=routing, fabric=_over(op, target),
-                device=target.device, engine=target.engine, launch=target.runtime.launch,
-            )  # fmt: skip
-            size = taken.token_bytes(phase, carried.features, carried.precision)
+            exchange, size = _exchange_by(taken, op, carried, target)
             way = Priced(
                 kind="communication", seconds=exchange.time(tokens, size), calls=1,
                 basis=exchange.basis(tokens, size),
@@ -530,24 +531,51 @@ def _exchange(op: Collective, carried: ExpertTokens, target: Target) -> Priced:
     return priced
 
 
+def _exchange_by(
+    taken: Taken, op: Collective, carried: ExpertTokens, target: Target
+) -> tuple[Exchange, float]:
+    """Describe an exchange of tokens by one way, and give the bytes of a token in it."""
+    phase: Phase = "dispatch" if op.kind == "all_gather" else "combine"
+    drawn = target.distribution
+    exchange = Exchange(
+        phase=phase, way=taken.way, fabric=_over(op, target), device=target.device,
+        routing=carried.routing.drawn(drawn) if drawn else carried.routing, engine=target.engine,
+        launch=target.runtime.launch,
+    )  # fmt: skip
+    return exchange, taken.token_bytes(phase, carried.features, carried.precision)
+
+
 def _communication(op: Communication, target: Target) -> Priced:
     fabric, size = _over(op, target), plain(np.asarray(op.message_bytes, float))
-    wanted = target.algorithm
-    algorithm = wanted if supports(op.kind, wanted, fabric) else "auto"
-    own = None if target.profile is None else target.profile.curves
-    settings = NcclSettings(engine=target.messages, graph_mixing=target.mixes)
-    seconds = collective_time(
-        op.kind, size, fabric, algorithm=algorithm, settings=settings, calibration=own
-    )
-    basis = collective_basis(
-        op.kind,
-        float(np.max(size)),
-        fabric,
-        algorithm=algorithm,
-        settings=settings,
-        calibration=own,
-    )
+    how = _how(op, target)
+    seconds = collective_time(op.kind, size, fabric, **how)
+    basis = collective_basis(op.kind, float(np.max(size)), fabric, **how)
     return Priced(kind="communication", seconds=seconds, calls=1, basis=basis)
+
+
+def _how(op: Communication, target: Target) -> dict[str, Any]:
+    """Say by what a collective is run."""
+    wanted = target.algorithm
+    return {
+        "algorithm": wanted if supports(op.kind, wanted, _over(op, target)) else "auto",
+        "settings": NcclSettings(engine=target.messages, graph_mixing=target.mixes),
+        "calibration": None if target.profile is None else target.profile.curves,
+    }
+
+
+def moves_of(op: Communication, target: Target) -> Moves:
+    """Say what a message brings to the links of its group, by what it is priced with."""
+    if isinstance(op, Collective) and op.tokens is not None and target.ways:
+        tokens = float(np.max(op.rows))
+        taken = next((way for way in target.ways if tokens <= way.most), target.ways[-1])
+        if WAYS[taken.way].ops is None:
+            exchange, size = _exchange_by(taken, op, op.tokens, target)
+            return exchange.moves(tokens * size)
+    found = moves(op.kind, float(np.max(op.message_bytes)), _over(op, target), **_how(op, target))
+    if isinstance(op, SendReceive):
+        return replace(found, offset=op.offset, ends=op.ends)
+    rooted = op.kind in ROOTED_OPS
+    return replace(found, root=op.root, inward=op.kind in INWARD_OPS) if rooted else found
 
 
 def _convolve(op: Convolve, target: Target) -> Priced:

@@ -17,14 +17,16 @@ from costmodels.collectives.calls import (
     basis,
     choose,
     collective_time,
-    staging_rate,
+    moves,
     steps,
     supports,
 )
 from costmodels.collectives.measured import Calibration, CurveCalibration, Times
 from costmodels.collectives.operations import (
+    INWARD_OPS,
     OPS,
     PROTOCOLS,
+    ROOTED_OPS,
     Op,
     WireProtocol,
     bus_factor,
@@ -44,9 +46,11 @@ from costmodels.collectives.tables import network_share
 
 __all__ = [
     "ALGORITHMS",
+    "INWARD_OPS",
     "LAUNCHES",
     "OPS",
     "PROTOCOLS",
+    "ROOTED_OPS",
     "UNMIXED",
     "Algorithm",
     "Calibration",
@@ -61,11 +65,11 @@ __all__ = [
     "choose",
     "collective_time",
     "least_bytes",
+    "moves",
     "network_share",
     "read_algorithm",
     "read_launch",
     "read_op",
-    "staging_rate",
     "steps",
     "supports",
 ]  # fmt: skip

@@ -1,5 +1,6 @@
 """The public face: how long a collective takes, by which algorithm, and how well that is known."""
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -40,6 +41,7 @@ from costmodels.kernels.parameters import NEAR
 from topology.base import InputError, unknown
 from topology.base.values import dataclass
 from topology.catalogue import Fabric
+from topology.machine import Moves
 
 _PRICINGS: Final = 4096  # remembered
 _LARGE: Final = 2.0**30  # B, whose bus bandwidth large messages keep
@@ -133,16 +135,29 @@ def choose(
     return model.name, model.protocol
 
 
-def staging_rate(op: str, message_bytes: float, fabric: Fabric) -> float:
-    """Bytes a second of host memory that all copies of a group share; 0 where none pass it.
+def moves(
+    op: str,
+    message_bytes: float,
+    fabric: Fabric,
+    *,
+    algorithm: Named = "auto",
+    settings: NcclSettings = DEFAULT,
+    calibration: Calibration = None,
+) -> Moves:
+    """Say what a message of this size brings to the links of its group, by its algorithm.
 
     >>> from topology.catalogue import find_hardware
-    >>> cards, node = (find_hardware(name).fabric(4) for name in ("l40s", "h100-sxm"))
-    >>> staging_rate("all_gather", 1e8, cards) > staging_rate("all_gather", 1e8, node)
-    True
+    >>> node = find_hardware("h100-sxm").fabric(8)
+    >>> small, large = (moves("all_reduce", size, node) for size in (2.0**13, 2.0**30))
+    >>> (small.route, small.sent), (large.route, large.sent)
+    (('ring', 14336.0), ('switch', 1073741824.0))
     """
-    pricing = _pricing(op, fabric, "auto", DEFAULT, None)
-    return 0.0 if pricing is None else pricing.at(_checked(message_bytes)).model.curve.pool
+    pricing = _pricing(op, fabric, algorithm, settings, calibration)
+    size = _checked(message_bytes)
+    if pricing is None:
+        return Moves(sent=0.0)
+    model = pricing.at(size).model
+    return replace(model.moves(size), staging=model.curve.pool)
 
 
 def steps(op: str, fabric: Fabric, algorithm: Named) -> int:

@@ -48,6 +48,7 @@ from costmodels.kernels.tables import engine_record
 from topology.base import InputError, unknown
 from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric
+from topology.machine import Moves
 
 Phase = Literal["dispatch", "combine"]
 Real = float | NDArray[np.float64]
@@ -195,6 +196,14 @@ class Exchange:
         provenance = self.parameters.provenance
         alike = self.fabric.nodes == 1 and provenance.saw({"ranks": float(self.fabric.ranks)})
         return provenance.basis(self.device.name, sizes, alike=alike)
+
+    def moves(self, sent: float) -> Moves:
+        """Say what `sent` bytes of tokens of each rank bring to links: copies of them.
+
+        Where a token goes once to a rank it goes once to a host, and from there on.
+        """
+        _, near, far = self.copies()
+        return Moves(route="stages", sent=sent * near, far=sent * far)
 
     def _message(self, tokens: Real, token_bytes: Real) -> Real:
         """Bytes of the collective, as nccl-tests counts them."""

@@ -29,6 +29,7 @@ RING_OPS: tuple[Op, ...] = ("all_reduce", "all_gather", "reduce_scatter", "broad
 PAIRWISE_OPS: tuple[Op, ...] = ("all_to_all", "gather", "scatter", "send_recv")
 REDUCING_OPS: tuple[Op, ...] = ("all_reduce", "reduce_scatter", "reduce")
 ROOTED_OPS: tuple[Op, ...] = ("broadcast", "reduce", "gather", "scatter")
+INWARD_OPS: tuple[Op, ...] = ("reduce", "gather")
 
 WireProtocol = Literal["LL", "LL128", "Simple"]
 PROTOCOLS: tuple[WireProtocol, ...] = get_args(WireProtocol)

@@ -10,29 +10,26 @@ from itertools import product
 from types import MappingProxyType
 from typing import Final
 
-import numpy as np
-
-from costmodels.collectives import least_bytes, network_share, staging_rate
-from costmodels.program import Communication, SendReceive
+from costmodels.collectives import network_share
+from costmodels.price import Target, moves_of
+from costmodels.program import Communication
 from planner.placement.seating import group_ranks
 from planner.request.plan import Plan
 from planner.scenario.deployment import Deployment
 from topology.base.values import dataclass
-from topology.catalogue import Fabric, link_rates
+from topology.catalogue import link_rates
 from topology.machine import (
     Link,
     Loads,
     Machine,
-    exchange_loads,
+    Moves,
+    loads_of,
     machine_of,
     named,
-    ring_loads,
-    shift_loads,
     survey_of,
 )
 
 Group = tuple[int, ...]
-EXCHANGED: Final = ("all_to_all", "gather", "scatter")
 OUTSIDE: Final = ("NVLink", "network")
 """Ends of links that are no part of a host."""
 NONE: Final[Mapping[str, float]] = MappingProxyType({})
@@ -42,38 +39,21 @@ NONE: Final[Mapping[str, float]] = MappingProxyType({})
 class MessageKind:
     """Messages of a kind along an axis.
 
-    exchanged : every rank sends to all others, not to the next one alone. offset : how far that is
-    along the axis, 0 for a ring in the best order; ends : it does not go around. sent : bytes that
-    a rank sends. seconds : of one message alone. stream : that it is on. staging : B/s of the host
-    memory that copies go through, 0 where they do not.
+    moves : what they bring to links. seconds : of one message alone. stream : that it is on.
     """
 
     kind: str
     axis: str
-    exchanged: bool = False
-    offset: int = 0
-    ends: bool = False
-    sent: float
+    moves: Moves
     seconds: float
     stream: str
-    staging: float
 
 
-def sent_by(op: Communication, seconds: float, fabric: Fabric) -> MessageKind:
+def sent_by(op: Communication, seconds: float, target: Target) -> MessageKind:
     """Say what a message brings to the links of its group, and in how long."""
-    size, ranks = float(np.max(op.message_bytes)), fabric.ranks
-    exchanged, offset, ends = False, 0, False
-    if isinstance(op, SendReceive):
-        sent, offset, ends = size, op.offset, op.ends
-    elif op.kind in EXCHANGED or op.tokens is not None:
-        sent, exchanged = size * (ranks - 1) / ranks, True
-    else:
-        inside = fabric if fabric.nodes == 1 else fabric.without_multicast()
-        sent = float(least_bytes(op.kind, size, inside))
     return MessageKind(
-        kind=op.kind, axis=op.axis, exchanged=exchanged, offset=offset, ends=ends, sent=sent,
-        seconds=seconds, stream=op.stream, staging=staging_rate(op.kind, size, fabric),
-    )  # fmt: skip
+        kind=op.kind, axis=op.axis, moves=moves_of(op, target), seconds=seconds, stream=op.stream
+    )
 
 
 def _ends_taken(
@@ -156,19 +136,15 @@ class Wiring:
         """Give the bytes over links of a message of each group along its axis."""
         for group in self.groups(sent.axis):
             seats = [self.seats[rank] for rank in group]
-            if not sent.sent * sent.seconds:
-                yield group, defaultdict(float)
-            elif sent.exchanged:
-                yield group, exchange_loads(self.survey, seats, sent.sent)
-            elif sent.offset:
-                yield group, shift_loads(self.survey, seats, sent.sent, sent.offset, ends=sent.ends)
-            else:
-                yield group, ring_loads(self.survey, seats, sent.sent)
+            moved = bool(sent.seconds * (sent.moves.sent + sent.moves.far))
+            yield group, loads_of(self.survey, seats, sent.moves) if moved else defaultdict(float)
 
     def busy(self, sent: MessageKind) -> Iterator[tuple[Group, Mapping[Link, float]]]:
         """Give the seconds that links need for a message of each group, at the best they reach."""
         for group, loads in self.loads(sent):
-            rates = {link: link.rate * self.reached[link.far] or sent.staging for link in loads}
+            rates = {
+                link: link.rate * self.reached[link.far] or sent.moves.staging for link in loads
+            }
             yield group, {link: load / rates[link] for link, load in loads.items() if rates[link]}
 
     def shares(self, sent: MessageKind) -> Iterator[tuple[Group, Mapping[Link, float]]]:

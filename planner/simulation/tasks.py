@@ -137,7 +137,7 @@ def tasks_of(stage: StageRun, prices: Prices) -> RankTasks:
 def messages_of(works: Sequence[PlacedLoop], prices: Prices) -> list[MessageKind]:
     """List the kinds of messages in a stage."""
     return [
-        sent_by(op, float(cached_price(op, target, found).seconds), target.fabrics[op.axis])
+        sent_by(op, float(cached_price(op, target, found).seconds), target)
         for target, found, loop in ((w.target, prices[w.target.device], w.loop) for w in works)
         for op in loop.walk()
         if isinstance(op, Communication)
@@ -215,7 +215,8 @@ def _waiting(work: PlacedLoop, places: int, prices: FoundPrices) -> Iterator[Wai
 class _Draft:
     """Tasks so far, and the messages that some rank has come to.
 
-    waits, issued : of messages, what their ranks wait for, and when the last host issues them.
+    kinds : of messages, by operation and target. waits, issued : of messages, what their ranks wait
+    for, and when the last host issues them.
     """
 
     def __init__(self, stage: StageRun) -> None:
@@ -225,6 +226,7 @@ class _Draft:
         self.lanes: dict[Lane, list[int]] = defaultdict(list)
         self.messages: dict[MessageKey, int] = {}
         self.sent: dict[int, MessageKind] = {}
+        self.kinds: dict[tuple[int, int], MessageKind] = {}
         self.waits: dict[int, list[int]] = defaultdict(list)
         self.issued: dict[int, float] = defaultdict(float)
 
@@ -271,7 +273,9 @@ class _Draft:
             alone = op.stream == "compute"
             share = hidden_share(op.kind, seconds, target.profile, urgent=target.hides)
             kept = 1.0 if alone else float(share)
-            sent = sent_by(op, seconds, target.fabrics[op.axis])
+            same = id(op), id(target)
+            sent = self.kinds.get(same) or sent_by(op, seconds, target)
+            self.kinds[same] = sent
             task = Task(
                 ranks=key[1],
                 stream=op.stream,

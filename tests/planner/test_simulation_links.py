@@ -17,7 +17,8 @@ from planner.simulation.links import MessageKind, Wiring
 from planner.simulation.utilisation import link_uses
 from planner.strategies import parse_plan
 from topology.catalogue import find_hardware
-from topology.machine import exchange_loads, machine_of, survey_of
+from topology.machine import Moves, machine_of, survey_of
+from topology.machine.loads import exchange_loads
 
 CLUSTER = (Path(__file__).parents[2] / "examples" / "cluster.toml").read_text(encoding="utf-8")
 NARROW = CLUSTER.replace("oversubscription = 2.0", "oversubscription = 16.0")
@@ -130,14 +131,19 @@ def test_the_spine_holds_groups_up_by_as_much_as_it_is_narrow():
 
     assert sent
     for one in sent:
-        spine = 64 * one.sent.sent / (64 * NIC / 16 * found.wiring.reached[True])
+        spine = 64 * one.sent.moves.sent / (64 * NIC / 16 * found.wiring.reached[True])
         assert spine > 2 * one.sent.seconds
         assert one.end_s - one.start_s == pytest.approx(spine, abs=1e-9)
 
 
-def sends(wiring, axis, sent, seconds, links):
-    """Give a ring's message of every group along an axis, all at once."""
-    kind = MessageKind(kind="-", axis=axis, sent=sent, seconds=seconds, stream=axis, staging=1e9)
+def message(axis, sent, seconds, route="ring"):
+    moves = Moves(route=route, sent=sent, received=sent, staging=1e9, offset=1)
+    return MessageKind(kind="-", axis=axis, moves=moves, seconds=seconds, stream=axis)
+
+
+def sends(wiring, axis, sent, seconds, links, route="ring"):
+    """Give a message of every group along an axis, all at once."""
+    kind = message(axis, sent, seconds, route)
     return [
         Task(
             ranks=group, stream=axis, seconds=seconds, message=True,
@@ -156,9 +162,8 @@ def two_hosts(plan, **more):
 def test_groups_on_one_nic_share_it():
     """By hand: four pairs over a NIC that has room for two of them in the time of one alone."""
     wiring, links = two_hosts("ring2.ulysses4"), {}
-    nic = next(link for _, busy in wiring.busy(MessageKind(
-        kind="-", axis="ring", sent=1.0, seconds=1.0, stream="ring", staging=1e9)) for link in busy
-        if link.far)  # fmt: skip
+    kind = message("ring", 1.0, 1.0)
+    nic = next(link for _, busy in wiring.busy(kind) for link in busy if link.far)
     alone = 1e-3
     half = nic.rate * wiring.reached[True] * alone / 2
     pairs = sends(wiring, "ring", half, 2 * alone, links)
@@ -171,12 +176,46 @@ def test_groups_on_one_nic_share_it():
     assert run(twice).end == pytest.approx([4 * alone] * 8, abs=1e-12)
 
 
+def four_hosts(route, seconds=1e-3, links=None):
+    """A message of every route over four hosts of a GPU each, and what it takes of their NICs."""
+    request = request_of("wan2.1-1.3b", 4, {"hardware": "l40s", "nodes": 4})
+    wiring = Wiring(resolve(request).deployment, parse_plan("tp4"))
+    (_, busy), = wiring.busy(message("tp", 1e6, 1.0, "tree"))  # fmt: skip
+    full = 1e6 * seconds / max(busy.values())
+    links = {} if links is None else links
+    task, = sends(wiring, "tp", full, seconds, links, route)  # fmt: skip
+    nics = {link.a: number for link, number in links.items() if link.b == "network"}
+    return replace(task, stream=route), [nics[f"host{host}/NIC0"] for host in range(4)]
+
+
+@pytest.mark.parametrize(("host", "times"), [(0, 1.0), (1, 1.5), (2, 1.5), (3, 1.0)])
+def test_a_tree_is_held_up_by_a_job_on_a_nic_that_it_fills(host, times):
+    """By hand: hosts 1 and 2 send twice as much as 0 and 3; the job takes half of one NIC alone."""
+    tree, nics = four_hosts("tree")
+    job = replace(tree, ranks=(9,), stream="job", uses=((nics[host], 0.5),))
+
+    assert [dict(tree.uses)[nic] for nic in nics] == pytest.approx([0.5, 1.0, 1.0, 0.5])
+    assert run([tree]).end == [1e-3]
+    assert run([tree, job]).end == pytest.approx([times * 1e-3] * 2, abs=1e-12)
+
+
+def test_a_ring_beside_a_tree_shares_the_nics_of_the_hosts_in_the_middle():
+    """By hand: the tree takes all of those, the ring of as many bytes half of each."""
+    links = {}
+    tree, nics = four_hosts("tree", links=links)
+    ring, _ = four_hosts("ring", links=links)
+
+    assert [dict(ring.uses)[nic] for nic in nics] == pytest.approx([0.5] * 4)
+    assert run([ring]).end == [1e-3]
+    assert run([tree, ring]).end == pytest.approx([1.5e-3] * 2, abs=1e-12)
+
+
 @pytest.mark.parametrize(("share", "times"), [(0.0, 1.0), (0.5, 1.0), (0.75, 2.0), (0.9, 5.0)])
 def test_traffic_of_others_leaves_the_rest_of_a_link(share, times):
     """By hand: four pairs that take half of a NIC together, of which others have a part."""
     wiring, links = two_hosts("ring2.ulysses4", traffic={"NIC0-network": share}), {}
     plain = two_hosts("ring2.ulysses4")
-    kind = MessageKind(kind="-", axis="ring", sent=1.0, seconds=1.0, stream="ring", staging=1e9)
+    kind = message("ring", 1.0, 1.0)
     nic = next(link for _, busy in plain.busy(kind) for link in busy if link.far)
     pairs = sends(wiring, "ring", nic.rate * plain.reached[True] / 8 * 1e-3, 1e-3, links)
     taken = {number: wiring.taken(link) for link, number in links.items()}
@@ -206,8 +245,10 @@ def test_a_message_alone_takes_as_long_as_the_closed_form_says(hardware, gpus):
     scenario = resolve(request_of("wan2.1-1.3b", gpus, {"hardware": hardware, "precision": "fp16"}))
     plan = parse_plan(f"ulysses{gpus}")
     wiring = Wiring(scenario.deployment, plan)
-    ring = MessageKind(kind="-", axis="ulysses", sent=1e9, seconds=1e-3, stream="comm", staging=1e9)
-    for kind in (ring, replace(ring, exchanged=True), replace(ring, offset=1)):
+    routes = ("ring", "exchange", "shift", "tree", "doubling", "stages")
+    switched = ("switch", "switched_tree") if hardware in ("h100-sxm", "gb200") else ()
+    for route in (*routes, *switched):
+        kind = message("ulysses", 1e9, 1e-3, route)
         (group, taken), *rest = wiring.shares(kind)
         uses = tuple(enumerate(taken.values()))
         alone = Task(ranks=group, stream="comm", seconds=1e-3, message=True, uses=uses)

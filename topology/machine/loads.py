@@ -4,8 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise, permutations, product
-from typing import NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
+from topology.base.values import dataclass
 from topology.machine.graph import is_nvlink
 from topology.machine.groups import Seat, islands_of, leaf_rate, port_rate
 from topology.machine.rings import best_ring, has_nvlink_ring
@@ -33,18 +34,76 @@ class Link(NamedTuple):
 Loads = defaultdict[Link, float]
 """Bytes over links."""
 T = TypeVar("T")
+Route = Literal[
+    "ring", "tree", "switch", "switched_tree", "doubling", "exchange", "stages", "shift"
+]  # fmt: skip
+"""How a message goes: to the next rank; up and down two trees of hosts, chains inside each; up
+and down once through a switch that adds and replicates, between hosts over the trees or through
+the switches of the network; to ranks at doubling distances; to all others at once; to one rank on
+each host that passes it on; so many ranks further on."""
+NOBODY: Final = -1
 
 
-def ring_loads(survey: Survey, ranks: Sequence[int], sent: float) -> Loads:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moves:
+    """What a message brings to the links of its group.
+
+    sent : bytes that a rank sends, of a tree those that go up it, of an exchange with a root those
+    that pass there. received : from a switch, which replicates. far : those of `stages` to other
+    hosts, beside `sent` to ranks on its own. root : where a ring or an exchange begins, or ends if
+    it goes `inward`; `NOBODY` where each rank has its own part. offset : of a shift; ends : the
+    last ones send nothing. staging : B/s of the host memory that copies go through, 0 where they do
+    not.
+    """
+
+    route: Route = "ring"
+    sent: float
+    received: float = 0.0
+    far: float = 0.0
+    root: int = NOBODY
+    inward: bool = False
+    offset: int = 0
+    ends: bool = False
+    staging: float = 0.0
+
+
+def loads_of(survey: Survey, ranks: Sequence[int], moves: Moves) -> Loads:  # noqa: PLR0911  # one a route
+    """Load the links that a message passes with what it brings there.
+
+    ranks : numbers of GPUs, counting through one host, then the next.
+    """
+    sent, root = moves.sent, moves.root
+    match moves.route:
+        case "ring":
+            return ring_loads(survey, ranks, sent, root, inward=moves.inward)
+        case "tree" | "switched_tree":
+            return tree_loads(survey, ranks, sent, switched=moves.route == "switched_tree")
+        case "switch":
+            return switch_loads(survey, ranks, sent, moves.received)
+        case "doubling":
+            return doubling_loads(survey, ranks, sent)
+        case "exchange":
+            if root == NOBODY:
+                return exchange_loads(survey, ranks, sent)
+            return rooted_loads(survey, ranks, sent, root, inward=moves.inward)
+        case "stages":
+            return stage_loads(survey, ranks, sent, moves.far)
+        case "shift":
+            return shift_loads(survey, ranks, sent, moves.offset, ends=moves.ends)
+
+
+def ring_loads(
+    survey: Survey, ranks: Sequence[int], sent: float, root: int = NOBODY, *, inward: bool = False
+) -> Loads:
     """Load the links of a ring in which every rank passes `sent` bytes on.
 
     Inside a host it is the best ring there is; between hosts every GPU of the group puts an equal
-    part of what leaves its host on the NICs beside it, and on the links there. An NVLink domain
-    counts as one host.
+    part of what leaves its host on the NICs beside it, and on the links there: rings on several
+    channels leave a host by another GPU each. An NVLink domain counts as one host.
 
     Parameters
     ----------
-    ranks : numbers of GPUs, counting through one host, then the next.
+    root : where it begins, or ends if it goes `inward`.
 
     Examples
     --------
@@ -54,13 +113,101 @@ def ring_loads(survey: Survey, ranks: Sequence[int], sent: float) -> Loads:
     >>> two = survey_of(machine_of(find_hardware("h100-sxm"), nodes=2))
     >>> loads = ring_loads(two, range(16), 8.0)
     >>> {str(link): sent for link, sent in loads.items() if link.a == "host1/GPU3"}
-    {'host1/GPU3 to NVLink': 8.0, 'host1/GPU3 to host1/switch3': 1.0}
+    {'host1/GPU3 to NVLink': 7.0, 'host1/GPU3 to host1/switch3': 1.0}
+    """
+    ways = _Ways(survey, ranks)
+    start = None if root == NOBODY else ways.seats[ranks[root]]
+    alone = len(ways.islands) == 1
+    for seats in ways.islands:
+        around = list(_around(ways.best(seats)))
+        if alone and start is not None:
+            around = [pair for pair in around if pair[not inward] != start]
+        ways.add(around, sent if alone else sent * _chained(seats))
+    for hosts in _around(ways.islands):
+        if start is None or start not in hosts[not inward]:
+            ways.between(*hosts, sent)
+    return ways.loads
+
+
+def tree_loads(
+    survey: Survey, ranks: Sequence[int], sent: float, *, switched: bool = False
+) -> Loads:
+    """Load the links of an all-reduce of `sent` bytes up two binary trees of hosts, and down again.
+
+    Each tree has half of them; inside a host all of them go along a chain. Every channel has a
+    chain that begins at another GPU, so that the GPUs of a host share what leaves it alike.
+
+    Parameters
+    ----------
+    switched : inside a host they go through a switch that adds and replicates.
+
+    References
+    ----------
+    NCCL src/graph/trees.cc: the second tree is the mirror of the first where hosts are even in
+    number, else it is that tree one host further on.
+
+    Examples
+    --------
+    >>> [sorted(tree) for tree in two_trees(4)]
+    [[(1, 2), (2, 0), (3, 2)], [(0, 1), (1, 3), (2, 1)]]
     """
     ways = _Ways(survey, ranks)
     for seats in ways.islands:
-        ways.add(_around(ways.best(seats)), sent)
-    for seats, following in _around(ways.islands):
-        ways.add(product(seats, following), sent / len(seats) / len(following))
+        if switched:
+            ways.switched(seats, sent, sent)
+        else:
+            for pair in _around(ways.best(seats)):
+                ways.add((pair, pair[::-1]), sent * _chained(seats))
+    for tree in two_trees(len(ways.islands)):
+        for below, above in tree:
+            ways.between(ways.islands[below], ways.islands[above], sent / 2)
+            ways.between(ways.islands[above], ways.islands[below], sent / 2)
+    return ways.loads
+
+
+def two_trees(count: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Give the edges of both trees of so many hosts: each but the root, and the one above it."""
+    edges = []
+    for host in range(1, count):
+        lowest = host & -host
+        above = (host ^ lowest) | (lowest << 1)
+        edges.append((host, above if above < count else host ^ lowest))
+    if count % 2 == 0:
+        return edges, [(count - 1 - a, count - 1 - b) for a, b in edges]
+    return edges, [((a + 1) % count, (b + 1) % count) for a, b in edges]
+
+
+def switch_loads(survey: Survey, ranks: Sequence[int], sent: float, received: float) -> Loads:
+    """Load the links of GPUs to a switch that adds and replicates, up and down.
+
+    What leaves a host, whose GPUs share it, is added and replicated by switches of the network.
+    """
+    ways = _Ways(survey, ranks)
+    for seats in ways.islands:
+        ways.switched(seats, sent, received)
+        if len(ways.islands) > 1:
+            for seat in seats:
+                ways.load(ways.nics(seat, out=True), sent / len(seats))
+                ways.load(ways.nics(seat, out=False), received / len(seats))
+    leaves = {ways.leaf(seat) for seat in ways.seats.values()}
+    for leaf in leaves if len(leaves) > 1 else ():
+        for link, part in zip(ways.spine(leaf), (sent, received), strict=False):
+            ways.load({link: 1.0}, part)
+    return ways.loads
+
+
+def doubling_loads(survey: Survey, ranks: Sequence[int], sent: float) -> Loads:
+    """Load the links of binomial trees from every rank to all others, `sent` bytes from each rank.
+
+    A tree of n ranks has an edge over a distance of 2^k for every odd multiple of that below n.
+    """
+    ways, count, distance = _Ways(survey, ranks), len(ranks), 1
+    seats = list(ways.seats.values())
+    while distance < count:
+        edges = len(range(distance, count, 2 * distance))
+        further = [*seats[distance:], *seats[:distance]]
+        ways.add(zip(seats, further, strict=True), sent * edges / (count - 1))
+        distance *= 2
     return ways.loads
 
 
@@ -89,14 +236,31 @@ def exchange_loads(survey: Survey, ranks: Sequence[int], sent: float) -> Loads:
     [4.0]
     """
     ways, part = _Ways(survey, ranks), sent / (len(ranks) - 1)
-    for seats in ways.islands:
-        ways.add(permutations(seats, 2), part)
-        for seat in seats:
-            for out in (True, False):
-                ways.load(ways.nics(seat, out=out), part * (len(ranks) - len(seats)))
-    members = Counter(ways.leaf(seat) for seat in ways.seats.values())
-    for leaf, count in members.items():
-        ways.load(dict.fromkeys(ways.spine(leaf), 1.0), part * count * (len(ranks) - count))
+    ways.exchange(part, part)
+    return ways.loads
+
+
+def stage_loads(survey: Survey, ranks: Sequence[int], sent: float, far: float) -> Loads:
+    """Load the links where every rank sends `far` bytes to other hosts and `sent` inside its own.
+
+    Of what comes to a host, `sent` has what is passed on there.
+    """
+    ways = _Ways(survey, ranks)
+    local = len(ranks) / len(ways.islands)
+    near = sent / (local - 1) if local > 1 else 0.0
+    ways.exchange(near, far / (len(ranks) - local) if far else 0.0)
+    return ways.loads
+
+
+def rooted_loads(
+    survey: Survey, ranks: Sequence[int], sent: float, root: int, *, inward: bool
+) -> Loads:
+    """Load the links where one rank sends `sent` bytes, to all others alike, or gets them."""
+    ways = _Ways(survey, ranks)
+    start = ways.seats[ranks[root]]
+    others = [seat for seat in ways.seats.values() if seat != start]
+    pairs = [(seat, start) if inward else (start, seat) for seat in others]
+    ways.add(pairs, sent / len(others))
     return ways.loads
 
 
@@ -135,6 +299,31 @@ class _Ways:
         for link, share in links.items() if sent else ():
             self.loads[link] += sent * share
 
+    def between(self, hosts: Sequence[Seat], others: Sequence[Seat], sent: float) -> None:
+        """Load the ways from a host to another with `sent` bytes, alike from and to its GPUs."""
+        self.add(product(hosts, others), sent / len(hosts) / len(others))
+
+    def switched(self, seats: Sequence[Seat], sent: float, received: float) -> None:
+        """Load the NVLinks of GPUs up and down, where there are several."""
+        for seat in seats if len(seats) > 1 else ():
+            self.load({self._nvlink(seat, out=True): 1.0}, sent)
+            self.load({self._nvlink(seat, out=False): 1.0}, received)
+
+    def exchange(self, near: float, far: float) -> None:
+        """Load all ways between two GPUs, on one host with `near` bytes, else with `far`."""
+        ranks = len(self.seats)
+        for seats in self.islands:
+            self.add(permutations(seats, 2), near)
+            for seat, out in product(seats, (True, False)):
+                self.load(self.nics(seat, out=out), far * (ranks - len(seats)))
+        members = Counter(self.leaf(seat) for seat in self.seats.values())
+        for leaf, count in members.items():
+            self.load(dict.fromkeys(self.spine(leaf), 1.0), far * count * (ranks - count))
+
+    def _nvlink(self, seat: Seat, *, out: bool) -> Link:
+        ends = self.machine.full_name(*seat), "NVLink"
+        return Link(*(ends if out else ends[::-1]), self.survey.nvlink[seat[1]])
+
     def _way(self, a: Seat, b: Seat) -> Mapping[Link, float]:
         if self.island[a] == self.island[b]:
             return dict.fromkeys(self._inside(a, b), 1.0)
@@ -143,11 +332,11 @@ class _Ways:
         return {**self.nics(a, out=True), **dict.fromkeys(spine, 1.0), **self.nics(b, out=False)}
 
     def _inside(self, a: Seat, b: Seat) -> Iterator[Link]:
-        (copy, start), (there, end) = a, b
+        (copy, start), (_, end) = a, b
         name, known = self.machine.full_name, self.survey
         if self.nvlink[self.island[a]] or is_nvlink(known.pairs.get((start, end))):
-            yield Link(name(copy, start), "NVLink", known.nvlink[start])
-            yield Link("NVLink", name(there, end), known.nvlink[end])
+            yield self._nvlink(a, out=True)
+            yield self._nvlink(b, out=False)
             return
         for one, other in known.path(start, end):
             yield Link(name(copy, one), name(copy, other), known.capacity[one, other])
@@ -217,6 +406,11 @@ def _hops(survey: Survey, gpu: str, port: str) -> tuple[tuple[Hop, float], ...]:
     """Give the links over PCIe from a GPU to a NIC, and what each carries."""
     path = host_routes(survey.graph, gpu, [port]).get(port, ())
     return tuple((hop, survey.graph.edge(*hop).bandwidth.value) for hop in pairwise(path))
+
+
+def _chained(seats: Sequence[Seat]) -> float:
+    """Give the part of the ways around some GPUs that is in use where every channel leaves one."""
+    return 1 - 1 / len(seats)
 
 
 def _around(order: Sequence[T]) -> Iterator[tuple[T, T]]:

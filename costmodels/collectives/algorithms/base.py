@@ -6,10 +6,11 @@ from typing import ClassVar
 
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.nccl_tuning import Candidate, NcclView
-from costmodels.collectives.operations import Amount, Op, WireProtocol
+from costmodels.collectives.operations import Amount, Op, WireProtocol, ring_transfers
 from costmodels.collectives.transports import Hop
 from topology.base.values import dataclass
 from topology.catalogue import Fabric
+from topology.machine import Moves
 
 Need = Callable[[Fabric], str]
 """Says what a fabric lacks; empty where it lacks nothing."""
@@ -79,6 +80,12 @@ class Algorithm(ABC):
     @abstractmethod
     def time(self, message_bytes: Amount) -> Amount:
         """Seconds for a message of `message_bytes`, as nccl-tests counts them."""
+
+    def moves(self, message_bytes: float) -> Moves:
+        """Say what a message brings to links; those of a ring where a subclass says nothing."""
+        return Moves(
+            sent=message_bytes * ring_transfers(self.op, self.fabric.ranks) / self.fabric.ranks
+        )
 
     @classmethod
     def obstacle(cls, op: Op, fabric: Fabric) -> str:

@@ -6,6 +6,7 @@ from typing import ClassVar
 from costmodels.collectives.algorithms.base import Algorithm, multicast, nvlink, one_node, peers
 from costmodels.collectives.operations import Amount, Op, WireProtocol
 from topology.catalogue import Fabric
+from topology.machine import Moves
 
 
 class Direct(Algorithm):
@@ -23,6 +24,11 @@ class Direct(Algorithm):
     @classmethod
     def steps(cls, op: Op, fabric: Fabric) -> int:  # noqa: ARG003
         return cls.rounds
+
+    def moves(self, message_bytes: float) -> Moves:
+        """Say what a message brings to links: ranks address each other."""
+        _, _, passes = self.work()
+        return Moves(route="exchange", sent=message_bytes * passes)
 
     @abstractmethod
     def work(self) -> tuple[int, int, float]:
@@ -77,6 +83,9 @@ class Multishot(Direct):
     def work(self) -> tuple[int, int, float]:
         return 1, self.fabric.ranks, 1.0
 
+    def moves(self, message_bytes: float) -> Moves:
+        return Moves(route="switch", sent=message_bytes, received=message_bytes)
+
 
 class Symmetric(Direct):
     """Registered buffers on one NVLink domain, NCCL 2.27 and newer.
@@ -101,6 +110,12 @@ class Symmetric(Direct):
         elif self.op == "all_reduce":
             passes = 1.0 if self.fabric.multicast else 2 * (ranks - 1) / ranks
         return ranks - 1, ranks, passes
+
+    def moves(self, message_bytes: float) -> Moves:
+        added = self.op == "all_reduce" and self.protocol == "Simple" and self.fabric.multicast
+        if added:
+            return Moves(route="switch", sent=message_bytes, received=message_bytes)
+        return Direct.moves(self, message_bytes)
 
     @classmethod
     def curve_name(cls, protocol: WireProtocol, fabric: Fabric) -> str:  # noqa: ARG003

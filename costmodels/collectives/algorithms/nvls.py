@@ -14,6 +14,7 @@ from costmodels.collectives.operations import Amount, Op, WireProtocol, ring_ste
 from costmodels.collectives.tables import losses, transports
 from costmodels.collectives.transports import transport_of, usable_bandwidth
 from topology.catalogue import Fabric
+from topology.machine import Moves
 
 
 class Nvls(Direct):
@@ -38,6 +39,13 @@ class Nvls(Direct):
     def work(self) -> tuple[int, int, float]:
         ranks = self.fabric.ranks
         return 1, ranks, 1.0 if self.op == "all_reduce" else (ranks - 1) / ranks
+
+    def moves(self, message_bytes: float) -> Moves:
+        """Say what a message brings to links: a part of an array goes up, or comes down, once."""
+        part = message_bytes / self.fabric.ranks
+        sent = part if self.op == "all_gather" else message_bytes * self.work()[2]
+        received = part if self.op == "reduce_scatter" else message_bytes * self.work()[2]
+        return Moves(route="switch", sent=sent, received=received)
 
     @classmethod
     def candidates(cls, op: Op, view: NcclView) -> Iterator[Candidate]:
@@ -83,6 +91,9 @@ class NvlsTree(Algorithm):
         outside = tree_passes(nodes) * hop.per_byte / (lost.branching if nodes > 2 else 1.0)
         streams = message_bytes * inside, message_bytes * outside
         return hop.join(self.curve, start, travel, streams)
+
+    def moves(self, message_bytes: float) -> Moves:
+        return Moves(route="switched_tree", sent=message_bytes)
 
     @classmethod
     def candidates(cls, op: Op, view: NcclView) -> Iterator[Candidate]:
@@ -140,6 +151,9 @@ class Collnet(Algorithm):
         outside = self.hop.per_byte / self.hop.offload
         streams = message_bytes * inside, message_bytes * outside
         return self.hop.join(self.curve, start, 2 * self.hop.step, streams)
+
+    def moves(self, message_bytes: float) -> Moves:
+        return Moves(route="switch", sent=message_bytes, received=message_bytes)
 
     @classmethod
     def curve_name(cls, protocol: WireProtocol, fabric: Fabric) -> str:  # noqa: ARG003

@@ -4,6 +4,7 @@ from costmodels.collectives.algorithms.base import Algorithm
 from costmodels.collectives.nccl_tuning import Numbers
 from costmodels.collectives.operations import PAIRWISE_OPS, Amount, Op
 from topology.catalogue import Fabric
+from topology.machine import Moves
 
 
 class Pairwise(Algorithm):
@@ -43,6 +44,12 @@ class Pairwise(Algorithm):
         posted = (ranks - local) * self.hop.message
         sent: Amount = (posted**2 + (chunk * outside) ** 2) ** 0.5
         return self.hop.join(self.curve, start, self.hop.pair, (chunk * inside, sent))
+
+    def moves(self, message_bytes: float) -> Moves:
+        if self.op == "send_recv":
+            return Moves(route="shift", sent=message_bytes, offset=1)
+        kept = 1 - 1 / self.fabric.ranks
+        return Moves(route="exchange", sent=message_bytes * kept)
 
     def _inside(self, sent: float, copied: float) -> float:
         if self.op == "all_to_all":

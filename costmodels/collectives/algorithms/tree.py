@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from costmodels.collectives.algorithms.base import Algorithm, one_gpu_a_node, several_nodes
 from costmodels.collectives.nccl_tuning import Candidate, NcclView
 from costmodels.collectives.operations import PROTOCOLS, Amount, Op
+from topology.machine import Moves
 
 
 def tree_depth(nodes: int) -> int:
@@ -61,6 +62,9 @@ class Tree(Algorithm):
             (message_bytes * inside, message_bytes * outside),
         )
 
+    def moves(self, message_bytes: float) -> Moves:
+        return Moves(route="tree", sent=message_bytes)
+
     @classmethod
     def candidates(cls, op: Op, view: NcclView) -> Iterator[Candidate]:  # noqa: ARG003
         nodes = view.nodes
@@ -107,6 +111,10 @@ class Pat(Algorithm):
         outside = message_bytes * ((ranks - 1 + self.hop.copy) / ranks * self.hop.per_byte)
         travel = tree_depth(ranks) * self.hop.step
         return self.hop.join(self.curve, start, travel, (outside * 0.0, outside))
+
+    def moves(self, message_bytes: float) -> Moves:
+        kept = 1 - 1 / self.fabric.ranks
+        return Moves(route="doubling", sent=message_bytes * kept)
 
     @classmethod
     def candidates(cls, op: Op, view: NcclView) -> Iterator[Candidate]:  # noqa: ARG003
