@@ -78,11 +78,13 @@ def beside(
 
     other : its model and plan, such as ``flux:ulysses4``; of the usual sizes.
 
-    Raises `InputError` if there is no such job, or no room for it on the hosts.
+    Raises `InputError` if there is no such job, no room for it on the hosts, or jitter of one.
     """
     model, colon, plan = other.rpartition(":")
-    if not colon:
+    if not (colon and plan):
         raise InputError(f"beside: got {shown(other)}, wanted a model and a plan: flux:ulysses4")
+    if disturbed.jitter:
+        raise InputError("jitter: got it with --beside, wanted one of the two: it is of one job")
     second = _second(scenario, model, plan, seated(scenario, simulation.estimate.plan))
     found = judge(second, parse_plan(plan))
     if not isinstance(found, PlanEstimate):

@@ -70,6 +70,7 @@ def test_jobs_on_links_of_their_own_lose_nothing():
     ("other", "said"),
     [
         ("flux", "beside: got 'flux', wanted a model and a plan: flux:ulysses4"),
+        ("flux:", "beside: got 'flux:', wanted a model and a plan: flux:ulysses4"),
         ("flux:ring8", "beside: got 8 GPUs a host behind 4, wanted at most 4 of the 8 of h100-sxm"),
         ("nothing:tp2", "unknown model 'nothing'"),
         ("flux:x9", "x9"),
@@ -127,3 +128,8 @@ def test_jobs_on_a_pasted_machine_share_its_switches(tmp_path, kind):
     assert_refused(*run(*WORDS, "8", "--plan", "ring8", *where, "--beside", "flux:ring2"), "fills")
     words = (*WORDS, "6", "--plan", "ring6", *where, "--beside", "flux:ring4")
     assert_refused(*run(*words), "got 4 GPUs a host behind 6, wanted at most 2 of the 8 of")
+
+
+def test_jitter_is_of_one_job():
+    words = (*WORDS, "4", "--plan", "ulysses4", "--beside", "flux:ulysses4", "--jitter", "0.1")
+    assert_refused(*run(*words), "jitter: got it with --beside, wanted one of the two")
