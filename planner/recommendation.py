@@ -116,13 +116,15 @@ class Recommendation:
         return launch_lines(self.scenario, self.lead.plan, self.lead.placement, told)
 
     @property
-    def replica(self) -> PlanEstimate | None:
-        """One replica of the lead, where one result takes as long on it as on all of them."""
+    def fewer(self) -> PlanEstimate | None:
+        """What to run on fewer GPUs for one result: a replica of the lead, or what is faster."""
         if self.lead is None or self.request.objective != "latency" or self.request.loaded:
             return None
-        one, most = self.lead.plan.without("dp"), self.lead.latency_s * (1 + TIE)
-        fewer = (plan for plan in self.priced if plan.gpus < self.lead.gpus)
-        return next((n for n in fewer if n.plan == one and n.latency_s <= most), None)
+        one, took = self.lead.plan.without("dp"), self.lead.latency_s
+        fewer = [plan for plan in self.priced if plan.gpus < self.lead.gpus]
+        alike = (n for n in fewer if n.plan == one and n.latency_s <= took * (1 + TIE))
+        faster = (n for n in fewer if n.latency_s < took * (1 - TIE))
+        return next(alike, min(faster, key=lambda n: n.latency_s, default=None))
 
     @property
     def runnable(self) -> tuple[PlanEstimate, ...]:

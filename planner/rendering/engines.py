@@ -14,11 +14,11 @@ from topology.base.table import Line, Part, Said, Table, Title, Typed
 
 
 def to_run(
-    runs: Sequence[Contender], lead: PlanEstimate, replica: PlanEstimate | None
+    runs: Sequence[Contender], lead: PlanEstimate, fewer: PlanEstimate | None
 ) -> Iterator[Line | Typed]:
     """Say what to run, with what, how long it takes, and what to type; see `headline`."""
     run = runs[0]
-    yield Line(text=headline(run, lead, replica), style="bold")
+    yield Line(text=headline(run, lead, fewer), style="bold")
     if run.launch is not None:
         yield Typed(line=run.launch.line)
     for part in unfinished(runs):
@@ -48,15 +48,20 @@ def _instead(runs: Sequence[Contender]) -> Contender | None:
     return next((run for run in others if not exported(run.scenario)), None)
 
 
-def headline(run: Contender, lead: PlanEstimate, replica: PlanEstimate | None = None) -> str:
+def headline(run: Contender, lead: PlanEstimate, fewer: PlanEstimate | None = None) -> str:
     """Say what to run, with what, and how long it takes.
 
-    replica : of the lead, where more of them serve more results, but none of them sooner.
+    fewer : on fewer GPUs, a replica of the lead, which makes no result sooner, or a faster plan.
     """
-    if replica is not None:
+    if fewer is not None and fewer.plan == lead.plan.without("dp"):
         return (
-            f"For one result at a time use {counted(replica.gpus, 'GPU')} ({replica.plan}); for "
+            f"For one result at a time use {counted(fewer.gpus, 'GPU')} ({fewer.plan}); for "
             f"throughput run {_named(run, lead)}"
+        )
+    if fewer is not None:
+        return (
+            f"Use {counted(fewer.gpus, 'GPU')} ({fewer.plan}, {format_seconds(fewer.latency_s)}): "
+            f"{lead.gpus} are slower, {_named(run, lead)}"
         )
     request = run.scenario.request
     count = f" on {counted(lead.gpus, 'GPU')}" if request.at_most_gpus else ""

@@ -50,7 +50,7 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
     if lead is not None:
         others = list(engines.compared(answer.runs))
         parts += [
-            *engines.to_run(answer.runs, lead, answer.replica),
+            *engines.to_run(answer.runs, lead, answer.fewer),
             "",
             *others,
             *([""] if others else []),
@@ -321,7 +321,7 @@ def recommendation_page(answer: Recommendation, *, top: int) -> Parts:
     scenario, lead, shown = answer.scenario, answer.lead, _shown(answer, top)
     parts: Parts = [Title(text=asked(scenario), level=1), *answer.notes]
     if lead is not None:
-        parts += [Title(text=engines.headline(answer.runs[0], lead, answer.replica))]
+        parts += [Title(text=engines.headline(answer.runs[0], lead, answer.fewer))]
         parts += engines.typed(answer.runs[0])
         parts += [*engines.unfinished(answer.runs), engines.table(answer.runs)]
     if (close := _nearest(answer, top)) is not None:

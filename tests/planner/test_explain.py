@@ -149,8 +149,17 @@ def test_one_result_is_asked_of_one_replica_and_throughput_of_all():
     assert begins in terminal(said, 400)
     assert begins in document(report.recommendation_page(answer, top=3))
     assert shared.lead.plan.degree("dp") == 4  # each has an image of its own
-    assert shared.replica is None
+    assert shared.fewer is None
     assert "\nRun dp4 with" in terminal(report.recommendation(shared, top=3), 400)
+
+
+def test_fewer_gpus_that_are_faster_come_first():
+    answer = api.recommend("flux.1-dev", gpus=4, hardware="l40s", batch=3)
+    said = terminal(report.recommendation(answer, top=3), 400)
+
+    assert answer.fewer.gpus == 1
+    assert answer.fewer.latency_s < answer.lead.latency_s
+    assert f"\nUse 1 GPU (single, {format_seconds(answer.fewer.latency_s)}): 4 are slower, " in said
 
 
 def test_engines_are_told_the_sides_that_are_priced():
