@@ -380,8 +380,8 @@ def test_answers_are_estimates():
 
 
 def test_plans_that_nothing_runs_are_answered_with_a_request_that_something_does():
-    """No engine passes a pipeline; of 4 x L4 only a pipeline holds FLUX.1."""
-    answer = recommended("flux.1-dev", 4, hardware="l4")
+    """SGLang has no pipeline; of 4 x L4 only a pipeline holds FLUX.1."""
+    answer = recommended("flux.1-dev", 4, hardware="l4", engine="sglang")
 
     assert answer.lead is None
     assert answer.to_dict()["recommended"] is None
