@@ -59,7 +59,9 @@ class Routing:
     popularity of experts follows; 0 where all are alike. spread : a token's experts lie on as many
     ranks as they can, as benchmarks arrange it. seen : tokens that each expert took, in order; they
     draw their tokens by chance then, where otherwise they get what they expect. copies : of popular
-    experts, kept beside them; experts are then placed so that ranks are as busy as they can.
+    experts, kept beside them; experts are then placed so that ranks are as busy as they can. part :
+    whose load is asked for; the busiest where left out. Where no expert was seen by its place, the
+    first part is the busiest, and the others follow.
     """
 
     experts: int
@@ -70,6 +72,7 @@ class Routing:
     spread: bool = False
     seen: tuple[float, ...] = ()
     copies: int = 0
+    part: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.top_k <= self.experts * self.top_groups // self.groups:
@@ -153,6 +156,21 @@ class Routing:
         """
         return expert_loads(tokens, self).reshape(parts, -1)
 
+    def beside_busiest(self, tokens: float, parts: int) -> Loads | None:
+        """Expect the tokens of each expert on `part`, unless that is the busiest of `parts`.
+
+        >>> Routing(experts=4, top_k=1, seen=(3.0, 1.0, 2.0, 1.0), part=1).beside_busiest(7.0, 2)
+        array([2., 1.])
+        """
+        if self.part is None or self.alike or parts == 1:
+            return None
+        if self.seen and not self.copies:
+            first = int(np.sum(np.reshape(self.seen, (parts, -1)), axis=1).argmax())
+            return None if self.part == first else self.held(tokens, parts)[self.part]
+        spread = self._spread(tokens, parts)
+        place = np.argsort(-spread.sum(axis=1), kind="stable")[self.part]
+        return spread[place] if self.part else None
+
     def busiest(self, tokens: float, parts: int) -> Loads:
         """Expect the tokens of each expert on the busiest of `parts`, the most popular first.
 
@@ -164,19 +182,23 @@ class Routing:
         >>> bool(skewed.sum() > 2 * 4096 / 8)
         True
         """
+        if parts == 1 or (self.alike and not self.copies):
+            return expert_loads(tokens, self)[: -(-self.experts // parts)]
+        spread = self._spread(tokens, parts)
+        return np.sort(spread[spread.sum(axis=1).argmax()])[::-1]
+
+    def _spread(self, tokens: float, parts: int) -> Loads:
+        """Expect the tokens of each expert of all parts, where these are not all alike."""
         loads = expert_loads(tokens, self)
-        if self.copies and parts > 1:
+        if self.copies:
             return _placed(loads, self.copies, parts)
-        size = self.experts // parts
-        if self.alike or parts == 1:
-            return loads[: -(-self.experts // parts)]
         if self.seen:
-            held = self.held(tokens, parts)
-            return np.sort(held[held.sum(axis=1).argmax()])[::-1]
+            return self.held(tokens, parts)
+        size = self.experts // parts
         deals = loads[_orders(self.experts)[:, : size * parts]].reshape(_DEALS, parts, size)
-        sums = deals.sum(axis=2)
-        middle = np.argsort(sums.max(axis=1))[_DEALS // 2]
-        return np.sort(deals[middle, sums[middle].argmax()])[::-1]
+        middle = np.argsort(deals.sum(axis=2).max(axis=1))[_DEALS // 2]
+        found: Loads = deals[middle]
+        return found
 
     def excess(self, tokens: float | Loads, parts: int, *, once: bool) -> float | Loads:
         """Tokens of the busiest part over those of a mean one; `tokens` of all ranks together.
@@ -202,7 +224,7 @@ def around(tokens: float | Loads, sizes: NDArray[np.floating]) -> NDArray[np.flo
 
 
 def _placed(loads: Loads, copies: int, parts: int) -> Loads:
-    """Copy the busiest experts, which share their tokens, and place all; give the fullest part.
+    """Copy the busiest experts, which share their tokens, and place all on parts.
 
     Each copy goes to the expert whose pieces are largest, and the largest piece to the part with
     the fewest tokens that has room, as load balancers of engines do [1]_.
@@ -211,8 +233,8 @@ def _placed(loads: Loads, copies: int, parts: int) -> Loads:
     ----------
     .. [1] github.com/deepseek-ai/EPLB
 
-    >>> _placed(np.array([6.0, 2.0, 2.0]), copies=1, parts=2)
-    array([3., 2.])
+    >>> _placed(np.array([6.0, 2.0, 2.0]), copies=1, parts=2).tolist()
+    [[3.0, 2.0], [3.0, 2.0]]
     """
     counts = np.ones(loads.size)
     for _ in range(copies):
@@ -222,7 +244,7 @@ def _placed(loads: Loads, copies: int, parts: int) -> Loads:
     for piece in pieces:
         room = [part for part in held if len(part) < pieces.size // parts]
         min(room, key=sum).append(float(piece))
-    return np.array(max(held, key=sum))
+    return np.array(held)
 
 
 @lru_cache(maxsize=64)
@@ -240,6 +262,29 @@ def _excess(routing: Routing, tokens: float, parts: int, once: bool) -> float:  
     if not once:
         return float(popular.sum() / usual.sum())
     return float((1 - np.prod(1 - popular)) / (1 - np.prod(1 - usual)))
+
+
+def parts_apart(
+    distribution: Distribution, parts: int, *, copied: bool = False
+) -> list[int | None]:
+    """Give every part of the experts the first one with as many tokens, None where all are alike.
+
+    copied : popular experts have copies, so that no part has those that follow one another.
+
+    >>> parts_apart((1.0, 1.0, 4.0, 1.0), 4), parts_apart("power_law", 2)
+    ([0, 0, 2, 0], [0, 1])
+    >>> parts_apart("uniform", 2)
+    [None, None]
+    """
+    if isinstance(distribution, str):
+        alike = routing_of(distribution, 1, 1).alike
+        return [None] * parts if alike else list(range(parts))
+    if len(set(distribution)) < 2:
+        return [None] * parts
+    if copied:
+        return list(range(parts))
+    held = [tuple(row) for row in np.reshape(distribution, (parts, -1)).tolist()]
+    return [held.index(row) for row in held]
 
 
 def routing_of(distribution: Distribution, experts: int, top_k: int) -> Routing:

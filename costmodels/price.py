@@ -84,7 +84,8 @@ class Target:
     graph_mixing : graphs may mix with other calls of NCCL, as they may where nobody forbids it.
     ways : that tokens take to experts that are spread over ranks, by how many there are; the
     program's own collectives where there are none. distribution : of tokens to experts; empty for
-    `ROUTED`, with messages as many for each expert. profile : what was measured on this machine.
+    `ROUTED`, with messages as many for each expert. part : of the experts, whose rows are priced;
+    the busiest where left out. profile : what was measured on this machine.
     """
 
     device: Device
@@ -102,6 +103,7 @@ class Target:
     graph_mixing: bool = True
     ways: tuple[Taken, ...] = ()
     distribution: Distribution = ""
+    part: int | None = None
     profile: Profile | None = None
 
     @property
@@ -110,7 +112,7 @@ class Target:
         return (
             self.runtime, self.algorithm, self.messages, self.attention, self.engine, self.mask,
             self.rounding, self.beside, self.urgent, self.graph_mixing, self.ways,
-            self.distribution,
+            self.distribution, self.part,
         )  # fmt: skip
 
     @property
@@ -200,7 +202,8 @@ def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  
             weight = op.weight
             sides = (len(op.x.shape), len(weight.columns)) if op.route is not None else ()
             counts = (weight.local_experts, weight.experts, weight.copies)
-            routed = (op.out.filled, *counts, sides, target.distribution if sides else "")
+            drawn = (target.distribution, target.part) if sides else ()
+            routed = (op.out.filled, *counts, sides, *drawn)
             sizes = (op.out.shape, weight.local_columns, weight.local_rows, routed)
             how = (target.engine, target.rounding, weight.precision or target.device.half)
             return ("matmul", *how, _beside(op, target), *sizes)
@@ -304,7 +307,8 @@ def _experts(op: Matmul, route: Tensor, target: Target) -> Priced:
     precision = served_as(weight.precision or target.device.half, device)
     top_k = int(route.shape[-1])
     experts = Routing(experts=weight.experts - weight.copies, top_k=top_k, copies=weight.copies)
-    routing = experts.drawn(target.distribution or ROUTED.get(engine, USUALLY_ROUTED))
+    drawn = experts.drawn(target.distribution or ROUTED.get(engine, USUALLY_ROUTED))
+    routing = replace(drawn, part=target.part)
     tokens = np.asarray(op.m) * weight.groups / top_k
     back = len(op.x.shape) > len(route.shape)  # each expert's rows, on their way back
     sides = len(weight.columns)

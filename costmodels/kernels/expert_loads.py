@@ -39,7 +39,9 @@ class ExpertLoad:
 
 
 def load(tokens: Real, routing: Routing, parts: int = 1) -> ExpertLoad:
-    """Give the load of the busiest of `parts`, for `tokens` of all ranks together.
+    """Give the load of the busiest of `parts`, or of the one that `routing` asks for.
+
+    tokens : of all ranks together.
 
     >>> one = load(np.array([1.0, 64.0]), Routing(experts=128, top_k=8))
     >>> one.touched.tolist(), one.rows.tolist(), one.tiles[:, 0].tolist()
@@ -68,14 +70,22 @@ def _at(routing: Routing, tokens: float, parts: int) -> Real:
     """Count touched experts, rows and tiles at one number of tokens."""
     if not tokens:
         return np.zeros(2 + len(HEIGHTS))
+    own = routing.beside_busiest(tokens, parts)
+    if own is not None:
+        if not own.sum():
+            return np.zeros(2 + len(HEIGHTS))
+        return _by_chance(own, tokens, 1) if routing.seen else _whole(own)
     if routing.seen and not routing.copies:  # one part may touch more, and another have more rows
         held = np.unique(routing.held(tokens, parts), axis=0)
         busy = held[held.sum(axis=1) > 0]
         most: Real = np.max([_by_chance(counts, tokens, parts) for counts in busy], axis=0)
         return most
     counts = routing.busiest(tokens, parts)
-    if routing.seen:
-        return _by_chance(counts, tokens, parts)
+    return _by_chance(counts, tokens, parts) if routing.seen else _whole(counts)
+
+
+def _whole(counts: Real) -> Real:
+    """Count of experts that take `counts` of rows, a whole number each."""
     whole = np.round(counts)  # of rows, as a router gives them out
     missing, empty = max(counts.sum() - whole.sum(), 0.0), np.count_nonzero(whole == 0)
     touched = min(np.count_nonzero(whole) + min(missing, empty), float(counts.sum()))

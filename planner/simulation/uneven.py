@@ -6,9 +6,11 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.expert_routing import parts_apart
 from costmodels.price import Target
-from costmodels.program import Attention, Loop, Op, Span
+from costmodels.program import Attention, Loop, Op, Span, Weight
 from costmodels.tables import NONE, SHIPPED, profile_for
+from planner.lowering.work import share_of
 from planner.request.plan import Plan
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
@@ -23,6 +25,8 @@ from topology.catalogue import find_hardware
 
 CUT: Final = ("ring", "ring_q", "allgather_kv")
 """Axes whose ranks hold a part of the tokens each while they attend."""
+MOST_PARTS: Final = 32
+"""Parts of experts up to which each has rows of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +145,29 @@ def targets_of(
         _check_kind(scenario, estimate, rank, kind)
         found |= {replica * own + rank: kind for replica in range(plan.degree("dp"))}
     priced = {kind: _on(scenario, target, kind) for kind in {*found.values()}}
-    targets = [priced[found[rank]] if rank in found else target for rank in range(plan.gpus)]
+    parts = _parts_of(scenario, estimate.plan, target)
+    usual = [priced[found[rank]] if rank in found else target for rank in range(plan.gpus)]
+    asked = [(one, parts[rank % own]) for rank, one in enumerate(usual)]
+    made = {(id(one), part): replace(one, part=part) for one, part in asked}
+    targets = [made[id(one), part] for one, part in asked]
     return RankTargets(targets=targets, order=_order_of(scenario, estimate.plan, disturbed.order))
+
+
+def _parts_of(scenario: Scenario, plan: Plan, target: Target) -> Sequence[int | None]:
+    """Say which part of the experts each rank of a replica has, if it is said how these are chosen.
+
+    Of very many parts each counts as the busiest.
+    """
+    replica = plan.without("dp")
+    if not target.distribution or not 1 < plan.ep <= MOST_PARTS:
+        return [None] * replica.gpus
+    share = share_of(scenario.workload, plan)
+    held = Weight(
+        name="experts", rows=(), columns=(), degree=share.expert_cut, axes=share.expert_ranks
+    )
+    copied = any(tower.ffn is not None and tower.ffn.copies for tower in scenario.model.towers)
+    apart = parts_apart(target.distribution, plan.ep, copied=copied)
+    return [apart[held.place(replica.index_of(rank))[0]] for rank in range(replica.gpus)]
 
 
 def _on(scenario: Scenario, target: Target, kind: str) -> Target:

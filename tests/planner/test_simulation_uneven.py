@@ -1,6 +1,7 @@
 """What some ranks do otherwise than others: the order of causal tokens, other GPUs, busy links."""
 
 import json
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from machinetexts import MIXED
 
 import planner
+from costmodels.expert_routing import routing_of
+from planner.simulation import uneven
 from planner.simulation.uneven import share_seen
 from topology.base import InputError
 
@@ -132,6 +135,48 @@ def test_experts_that_are_not_chosen_alike_hold_all_ranks_up(plan):
 
     assert prefill == sorted(prefill)
     assert prefill[-1] > 1.5 * prefill[0]
+
+
+@pytest.mark.parametrize(
+    ("plan", "busiest"),
+    [("adp8/ep8", {7}), ("tp8/ep8", {7}), ("adp4.tp2/ep4", {6, 7})],
+)
+def test_ranks_wait_for_the_one_whose_experts_have_most_rows(monkeypatch, plan, busiest):
+    """The turn is that of the busiest, as if all had its rows; the others compute less and wait."""
+    experts = [1.0] * 112 + [9.0] * 16  # of the last part
+    asked = {"expert_distribution": experts, "even": True, "output_tokens": 1}
+    found = planner.simulate("qwen3-235b-a22b", 8, plan, **asked)
+    monkeypatch.setattr(uneven, "MOST_PARTS", 0)
+    alike = planner.simulate("qwen3-235b-a22b", 8, plan, **asked)
+
+    most = max(one.compute_s["gemm"] for one in found.ranks)
+    busy = {one.rank for one in found.ranks if one.compute_s["gemm"] > most * (1 - 1e-9)}
+    assert busy == busiest
+    assert found.turn_s == pytest.approx(alike.turn_s, rel=1e-9)
+    assert found.latency_s == pytest.approx(alike.latency_s, rel=1e-9)
+    for own, same in zip(found.ranks, alike.ranks, strict=True):
+        assert (own.waiting_s > 0.05 * found.turn_s) is (own.rank not in busiest)
+        computed = sum(same.compute_s.values()) - sum(own.compute_s.values())
+        assert own.waiting_s - same.waiting_s == pytest.approx(computed, rel=1e-6, abs=1e-9)
+
+
+def test_parts_of_experts_have_all_rows_together():
+    """By hand: 8,000 tokens of one expert each, of which seven parts of eight expect their own."""
+    seen = tuple(float(one) for one in range(1, 17))
+    routing = routing_of(seen, 16, 1)
+    tokens = 8000.0
+    own = [replace(routing, part=part).beside_busiest(tokens, 8) for part in range(8)]
+
+    assert own[7] is None
+    assert [one.sum() for one in own[:7]] == pytest.approx(
+        [tokens * (4 * part + 3) / 136 for part in range(7)]
+    )
+    for drawn in (routing_of("power_law", 16, 2), replace(routing_of(seen, 16, 2), copies=8)):
+        others = [replace(drawn, part=part).beside_busiest(tokens, 8) for part in range(8)]
+        assert others[0] is None
+        sums = [float(one.sum()) for one in others[1:]]
+        assert sums == sorted(sums, reverse=True)
+        assert sum(sums) + drawn.busiest(tokens, 8).sum() == pytest.approx(2 * tokens)
 
 
 @pytest.mark.parametrize(
