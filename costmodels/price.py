@@ -60,8 +60,7 @@ from costmodels.program import (
 from costmodels.runtime import Runtime
 from topology.base import UncalibratedError
 from topology.base.values import dataclass
-from topology.catalogue import Device, Fabric
-from topology.machine import Moves
+from topology.catalogue import Device, Fabric, Moves
 
 ROUTED: Final = {"planner": "uniform"}
 """How tokens choose experts, by engine: by chance, where weights are drawn."""

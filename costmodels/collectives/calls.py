@@ -40,8 +40,7 @@ from costmodels.collectives.tables import engines, mixing, tuning, unrecorded
 from costmodels.kernels.parameters import NEAR
 from topology.base import InputError, unknown
 from topology.base.values import dataclass
-from topology.catalogue import Fabric
-from topology.machine import Moves
+from topology.catalogue import Fabric, Moves
 
 _PRICINGS: Final = 4096  # remembered
 _LARGE: Final = 2.0**30  # B, whose bus bandwidth large messages keep

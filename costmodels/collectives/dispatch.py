@@ -47,8 +47,7 @@ from costmodels.kernels.parameters import DispatchParameters
 from costmodels.kernels.tables import engine_record
 from topology.base import InputError, unknown
 from topology.base.values import dataclass
-from topology.catalogue import Device, Fabric
-from topology.machine import Moves
+from topology.catalogue import Device, Fabric, Moves
 
 Phase = Literal["dispatch", "combine"]
 Real = float | NDArray[np.float64]

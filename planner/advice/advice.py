@@ -615,7 +615,8 @@ def in_pieces(scenario: Scenario, runnable: Ranking) -> Iterator[str]:
     scenario : as asked, whose engine may be open.
     """
     request, gpus, plans = scenario.request, scenario.deployment.gpus, runnable.plans
-    split = (plan for plan in plans if plan.gpus == gpus > 1 and plan.plan.degree("dp") == 1)
+    whole = {"dp", "pp"}  # axes that make no step shorter
+    split = (p for p in plans if p.gpus == gpus > 1 and whole.isdisjoint(dict(p.plan.axes)))
     held_up = any(plan.exposed_s > TALK * plan.latency_s for plan in islice(split, 1))
     if scenario.model.kind != "diffusion" or request.objective != "latency" or not held_up:
         return

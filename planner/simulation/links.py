@@ -17,12 +17,11 @@ from planner.placement.seating import group_ranks
 from planner.request.plan import Plan
 from planner.scenario.deployment import Deployment
 from topology.base.values import dataclass
-from topology.catalogue import link_rates
+from topology.catalogue import Moves, link_rates
 from topology.machine import (
     Link,
     Loads,
     Machine,
-    Moves,
     loads_of,
     machine_of,
     named,

@@ -212,7 +212,7 @@ def test_of_a_language_model_the_nearest_are_those_that_some_engine_runs():
 
 
 def test_where_equal_pieces_do_not_divide_unequal_ones_are_nearest():
-    with pytest.raises(IllegalPlanError, match=r"nearest that can on 5 GPUs: uaa5, dp5$"):
+    with pytest.raises(IllegalPlanError, match=r"nearest that can on 5 GPUs: uaa5, dp5, pp5$"):
         estimate_plan(asked("flux.1-dev", gpus=5), "ulysses5")
 
 

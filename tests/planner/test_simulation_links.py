@@ -16,8 +16,8 @@ from planner.simulation import simulation, symmetry
 from planner.simulation.links import MessageKind, Wiring
 from planner.simulation.utilisation import link_uses
 from planner.strategies import parse_plan
-from topology.catalogue import find_hardware
-from topology.machine import Moves, machine_of, survey_of
+from topology.catalogue import Moves, find_hardware
+from topology.machine import machine_of, survey_of
 from topology.machine.loads import exchange_loads
 
 CLUSTER = (Path(__file__).parents[2] / "examples" / "cluster.toml").read_text(encoding="utf-8")

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topology.catalogue import all_hardware, find_hardware
+from topology.catalogue import Moves, all_hardware, find_hardware
 from topology.machine import machine_of, survey_of
 from topology.machine.loads import (
-    Moves,
     doubling_loads,
     exchange_loads,
     loads_of,

@@ -19,6 +19,7 @@ from topology.catalogue.hardware import (
     check_pcie_generation,
     evenly,
 )
+from topology.catalogue.moves import NOBODY, Moves, Route
 from topology.catalogue.names import (
     by_device,
     by_product,
@@ -43,9 +44,9 @@ from topology.catalogue.tables import (
 )
 
 __all__ = [
-    "CROWD", "NEWEST_PCIE", "NO_PEERS", "Architecture", "Device", "Fabric", "Hardware",
-    "LinkKind", "NcclRates", "Network", "NetworkKind", "NvlinkGeneration", "Pace", "Paced",
-    "Precision", "Rates", "Siblings",
+    "CROWD", "NEWEST_PCIE", "NOBODY", "NO_PEERS", "Architecture", "Device", "Fabric", "Hardware",
+    "LinkKind", "Moves", "NcclRates", "Network", "NetworkKind", "NvlinkGeneration", "Pace",
+    "Paced", "Precision", "Rates", "Route", "Siblings",
     "all_devices", "all_hardware", "architecture_of", "by_device", "by_product",
     "capability_of", "check_pcie_generation", "evenly", "find_hardware", "gpu_names",
     "link_rates", "named_instance", "names_file", "nvlink_generation", "pcie_bandwidth",

@@ -32,7 +32,7 @@ from topology.machine.graph import (
     mig_share,
 )
 from topology.machine.groups import fabric, usual_siblings
-from topology.machine.loads import NOBODY, Link, Loads, Moves, Route, loads_of
+from topology.machine.loads import Link, Loads, loads_of
 from topology.machine.paths import (
     gpudirect,
     nccl_bandwidth,
@@ -44,9 +44,9 @@ from topology.machine.routes import components, graph_pairs
 from topology.machine.survey import Survey, survey_of
 
 __all__ = [
-    "GRAPH", "MOST_HOSTS", "NOBODY", "SLICES", "Builder", "Edge", "Gpu", "Link", "Loads",
-    "Machine", "Moves", "NcclGraph", "Nic", "Node", "Pair", "PairKind", "PeerState",
-    "PeerStatus", "Reached", "Route", "Survey", "altered", "assumed_network",
+    "GRAPH", "MOST_HOSTS", "SLICES", "Builder", "Edge", "Gpu", "Link", "Loads",
+    "Machine", "NcclGraph", "Nic", "Node", "Pair", "PairKind", "PeerState",
+    "PeerStatus", "Reached", "Survey", "altered", "assumed_network",
     "bisection_bandwidth", "cluster_of", "components", "concerns", "environment_concerns",
     "fabric", "gpu_of", "gpudirect", "graph_pairs", "loads_of", "machine_of", "mig_share",
     "named", "nccl_bandwidth", "nccl_peers", "nvlink_count", "path_types", "processor_of",

@@ -9,8 +9,7 @@ from costmodels.collectives.nccl_tuning import Candidate, NcclView
 from costmodels.collectives.operations import Amount, Op, WireProtocol, ring_transfers
 from costmodels.collectives.transports import Hop
 from topology.base.values import dataclass
-from topology.catalogue import Fabric
-from topology.machine import Moves
+from topology.catalogue import Fabric, Moves
 
 Need = Callable[[Fabric], str]
 """Says what a fabric lacks; empty where it lacks nothing."""

@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from costmodels.collectives.algorithms.base import Algorithm, multicast, nvlink, one_node, peers
 from costmodels.collectives.operations import Amount, Op, WireProtocol
-from topology.catalogue import Fabric
-from topology.machine import Moves
+from topology.catalogue import Fabric, Moves
 
 
 class Direct(Algorithm):

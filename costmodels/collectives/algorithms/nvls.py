@@ -13,8 +13,7 @@ from costmodels.collectives.nccl_tuning import Candidate, NcclView
 from costmodels.collectives.operations import Amount, Op, WireProtocol, ring_steps
 from costmodels.collectives.tables import losses, transports
 from costmodels.collectives.transports import transport_of, usable_bandwidth
-from topology.catalogue import Fabric
-from topology.machine import Moves
+from topology.catalogue import Fabric, Moves
 
 
 class Nvls(Direct):

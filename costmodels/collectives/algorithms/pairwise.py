@@ -3,8 +3,7 @@
 from costmodels.collectives.algorithms.base import Algorithm
 from costmodels.collectives.nccl_tuning import Numbers
 from costmodels.collectives.operations import PAIRWISE_OPS, Amount, Op
-from topology.catalogue import Fabric
-from topology.machine import Moves
+from topology.catalogue import Fabric, Moves
 
 
 class Pairwise(Algorithm):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from costmodels.collectives.algorithms.base import Algorithm, one_gpu_a_node, several_nodes
 from costmodels.collectives.nccl_tuning import Candidate, NcclView
 from costmodels.collectives.operations import PROTOCOLS, Amount, Op
-from topology.machine import Moves
+from topology.catalogue import Moves
 
 
 def tree_depth(nodes: int) -> int:
