@@ -51,6 +51,17 @@ GPUS: Final = (2, 4, 8)
 PATIENCE_S: Final = 300
 
 
+def as_built(folder, weights):
+    """Open a folder as if its engines were built of the weights."""
+    opened = harness.open_folder(folder)
+    (folder / "engines").mkdir()
+    for document in opened.documents:
+        for path in opened.engines(document):
+            path.write_bytes(b"engine")
+    harness.save(folder / "engines", "built", {"weights": str(weights)})
+    return opened
+
+
 def exportable(model: str, gpus: int) -> Iterator[tuple[Scenario, Plan]]:
     """Yield the plans of a model that TensorRT runs, each in its request at a small size."""
     tokens = 1 if read_model(model).kind == "decoder" else None

@@ -126,12 +126,8 @@ def choose(
     >>> choose("all_reduce", 65536.0, node), choose("all_reduce", 2.0**30, node)
     (('ring', 'LL'), ('nvls', 'Simple'))
     """
-    pricing = _pricing(op, fabric, algorithm, settings, calibration)
-    size = _checked(message_bytes)
-    if pricing is None:
-        return "none", "none"
-    model = pricing.at(size).model
-    return model.name, model.protocol
+    model = _taken(op, message_bytes, fabric, algorithm, settings, calibration)
+    return ("none", "none") if model is None else (model.name, model.protocol)
 
 
 def moves(
@@ -151,12 +147,10 @@ def moves(
     >>> (small.route, small.sent), (large.route, large.sent)
     (('ring', 14336.0), ('switch', 1073741824.0))
     """
-    pricing = _pricing(op, fabric, algorithm, settings, calibration)
-    size = _checked(message_bytes)
-    if pricing is None:
+    model = _taken(op, message_bytes, fabric, algorithm, settings, calibration)
+    if model is None:
         return Moves(sent=0.0)
-    model = pricing.at(size).model
-    return replace(model.moves(size), staging=model.curve.pool)
+    return replace(model.moves(message_bytes), staging=model.curve.pool)
 
 
 def steps(op: str, fabric: Fabric, algorithm: Named) -> int:
@@ -239,6 +233,20 @@ def _read(algorithm: Named) -> Named:
     if not isinstance(algorithm, str):
         return algorithm
     return BY_NAME.get(read_algorithm(algorithm), algorithm)
+
+
+def _taken(
+    op: str,
+    message_bytes: float,
+    fabric: Fabric,
+    algorithm: Named,
+    settings: NcclSettings,
+    calibration: Calibration,
+) -> Algorithm | None:
+    """Find the algorithm that a message of this size takes; None on one rank."""
+    pricing = _pricing(op, fabric, algorithm, settings, calibration)
+    size = _checked(message_bytes)
+    return None if pricing is None else pricing.at(size).model
 
 
 def _pricing(

@@ -620,18 +620,19 @@ def in_pieces(scenario: Scenario, runnable: Ranking) -> Iterator[str]:
     held_up = any(plan.exposed_s > TALK * plan.latency_s for plan in islice(split, 1))
     if scenario.model.kind != "diffusion" or request.objective != "latency" or not held_up:
         return
-    texts = (f"pipefusion{gpus}", *([] if gpus % 4 else [f"cfg2.pipefusion{gpus // 2}"]))
+    halved = [f"cfg2.pipefusion{gpus // 2}"] if gpus > 2 and gpus % 2 == 0 else []
+    pieces = {text: parse_plan(text) for text in (f"pipefusion{gpus}", *halved)}
     judged = [
-        (judge(who, parse_plan(text)), who.deployment, text)
+        (judge(who, plan), who.deployment, text)
         for who in runners(scenario)
-        for text in texts
-        if not refusal(who, parse_plan(text))
+        for text, plan in pieces.items()
+        if not refusal(who, plan)
     ]
     able = [
         (run.latency_s, who, text) for run, who, text in judged if isinstance(run, PlanEstimate)
     ]
     seconds, who, text = min(able, key=itemgetter(0), default=(inf, scenario.deployment, ""))
-    if seconds < (1 - TIE) * min(plan.latency_s for plan in plans):
+    if seconds < (1 - TIE) * min(plan.latency_s for plan in (*plans, *runnable.scaling)):
         yield (
             f"if an image near the model's own will do, PipeFusion takes {format_seconds(seconds)} "
             f"with {who.title}: --plan {text} --engine {who.name}"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import wanmodel as wan
 from computedmodels import made, model_in, save
+from exportedfolders import as_built
 
 from planner.export.export import files
 from planner.export.files import write_folder
@@ -90,12 +91,7 @@ def asked(tmp_path, monkeypatch):
         (weights / "model_index.json").write_text(json.dumps(index))
         request = Request(model=str(weights), gpus=parse_plan(plan).gpus, steps=STEPS, **sizes)
         folder = write_folder(files(request, plan, "tensorrt"), str(tmp_path / "out"))
-        opened = harness.open_folder(folder)
-        (folder / "engines").mkdir()
-        for document in opened.documents:
-            for path in opened.engines(document):
-                path.write_bytes(b"engine")
-        harness.save(folder / "engines", "built", {"weights": str(weights)})
+        opened = as_built(folder, weights)
         latents = opened.plan["latents"]
         text = opened.plan["buffers"]["input.text#0"]["shape"][1:]
         pipe = pipe_of(said, latents["channels"], text)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import decodermodel as model
 import numpy as np
 import pytest
-from exportedfolders import started
+from exportedfolders import as_built, started
 
 from planner.export.export import files
 from planner.export.files import write_folder
@@ -37,12 +37,7 @@ def exported(tmp_path):
             output_tokens=output_tokens,
         )  # fmt: skip
         folder = write_folder(files(request, plan, "tensorrt"), str(tmp_path / "out"))
-        opened = harness.open_folder(folder)
-        (folder / "engines").mkdir()
-        for document in opened.documents:
-            for path in opened.engines(document):
-                path.write_bytes(b"engine")
-        harness.save(folder / "engines", "built", {"weights": str(weights)})
+        opened = as_built(folder, weights)
         harness.save(folder / "inputs", "prompt.tokens#0", np.asarray([PROMPT]))
         return opened, request
 
