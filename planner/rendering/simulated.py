@@ -3,10 +3,11 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from planner.plan_charts import memory, timelines
-from planner.search.estimate import worded
+from planner.search.estimate import PlanEstimate, worded
 from planner.simulation.comparison import StepComparison
 from planner.simulation.critical import by_kind
 from planner.simulation.jobs import JobBeside, beside_table
@@ -44,10 +45,19 @@ def headlines(simulation: Simulation) -> Iterator[str]:
     if simulation.latencies_s:
         within = (f"{name} {format_seconds(s)}" for name, s in simulation.percentiles_s.items())
         yield f"of requests drawn from the runs: {', '.join(within)}"
-    yield from (f"{name}: {number}" for name, number in estimate.token_rows())
+    yield from (f"{name}: {number}" for name, number in _as_simulated(simulation).token_rows())
     replicas = estimate.plan.degree("dp")
     if replicas > 1:
         yield f"one of {replicas} replicas, which meet on links alone"
+
+
+def _as_simulated(simulation: Simulation) -> PlanEstimate:
+    """Give the estimate the stages that were simulated; what clients see under load stays."""
+    estimate = simulation.estimate
+    if estimate.serving is not None:
+        return estimate
+    rate = estimate.throughput_per_s * estimate.latency_s / simulation.latency_s
+    return replace(estimate, stages_s=simulation.stages_s, throughput_per_s=rate)
 
 
 def _ranks(simulation: Simulation) -> str:

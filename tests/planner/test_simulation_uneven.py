@@ -13,9 +13,10 @@ from machinetexts import MIXED
 
 import planner
 from costmodels.expert_routing import routing_of
+from planner.rendering.simulated import headlines
 from planner.simulation import uneven
 from planner.simulation.uneven import share_seen
-from topology.base import InputError
+from topology.base import InputError, format_seconds
 
 LLAMA = {"input_tokens": 65536, "output_tokens": 1, "even": True}
 
@@ -74,6 +75,7 @@ def test_an_order_changes_no_decoding():
 
     assert plain.stages_s["decode"] == usual.stages_s["decode"]
     assert plain.stages_s["prefill"] > usual.stages_s["prefill"]
+    assert f"TTFT: {format_seconds(plain.stages_s['prefill'])}" in headlines(plain)
 
 
 @pytest.mark.parametrize(
