@@ -35,6 +35,8 @@ pytestmark = pytest.mark.skipif(gpus() < 2, reason="needs two GPUs, cuda-binding
         ("cosmos3", "cfg2"),
         ("sound", "dp2"),
         ("experts", "tp2"),
+        ("flux", "pp2"),
+        ("wan", "pp2"),
     ],
 )
 def test_two_gpus_give_the_unsplit_result(model, text):
