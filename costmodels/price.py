@@ -566,14 +566,21 @@ def _how(op: Communication, target: Target) -> dict[str, Any]:
     }
 
 
+def kernel_of(op: Op, target: Target) -> Taken | None:
+    """Give the way whose own kernel takes a message's tokens to experts; None for a collective."""
+    if not (isinstance(op, Collective) and op.tokens is not None and target.ways):
+        return None
+    tokens = float(np.max(op.rows))
+    taken = next((way for way in target.ways if tokens <= way.most), target.ways[-1])
+    return taken if WAYS[taken.way].ops is None else None
+
+
 def moves_of(op: Communication, target: Target) -> Moves:
     """Say what a message brings to the links of its group, by what it is priced with."""
-    if isinstance(op, Collective) and op.tokens is not None and target.ways:
-        tokens = float(np.max(op.rows))
-        taken = next((way for way in target.ways if tokens <= way.most), target.ways[-1])
-        if WAYS[taken.way].ops is None:
-            exchange, size = _exchange_by(taken, op, op.tokens, target)
-            return exchange.moves(tokens * size)
+    taken = kernel_of(op, target)
+    if taken is not None and isinstance(op, Collective) and op.tokens is not None:
+        exchange, size = _exchange_by(taken, op, op.tokens, target)
+        return exchange.moves(float(np.max(op.rows)) * size)
     found = moves(op.kind, float(np.max(op.message_bytes)), _over(op, target), **_how(op, target))
     if isinstance(op, SendReceive):
         return replace(found, offset=op.offset, ends=op.ends)

@@ -95,8 +95,16 @@ class Span:
     @property
     def padded(self) -> Size:
         """Rows of the whole stream with its padding."""
-        grain = 2 * self.grain if self.zigzag else self.grain
-        return ceil_div(self.tokens, grain) * grain
+        return ceil_div(self.tokens, self._pieces) * self._pieces
+
+    @property
+    def divided(self) -> Size:
+        """Rows of the longest stream that is no longer and needs no padding."""
+        return self.tokens // self._pieces * self._pieces if self.axes else self.tokens
+
+    @property
+    def _pieces(self) -> int:
+        return 2 * self.grain if self.zigzag else self.grain
 
     def within(self, axis: str) -> "Span":
         """Return the span left when the ranks along `axis` have put their rows together."""

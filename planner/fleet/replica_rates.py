@@ -5,9 +5,9 @@ from typing import Final
 from planner.fleet.queueing import fewest
 from planner.request.lengths import traced
 from planner.request.plan import Plan
-from planner.scenario.scenario import Scenario
+from planner.scenario.scenario import Scenario, lengths_of
 from planner.search.clients import Serving, wanted_of
-from planner.serving.serving import Served, check_context, lengths_of, served
+from planner.serving.serving import Served, check_context, served
 
 HALVINGS: Final = 6
 """Of the rates between none and the most that a replica serves at all."""

@@ -10,6 +10,7 @@ from planner.plan_charts import memory, timelines
 from planner.search.estimate import PlanEstimate, worded
 from planner.simulation.comparison import StepComparison
 from planner.simulation.critical import by_kind
+from planner.simulation.disturbances import ranks_named
 from planner.simulation.jobs import JobBeside, beside_table
 from planner.simulation.simulation import LEAST, Simulation
 from planner.simulation.tasks import Event
@@ -20,6 +21,8 @@ from topology.base.table import Drawing, Part, Said, Title
 
 MICROSECONDS: Final = 10**6
 SHOWN_SHARE: Final = 0.005
+FEW: Final = 2
+"""Ranks that are named; more are counted."""
 
 
 def headlines(simulation: Simulation) -> Iterator[str]:
@@ -46,9 +49,27 @@ def headlines(simulation: Simulation) -> Iterator[str]:
         within = (f"{name} {format_seconds(s)}" for name, s in simulation.percentiles_s.items())
         yield f"of requests drawn from the runs: {', '.join(within)}"
     yield from (f"{name}: {number}" for name, number in _as_simulated(simulation).token_rows())
+    yield from _unevenness(simulation)
     replicas = estimate.plan.degree("dp")
     if replicas > 1:
-        yield f"one of {replicas} replicas, which meet on links alone"
+        which = "one" if len(simulation.ranks) < estimate.gpus else "the slowest"
+        yield f"{which} of {replicas} replicas, which meet on links alone"
+
+
+def _unevenness(simulation: Simulation) -> Iterator[str]:
+    """Say which ranks have most to do where they have unequal rows, and what that costs."""
+    even_s = sum(simulation.even_stages_s.values())
+    if not even_s:
+        return
+    tokens = {rank.rank: rank.tokens or 0 for rank in simulation.ranks}
+    most, mean = max(tokens.values()), sum(tokens.values()) / len(tokens)
+    busiest = [rank for rank, held in tokens.items() if held == most]
+    who = ranks_named(busiest) if len(busiest) <= FEW else counted(len(busiest), "rank")
+    less = 100 * (1 - even_s / simulation.latency_s)
+    yield (
+        f"most to do: {who}, {most:,} tokens of {mean:,.1f} on average; even sequences would take "
+        f"{format_seconds(even_s)}, {less:.1f} % less"
+    )
 
 
 def _as_simulated(simulation: Simulation) -> PlanEstimate:

@@ -66,6 +66,33 @@ class Lengths:
         outputs = np.maximum(1, np.rint(self.output * parts[1]))
         return prompts.astype(int).tolist(), outputs.astype(int).tolist()
 
+    def dealt(self, count: int) -> list[tuple[int, int]]:
+        """Deal out so many requests, each the mean of an equal share of them from short to long.
+
+        Prompts of all, and answers, are as many tokens together as those of so many mean requests.
+
+        >>> lengths_in([(100, 10, 3.0), (500, 30, 1.0)]).dealt(2)
+        [(100, 10), (300, 20)]
+        """
+        random = np.random.default_rng(SEED)
+        share = np.arange(count + 1) / count
+        orders = [random.permutation(count)] * 2
+        if self.rows:
+            rows = np.array(sorted(self.rows, key=lambda row: row[0] + row[1]))
+            often = rows[:, 2] / rows[:, 2].sum()
+            heights = np.append(0.0, often.cumsum())
+            sums = [np.append(0.0, (often * rows[:, place]).cumsum()) for place in (0, 1)]
+            behind = [np.interp(share, heights, each) for each in sums]
+        else:
+            rises = share * (1.0 - self.spread * (1.0 - share))
+            behind, orders[1] = (
+                [self.prompt * rises, self.output * rises],
+                random.permutation(count),
+            )
+        tokens = [np.maximum(1, np.diff(np.rint(count * each))).astype(int) for each in behind]
+        prompts, outputs = (each[order] for each, order in zip(tokens, orders, strict=True))
+        return list(zip(prompts.tolist(), outputs.tolist(), strict=True))
+
 
 def lengths_in(rows: Iterable[tuple[int, int, float]]) -> Lengths:
     """Take requests as they are, each so often.

@@ -176,6 +176,19 @@ def usual_cache(model: Model, precision: str, habits: Habits) -> str:
     return habits.caches.get(precision, "bf16")
 
 
+def lengths_of(scenario: Scenario) -> Lengths:
+    """Return how long the requests of a scenario are."""
+    if scenario.lengths is not None:
+        return scenario.lengths
+    workload, spread = scenario.workload, scenario.request.spread
+    return Lengths(
+        prompt=int(workload.length(scenario.model.streams[0].name)),
+        output=max(1, int(workload.output_tokens)),
+        spread=spread or 0.0,
+        scatter=scenario.deployment.scheduling.scatter if spread is None else 0.0,
+    )
+
+
 def workload_of(
     model: Model, request: Request, habits: Habits = USUAL, found: Lengths | None = None
 ) -> Workload:

@@ -7,7 +7,7 @@ from math import ceil, gcd
 from costmodels.basis import Basis
 from planner.request.lengths import Load
 from planner.request.plan import Plan, TwoPools
-from planner.scenario.scenario import Scenario
+from planner.scenario.scenario import Scenario, lengths_of
 from planner.search.clients import Serving
 from planner.search.estimate import Disaggregated, PlanEstimate, Rejected, WorkerPool
 from planner.search.judging import judge
@@ -19,7 +19,6 @@ from planner.serving.serving import (
     OverloadedError,
     Served,
     check_context,
-    lengths_of,
     loaded,
     missed,
     serve,

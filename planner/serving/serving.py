@@ -13,7 +13,7 @@ from planner.models import Model
 from planner.request.lengths import Lengths, Load, closed, poisson, traced
 from planner.request.plan import Plan
 from planner.request.request import Request
-from planner.scenario.scenario import Scenario
+from planner.scenario.scenario import Scenario, lengths_of
 from planner.search.clients import Point, Serving, Wanted, spread_of, wanted_of
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.ranking import TIE, Ranking
@@ -264,19 +264,6 @@ def _ready(scenario: Scenario, plan: Plan, lengths: Lengths) -> Served | str:
         steps=steps,
         prefix=scenario.request.prefix_hit,
         gain=gain_of(scenario.workload),
-    )
-
-
-def lengths_of(scenario: Scenario) -> Lengths:
-    """Return how long the requests of a scenario are."""
-    if scenario.lengths is not None:
-        return scenario.lengths
-    workload, spread = scenario.workload, scenario.request.spread
-    return Lengths(
-        prompt=int(workload.length(scenario.model.streams[0].name)),
-        output=max(1, int(workload.output_tokens)),
-        spread=spread or 0.0,
-        scatter=scenario.deployment.scheduling.scatter if spread is None else 0.0,
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.request.plan import TwoPools
 from planner.request.request import Request
-from planner.scenario.scenario import Scenario
+from planner.scenario.scenario import Scenario, lengths_of
 from planner.search.clients import Point, Serving, wanted_of
 from planner.search.estimate import PlanEstimate, Splits
 from planner.search.ranking import TIE, Ranking, goal
@@ -26,7 +26,6 @@ from planner.serving.serving import (
     beyond_context,
     fewest_of,
     halved,
-    lengths_of,
     missed,
     serve,
     served,

@@ -2,16 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, replace
 from typing import Any, Final
 
 import numpy as np
 
 from costmodels.events import TaskTimes
 from costmodels.price import Class, FoundPrices
-from costmodels.program import Communication, Loop, turns
+from costmodels.program import Communication, turns
 from costmodels.tables import rank_spread
-from planner.lowering import lower_places
 from planner.request.plan import Plan
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate, worded
@@ -20,6 +19,7 @@ from planner.simulation.critical import PathPiece, by_kind, by_work, critical_pa
 from planner.simulation.disturbances import ALIKE, Disturbances
 from planner.simulation.gantt import chart, legend, middle, rows
 from planner.simulation.links import MessageKind, Wiring
+from planner.simulation.sequences import evened, sequences_of
 from planner.simulation.symmetry import Alike, alike
 from planner.simulation.tasks import (
     Event,
@@ -32,7 +32,7 @@ from planner.simulation.tasks import (
     paces_of,
     tasks_of,
 )
-from planner.simulation.uneven import RankTargets, targets_of
+from planner.simulation.uneven import targets_of
 from topology.base import InputError, counted, format_seconds
 from topology.base.rows import as_frame, flat
 from topology.base.table import Drawing, Table
@@ -67,7 +67,8 @@ class RankTime:
 
     pace : how many times as long as usual it computes. compute_s : by class. communication_s : of
     messages under way, of which the hidden part runs beside compute. waiting_s : for other ranks.
-    idle_s : the rest, such as waiting for its host.
+    idle_s : the rest, such as waiting for its host. tokens : of its own requests or its piece of a
+    sequence; None where all ranks have as many.
     """
 
     rank: int
@@ -77,6 +78,7 @@ class RankTime:
     communication_hidden_s: float
     waiting_s: float
     idle_s: float
+    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,9 @@ class Simulation:
     """A plan as it ran.
 
     estimate : the same by the closed form. stages_s : seconds of each stage. stage : the main one,
-    turns : of it. turn_s : seconds of the one that was run. ranks : of one replica in that turn.
+    turns : of it. turn_s : seconds of the one that was run. ranks : of one replica in that turn, or
+    of all where their requests differ. even_stages_s : seconds of each stage were sequences even;
+    none where they are.
     first : of all ranks, replica by replica, the first one that does the same as each; events are
     those of such ranks. wiring : the links under all ranks. tasks : run in all. path : what that
     turn could not have been shorter than. latencies_s : of requests drawn from several runs, in
@@ -103,6 +107,7 @@ class Simulation:
     tasks: int
     path: Sequence[PathPiece]
     latencies_s: Sequence[float] = ()
+    even_stages_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def percentiles_s(self) -> Mapping[str, float]:
@@ -156,12 +161,14 @@ class Simulation:
 
     def stage_table(self) -> Table:
         """Put stages as they ran beside the closed form."""
-        closed = self.estimate.stages_s
+        columns = {"simulated": self.stages_s, "closed form": self.estimate.stages_s}
+        if self.even_stages_s:
+            columns["even sequences"] = self.even_stages_s
         made = [
-            [worded(name), format_seconds(seconds), format_seconds(closed.get(name, 0.0))]
-            for name, seconds in self.stages_s.items()
+            [worded(name), *(format_seconds(one.get(name, 0.0)) for one in columns.values())]
+            for name in self.stages_s
         ]
-        return Table(head=("stage", "simulated", "closed form"), rows=made, indent=2)
+        return Table(head=("stage", *columns), rows=made, indent=2)
 
     def rank_table(self) -> Table:
         """Say what every rank does in a turn; of many ranks, the fastest and the slowest."""
@@ -170,7 +177,11 @@ class Simulation:
             ordered = sorted(ranks, key=lambda rank: rank.pace)
             ranks = [*ordered[: MOST_RANKS // 2], *ordered[-MOST_RANKS // 2 :]]
         rows = [_rank_row(rank, LEAST * self.turn_s) for rank in ranks]
-        return Table(head=HEAD, rows=rows, indent=2)
+        if not self.even_stages_s:
+            return Table(head=HEAD, rows=rows, indent=2)
+        tokens = [f"{rank.tokens:,}" for rank in ranks]
+        beside = [[row[0], own, *row[1:]] for row, own in zip(rows, tokens, strict=True)]
+        return Table(head=(HEAD[0], "tokens", *HEAD[1:]), rows=beside, indent=2)
 
     def path_table(self) -> Table:
         """Say what the turn could not have been shorter than, by kind and by what it makes."""
@@ -204,6 +215,7 @@ class Simulation:
             "tasks": self.tasks,
             "critical_path_s": dict(by_kind(self.path)),
             **({"latency_percentiles_s": dict(self.percentiles_s)} if self.latencies_s else {}),
+            **({"even_stages_s": dict(self.even_stages_s)} if self.even_stages_s else {}),
             **({"serving": estimate.serving.to_dict()} if estimate.serving else {}),
         }
 
@@ -239,20 +251,26 @@ def simulate(
     beside = {"output": estimate.stages_s["output"]} if "output" in estimate.stages_s else {}
     first = main.stage.same.first
     times = rank_times(events, main.stage.paces, main.ran.seconds)
-    own = enumerate(first[: replica.gpus])
+    sequences = sequences_of(scenario, estimate.plan)
+    held = [sequences.held(wiring.plan, rank) for rank in range(len(first))]
+    shown = first if len(set(held)) > 1 else first[: replica.gpus]
+    even = evened(scenario, estimate.plan) if not sequences.even else None
     return Simulation(
         estimate=estimate,
         stages_s={**spent, **beside},
         stage=main.stage.name,
         turns=main.stage.turns,
         turn_s=main.ran.seconds,
-        ranks=tuple(replace(times[lead], rank=rank) for rank, lead in own),
+        ranks=tuple(
+            replace(times[lead], rank=rank, tokens=held[rank]) for rank, lead in enumerate(shown)
+        ),
         first=first,
         events=events,
         wiring=wiring,
         tasks=sum(len(turn.work.tasks) for turn in turns),
         path=tuple(critical_path(main.work, main.ran)),
         latencies_s=_latencies(turns, sum(beside.values())) if disturbed.runs > 1 else (),
+        even_stages_s={} if even is None else simulate(even, estimate, disturbed).stages_s,
     )
 
 
@@ -275,10 +293,13 @@ def stages_of(
     target = deployment.target(scenario.model, plan)
     wiring = Wiring(deployment, plan, disturbed.traffic, *room)
     targets = targets_of(scenario, estimate, wiring, target, disturbed)
-    programs = lower_places(scenario.model, scenario.workload, plan)
+    sequences = sequences_of(scenario, plan)
+    numbers = [sequences.number(wiring.plan, rank) for rank in range(plan.gpus)]
     stages = [
-        _stage_run(places, wiring, targets, prices, disturbed, folded or alike)
-        for places in zip(*(program.stages for program in programs), strict=True)
+        _stage_run(
+            targets.works(stage, numbers, wiring.plan), wiring, prices, disturbed, folded or alike
+        )
+        for stage in sequences.stages(scenario, plan, target)
     ]
     return wiring, stages, prices
 
@@ -314,30 +335,33 @@ class _Turn:
         return float(np.mean(self.samples)) * self.stage.turns
 
 
-def _stage_run(  # what a stage is run with, and how ranks are folded
-    places: Sequence[Loop],
+def _stage_run(
+    shared: tuple[list[PlacedLoop], list[int]],
     wiring: Wiring,
-    targets: RankTargets,
     prices: Prices,
     disturbed: Disturbances,
     folded: Folding,
 ) -> StageRun:
     """Find the ranks that a stage is run on; replicas are disturbed alike, and one GPU decodes.
 
-    folded : says which ranks do the same, of the links under them, their messages and their marks.
+    shared : works that differ, and the number of every rank's. folded : says which ranks do the
+    same, of the links under them, their messages and their marks.
     """
-    plan, paused = wiring.plan, disturbed.paused
+    (works, work_of), plan = shared, wiring.plan
     replica, replicas = plan.without("dp"), plan.degree("dp")
-    meets = any(isinstance(op, Communication) for op in places[0].walk())
+    paused = {
+        each * replica.gpus + own: seconds
+        for each in range(replicas)
+        for own, seconds in disturbed.paused.items()
+    }
+    meets = any(isinstance(op, Communication) for op in works[0].loop.walk())
     spread = rank_spread() if meets and not disturbed.even else 0.0
     paces = paces_of(replica.gpus, spread, disturbed.slow)
-    if places[0].name == DECODE and not meets:
+    if works[0].loop.name == DECODE and not meets:
         only = Alike(first=[0], groups={}, uses={})
-        work = PlacedLoop(loop=places[0], place=0, target=targets.targets[0])
-        return StageRun(works=[work], work_of=[0], paces=paces[:1], paused=paused, same=only)
-    works, work_of = targets.works(places, plan)
+        return StageRun(works=works[:1], work_of=[0], paces=paces[:1], paused=paused, same=only)
     marks = [
-        (work, paces[own], paused.get(own, 0.0), own if disturbed.jitter else 0)
+        (work, paces[own], disturbed.paused.get(own, 0.0), own if disturbed.jitter else 0)
         for work, own in zip(work_of, [*range(replica.gpus)] * replicas, strict=True)
     ]
     same = folded(wiring, messages_of(works, prices), marks)

@@ -17,6 +17,7 @@ from planner.search.estimate import PlanEstimate
 from planner.search.plan_memory import usable_bytes
 from planner.simulation.disturbances import USUAL_ORDER, Disturbances
 from planner.simulation.links import Wiring
+from planner.simulation.sequences import Places
 from planner.simulation.tasks import PlacedLoop
 from planner.strategies.sequence import is_causal
 from topology.base import InputError, format_bytes
@@ -98,29 +99,32 @@ class RankTargets:
     targets: Sequence[Target]
     order: Order | None = None
 
-    def works(self, places: Sequence[Loop], plan: Plan) -> tuple[list[PlacedLoop], list[int]]:
+    def works(
+        self, stage: Sequence[Places], numbers: Sequence[int], plan: Plan
+    ) -> tuple[list[PlacedLoop], list[int]]:
         """List the works of a stage that differ, and of every rank the number of its own.
 
-        places : of a pipeline, one for all or each its own.
+        stage : at places of a pipeline, one for all or each its own, for all rows that differ.
+        numbers : which of these a rank has.
         """
         works: list[PlacedLoop] = []
-        numbers: dict[tuple[int, int, int], int] = {}
+        found: dict[tuple[int, int, int], int] = {}
         ordered: dict[tuple[int, int], Loop] = {}
         work_of = []
-        for rank, target in enumerate(self.targets):
-            at = plan.index_of(rank)
+        for rank, (target, number) in enumerate(zip(self.targets, numbers, strict=True)):
+            at, places = plan.index_of(rank), stage[number]
             place = at.get("pp", 0)
             loop = places[place if len(places) > 1 else 0]
             if self.order is not None:
                 index = at.get(self.order.axis, 0)
-                if (place, index) not in ordered:
-                    ordered[place, index] = replace(self.order, index=index).of(loop)
-                loop = ordered[place, index]
+                if (id(loop), index) not in ordered:
+                    ordered[id(loop), index] = replace(self.order, index=index).of(loop)
+                loop = ordered[id(loop), index]
             key = place, id(loop), id(target)
-            if key not in numbers:
-                numbers[key] = len(works)
+            if key not in found:
+                found[key] = len(works)
                 works.append(PlacedLoop(loop=loop, place=place, target=target))
-            work_of.append(numbers[key])
+            work_of.append(found[key])
         return works, work_of
 
 

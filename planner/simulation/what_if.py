@@ -11,6 +11,7 @@ from planner.search.evaluate import seated
 from planner.search.judging import judge
 from planner.simulation.disturbances import USUAL_ORDER, Disturbances, ranks_named
 from planner.simulation.instead import Instead, instead
+from planner.simulation.sequences import evened
 from planner.simulation.simulation import Simulation, simulate
 from topology.base import InputError, format_seconds
 from topology.base.table import Table
@@ -68,6 +69,8 @@ def _changes(scenario: Scenario, plan: Plan, disturbed: Disturbances) -> Iterato
     fabrics = list(deployment.fabrics(plan).values())
     for words, changed in _undisturbed(disturbed, plan):
         yield words, scenario, plan, changed
+    if even := evened(scenario, plan):
+        yield "even sequences", even, plan, disturbed
     if deployment.graph_mixing and deployment.runtime.launch == "graph" and fabrics:
         yield "NCCL_GRAPH_MIXING_SUPPORT=0", scenario.unmixed, plan, disturbed
     given = scenario.request.links

@@ -22,6 +22,7 @@ from topology.machine.loads import exchange_loads
 
 CLUSTER = (Path(__file__).parents[2] / "examples" / "cluster.toml").read_text(encoding="utf-8")
 NARROW = CLUSTER.replace("oversubscription = 2.0", "oversubscription = 16.0")
+MIXED = ((500, 2, 3.0), (900, 4, 1.0))
 SMALL = {"height": 256, "width": 256, "frames": 17}
 PLANS = [
     ("wan2.1-1.3b", 8, "dp4.ulysses2", {"hardware": "l40s", **SMALL}),
@@ -33,6 +34,9 @@ PLANS = [
     ("llama-3.1-8b", 8, "ring4.tp2", {"output_tokens": 1, "order": "plain"}),
     ("flux.1-dev", 8, "ulysses4.ring2", {"mixed": {5: "h200-sxm"}}),
     ("wan2.1-1.3b", 8, "ulysses2.ring4", {"hardware": "l40s", "traffic": {"NIC0-network": 0.6}}),
+    ("qwen3-30b-a3b", 8, "adp4.tp2/ep8", {"lengths": MIXED}),
+    ("llama-3.1-8b", 8, "dp4.tp2", {"lengths": MIXED, "hardware": "l40s", "pause": {1: 0.001}}),
+    ("flux.1-dev", 5, "uaa5", {"height": 1008, "width": 1008}),
 ]
 
 
