@@ -1,11 +1,12 @@
 """Every folder that is exported for catalogue models starts, on engines that tell what they are.
 
 ``python tests/exportedfolders.py`` writes the folder of every plan that TensorRT runs on 2, 4 and 8
-GPUs, of each model at a small size, starts all of its ranks on stand-ins for TensorRT, CUDA and
-NCCL, and holds the collectives of its networks against the program's. It ends with 1 where
-something is wrong. ``--part 2/8`` is the second eighth of the models, ``--processes`` how many run
-at once, ``--build`` has TensorRT-RTX build the engines too; ``tests/validate/test_tensorrt_run.py``
-draws some of them.
+GPUs, of each model at a small size, and holds the collectives of its networks against the
+program's. Of folders that have the same networks along the same axes, whose degrees alone differ,
+it starts one: all of its ranks, on stand-ins for TensorRT, CUDA and NCCL. ``--build`` has
+TensorRT-RTX build each network too, once for all folders of a model that have it. It ends with 1
+where something is wrong. ``--part 2/8`` is the second eighth of the models, ``--processes`` how
+many run at once; ``tests/validate/test_tensorrt_run.py`` draws some of them.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -27,8 +28,7 @@ from engineruns import Quiet, free_port
 from costmodels.program import Collective, Loop
 from planner.export.files import write_folder
 from planner.export.tensorrt import tensorrt_folder
-from planner.lowering import lower
-from planner.models import names, read_model
+from planner.models import read_model
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.runners.refusal import tensorrt_refusal
@@ -74,16 +74,9 @@ def exportable(model: str, gpus: int) -> Iterator[tuple[Scenario, Plan]]:
             yield replace(scenario, model=small, workload=shrunk), plan
 
 
-def wrong(files: dict[str, bytes], *, build: bool = False) -> Iterator[str]:
-    """Start a folder's ranks on stand-ins, and say what is wrong with it.
-
-    build : whether TensorRT-RTX builds the engines of the first rank too.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = harness.open_folder(write_folder(files, f"{scratch}/plan"))
-        if build:
-            yield from _unbuilt(folder)
-        left = started(folder, steps=1)
+def _unstarted(folder: harness.Folder) -> Iterator[str]:
+    """Start a folder's ranks on stand-ins, and say which do not end well."""
+    left = started(folder, steps=1)
     yield from (f"rank {rank}: {one}" for rank, one in left.items() if isinstance(one, str))
 
 
@@ -116,9 +109,16 @@ def started(
     return left
 
 
-def _unbuilt(folder: harness.Folder) -> Iterator[str]:
-    """Say which networks TensorRT-RTX builds no engine of, with its reason."""
+def _unbuilt(folder: harness.Folder, built: set[str]) -> Iterator[str]:
+    """Say which networks TensorRT-RTX builds no engine of, with its reason.
+
+    built : networks that it has built already; those of the folder are added.
+    """
     for document in folder.documents:
+        what = _network(folder, document["name"])
+        if what in built:
+            continue
+        built.add(what)
         share = Share(document=document, arrays=folder.constants(document["name"]), weights=drawn())
         try:
             made = builder.build(load(), share, builder.Options(level=0, capability="SM120"))
@@ -204,7 +204,7 @@ def of_a_model(
     model: str, gpus: Sequence[int] = GPUS, *, build: bool = False
 ) -> tuple[str, int, list[str]]:
     """Write and start all folders of a model; its name, how many, and what is wrong."""
-    said, count, done = [], 0, set()
+    said, count, before = [], 0, Before(build=build)
     for number in gpus:
         try:
             found = list(exportable(model, number))
@@ -214,20 +214,40 @@ def of_a_model(
         for scenario, plan in found:
             count += 1
             try:
-                files = tensorrt_folder(scenario, price(scenario, plan))
-                complaints = [*unlike(scenario, plan, files)]
-                what = _digest(files)
-                complaints += [] if what in done else wrong(files, build=build)
-                done.add(what)
+                complaints = list(wrong(scenario, plan, before))
             except Exception as error:  # noqa: BLE001  # is told of, and the rest is asked for
                 complaints = [f"{type(error).__name__}: {error}"]
             said += [f"{model} {plan}: {text}" for text in complaints]
     return model, count, said
 
 
-def _digest(files: dict[str, bytes]) -> str:
-    kept = [files[name] for name in sorted(files) if name.startswith(("networks/", "cpp/sched"))]
-    return hashlib.blake2b(b"".join(kept)).hexdigest()
+@dataclass(frozen=True)
+class Before:
+    """Folders that were started, by what tells them apart, and networks that were built."""
+
+    build: bool = False
+    started: set[tuple[str, ...]] = field(default_factory=set)
+    built: set[str] = field(default_factory=set)
+
+
+def wrong(scenario: Scenario, plan: Plan, before: Before) -> Iterator[str]:
+    """Write a plan's folder, start and build what none before it was, and say what is wrong."""
+    files = tensorrt_folder(scenario, price(scenario, plan))
+    yield from unlike(scenario, plan, files)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = harness.open_folder(write_folder(files, f"{scratch}/plan"))
+        networks = [_network(folder, document["name"]) for document in folder.documents]
+        what = (*(axis for axis, _ in plan.axes), *networks)
+        if what not in before.started:
+            before.started.add(what)
+            yield from _unstarted(folder)
+        if before.build:
+            yield from _unbuilt(folder, before.built)
+
+
+def _network(folder: harness.Folder, name: str) -> str:
+    files = [folder.path / "networks" / f"{name}.{end}" for end in ("json", "npz")]
+    return hashlib.blake2b(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def main(words: Sequence[str] | None = None) -> int:
