@@ -4,9 +4,9 @@
 GPUs, of each model at a small size, and holds the collectives of its networks against the
 program's. Of folders that have the same networks along the same axes, whose degrees alone differ,
 it starts one: all of its ranks, on stand-ins for TensorRT, CUDA and NCCL. ``--build`` has
-TensorRT-RTX build each network too, once for all folders of a model that have it. It ends with 1
-where something is wrong. ``--part 2/8`` is the second eighth of the models, ``--processes`` how
-many run at once; ``tests/validate/test_tensorrt_run.py`` draws some of them.
+TensorRT-RTX build each network too, once for all folders and models of a process that have it. It
+ends with 1 where something is wrong. ``--part 2/8`` is the second eighth of the models,
+``--processes`` how many run at once; ``tests/validate/test_tensorrt_run.py`` draws some of them.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -175,6 +175,8 @@ def unlike(scenario: Scenario, plan: Plan, files: dict[str, bytes]) -> Iterator[
             forward, *rest = stages["denoise"]
             stages |= {"forward": forward.body, f"forward.stage{place}": forward.body}
             stages |= {"combine": rest}
+        elif plan.degree("pp") > 1:
+            stages = dict(_turns(stages, place))
         bodies |= stages
     networks, _ = written(model, work, plan, Recipe(numerics=model.numerics))
     for network in networks:
@@ -186,6 +188,12 @@ def unlike(scenario: Scenario, plan: Plan, files: dict[str, bytes]) -> Iterator[
         )
         if found != wanted:
             yield f"{network.name} has {dict(found)}, and its program {dict(wanted)}"
+
+
+def _turns(stages: dict[str, Sequence[object]], place: int) -> Iterator[tuple[str, object]]:
+    """Yield what a stage of a decoder's pipeline does in its own turn."""
+    for name, (turn, _, *scores) in stages.items():
+        yield f"{name}.stage{place}", (*turn.body, *scores)
 
 
 def _named(layer: object) -> str:
@@ -204,7 +212,7 @@ def of_a_model(
     model: str, gpus: Sequence[int] = GPUS, *, build: bool = False
 ) -> tuple[str, int, list[str]]:
     """Write and start all folders of a model; its name, how many, and what is wrong."""
-    said, count, before = [], 0, Before(build=build)
+    said, count = [], 0
     for number in gpus:
         try:
             found = list(exportable(model, number))
@@ -214,7 +222,7 @@ def of_a_model(
         for scenario, plan in found:
             count += 1
             try:
-                complaints = list(wrong(scenario, plan, before))
+                complaints = list(wrong(scenario, plan, before(), build=build))
             except Exception as error:  # noqa: BLE001  # is told of, and the rest is asked for
                 complaints = [f"{type(error).__name__}: {error}"]
             said += [f"{model} {plan}: {text}" for text in complaints]
@@ -225,24 +233,30 @@ def of_a_model(
 class Before:
     """Folders that were started, by what tells them apart, and networks that were built."""
 
-    build: bool = False
-    started: set[tuple[str, ...]] = field(default_factory=set)
+    started: set[tuple[object, ...]] = field(default_factory=set)
     built: set[str] = field(default_factory=set)
 
 
-def wrong(scenario: Scenario, plan: Plan, before: Before) -> Iterator[str]:
+@cache
+def before() -> Before:
+    """Give what this process has seen."""
+    return Before()
+
+
+def wrong(scenario: Scenario, plan: Plan, seen: Before, *, build: bool) -> Iterator[str]:
     """Write a plan's folder, start and build what none before it was, and say what is wrong."""
     files = tensorrt_folder(scenario, price(scenario, plan))
     yield from unlike(scenario, plan, files)
     with tempfile.TemporaryDirectory() as scratch:
         folder = harness.open_folder(write_folder(files, f"{scratch}/plan"))
         networks = [_network(folder, document["name"]) for document in folder.documents]
-        what = (*(axis for axis, _ in plan.axes), *networks)
-        if what not in before.started:
-            before.started.add(what)
+        calls = [len(folder.plan[when]) for when in ("once", "each_step")]
+        what = (*(axis for axis, _ in plan.axes), *networks, *calls)
+        if what not in seen.started:
+            seen.started.add(what)
             yield from _unstarted(folder)
-        if before.build:
-            yield from _unbuilt(folder, before.built)
+        if build:
+            yield from _unbuilt(folder, seen.built)
 
 
 def _network(folder: harness.Folder, name: str) -> str:

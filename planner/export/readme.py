@@ -1,12 +1,12 @@
 """The README of an exported folder."""
 
 from collections.abc import Mapping, Sequence
-from string import digits
 
 from planner.engines.tables import allowed
 from planner.export.tools import Tool
 from planner.models import Exports
 from planner.tensorrt.runner.library import Document
+from planner.tensorrt.runner.place import sends
 from planner.tensorrt.runner.texts import text_of
 from topology.base import format_bytes, format_seconds
 
@@ -74,7 +74,7 @@ def _made(document: Document, gives: Exports) -> str:
 
 def _cpp(document: Document) -> list[str]:
     """Say how the runner in C++ is built and started, or that it does not run the plan."""
-    if any("send" in call for call in document["each_step"]):
+    if sends(document):
         return [*_CPP[:2], "The runner in C++ refuses stages of a pipeline, which send.", ""]
     return [*_CPP, f"    {_mpirun(document)} build/runner .", ""]
 
@@ -134,10 +134,10 @@ def _others(tools: Sequence[Tool]) -> list[str]:
 def _row(engine: Document) -> str:
     collectives = [f"{count} x {name}" for name, count in engine["collectives"].items()]
     each = "all ranks" if engine["shared"] else "each rank"
-    name = engine["name"].rstrip(digits)
-    each += " of the stage" if name == _STAGE else ""
+    name, _, stage = engine["name"].partition(".")
+    each += " of the stage" if stage else ""
     listed = ", ".join(collectives) or "none"
-    does = _DOES.get(name, "")
+    does = f"{_DOES[name]}: its layers" if stage else _DOES[name]
     return f"| {engine['name']} | {does} | {each} | {len(engine['files'])} | {listed} |"
 
 
@@ -266,11 +266,9 @@ _GIVES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """What networks do of a model, for the first lines."""
-_STAGE = "forward.stage"
 _DOES = {
     "text_tower": "the prompt's own layers, once",
     "forward": "the transformer, for every step and branch of guidance",
-    _STAGE: "its layers of the transformer, for every step and branch of guidance",
     "combine": "the next step's latents, of what all branches predict",
     "prefill": "the prompt",
     "decode": "a token behind it, every step",

@@ -76,8 +76,6 @@ def tensorrt_refusal(scenario: Scenario, plan: Plan) -> str:
         stands.append(
             "parts of a cut cache are merged by log-sum-exps, which its attention does not give"
         )
-    if scenario.model.kind == "decoder" and plan.degree("pp") > 1:
-        stands.append(allowed().lacks["stages"])
     return "; ".join([*layers(scenario.model), *stands])
 
 

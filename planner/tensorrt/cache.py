@@ -21,7 +21,8 @@ from planner.tensorrt.network import Value
 
 FILLED: Final = "filled"
 """Input that says how many rows of a cache are filled."""
-STAGES: Final = ("prefill", "decode")
+PARTS: Final = ("prefill", "decode")
+"""What networks of a decoder do, of which each stage of a pipeline has its own."""
 
 
 def room_of(program: Program) -> int:

@@ -42,7 +42,7 @@ from planner.models.architecture import Numerics
 from planner.request.plan import Plan
 from planner.strategies import pp
 from planner.tensorrt.attention import attend, linear_attention, with_multi_device_attention
-from planner.tensorrt.cache import FILLED, room_of, seen_rows, written_rows
+from planner.tensorrt.cache import FILLED, PARTS, room_of, seen_rows, written_rows
 from planner.tensorrt.draft import Draft
 from planner.tensorrt.elementwise import pointwise
 from planner.tensorrt.moves import rearrange
@@ -140,11 +140,24 @@ def _sections(
             kept = [program.output.name, *([TURN.name] if _counts(rest) else [])]
             after = tuple((f"next.{name}", name) for name in kept)
             yield _Section(name="combine", items=rest, axes=along, outputs=after)
-        elif place is not None and stage.name in ("prefill", "decode"):
-            raise IllegalPlanError(allowed().lacks["stages"])
         elif stage.name == "prefill" or (stage.name == "decode" and stage.count):
-            made = (program.output.name, program.output.name)
-            yield _Section(name=stage.name, items=stage.body, axes=inner, outputs=(made,))
+            made = ((program.output.name, program.output.name),)
+            whole = _Section(name=stage.name, items=stage.body, axes=inner, outputs=made)
+            yield whole if place is None else _turn(whole, program, place)
+
+
+def _turn(whole: _Section, program: Program, place: int) -> _Section:
+    """Cut out what one stage of a pipeline does in its own turn; the last one predicts a token."""
+    turn, _, *scores = whole.items
+    assert isinstance(turn, Loop)
+    last = place == dict(program.axes)[pp.AXIS] - 1
+    return replace(
+        whole,
+        name=f"{whole.name}.stage{place}",
+        items=(*turn.body, *scores),
+        outputs=whole.outputs if last else (),
+        stage=place,
+    )
 
 
 def _counts(items: Sequence[Op | Loop]) -> bool:
@@ -166,9 +179,8 @@ def indices(axes: Sequence[tuple[str, int]]) -> tuple[Index, ...]:
 def _network(
     program: Program, section: _Section, recipe: Recipe, spread: frozenset[str]
 ) -> EngineNetwork:
-    decodes, room = section.name == "decode", 0
-    if decodes or section.name == "prefill":
-        room = room_of(program)
+    part = section.name.partition(".")[0]
+    decodes, room = part == "decode", room_of(program) if part in PARTS else 0
     filled = Value(FILLED, (1, 1, 1), "fp32") if room else None
     draft = Draft(
         recipe.compute,

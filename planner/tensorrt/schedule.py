@@ -20,7 +20,7 @@ from planner.models import Model, latent_frames
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies import pp
-from planner.tensorrt.cache import FILLED
+from planner.tensorrt.cache import FILLED, PARTS
 from planner.tensorrt.from_program import SENT, Recipe, networks_of
 from planner.tensorrt.network import EngineNetwork, LatentGrid, Value
 from topology.base import InputError
@@ -106,7 +106,7 @@ def schedule_of(
     if "combine" in by_name:
         once, each = _diffusion(by_name, program, (plan, passes), buffers)
     else:
-        once, each = _decoder(by_name, program, buffers)
+        once, each = _decoder(networks, program, plan, buffers)
     return {
         "steps": max(steps, default=1) or 1,
         "once": once,
@@ -231,9 +231,12 @@ def _received(stages: Sequence[EngineNetwork]) -> set[str]:
 
 
 def _handed_on(
-    stages: Sequence[EngineNetwork], running: Sequence[int], plan: Plan
+    stages: Sequence[EngineNetwork], running: Sequence[int], plan: Plan, own: str = ""
 ) -> Iterator[Call]:
-    """Pass what stages that have run give to the next ones: each tensor of all at one time."""
+    """Pass what stages that have run give to the next ones: each tensor of all at one time.
+
+    own : what names of the buffers begin with.
+    """
     for name in sorted(_received(stages)):
         pairs = [
             [*pair]
@@ -242,7 +245,7 @@ def _handed_on(
             for pair in zip(_ranks(plan, stage), _ranks(plan, stage + 1), strict=True)
         ]
         if pairs:
-            yield {"send": [f"{SENT}{name}", name], "pairs": pairs}
+            yield {"send": [f"{own}{SENT}{name}", f"{own}{name}"], "pairs": pairs}
 
 
 def _to_all(name: str, plan: Plan) -> Call:
@@ -270,24 +273,31 @@ def _bound(
 
 
 def _decoder(
-    networks: Mapping[str, EngineNetwork], program: Program, buffers: Buffers
+    networks: Sequence[EngineNetwork], program: Program, plan: Plan, buffers: Buffers
 ) -> tuple[list[Call], list[Call]]:
     """Run the prompt once; then steps, which write into the caches that it has filled."""
-    given = {tensor.name for tensor in program.inputs}
-    prompt = _number(program.inputs[0].shape[1])
-    calls: dict[str, Call] = {}
-    for network in networks.values():
-        bind: Bind = {}
-        for value in network.inputs:
-            name = value.name
-            _add(buffers, value, name, _given(name, 0) if name in given else None)
-            bind[name] = [name, 0]
-        for name, value in network.outputs:
-            held = name.removeprefix("new.")
-            _add(buffers, value, held)
-            bind[name] = [held, 0]
-        calls[network.name] = {"engine": network.name, "bind": bind}
+    once, each = (list(_stages(part, networks, (program, plan), buffers)) for part in PARTS)
     if FILLED in buffers:
-        buffers[FILLED]["start"] = prompt
+        buffers[FILLED]["start"] = _number(program.inputs[0].shape[1])
     count: Call = {"copy": [f"next.{FILLED}", FILLED]}
-    return [calls["prefill"]], [calls["decode"], count] if "decode" in calls else []
+    return once, [*each, count] if each else []
+
+
+def _stages(
+    part: str, networks: Sequence[EngineNetwork], split: tuple[Program, Plan], buffers: Buffers
+) -> Iterator[Call]:
+    """Run a decoder's stages one after another; all ranks get the scores, to go on from them."""
+    program, plan = split
+    stages = [network for network in networks if network.name.startswith(part)]
+    given, received = {tensor.name for tensor in program.inputs}, _received(stages)
+    between = {*received, *(f"{SENT}{name}" for name in received)}
+    for place, network in enumerate(stages):
+        bind: Bind = {}
+        for name, value in [*((value.name, value) for value in network.inputs), *network.outputs]:
+            held = f"{part}.{name}" if name in between else name.removeprefix("new.")
+            _add(buffers, value, held, _given(name, 0) if name in given else None)
+            bind[name] = [held, 0]
+        yield {"engine": network.name, "bind": bind}
+        yield from _handed_on(stages, [place], plan, f"{part}.")
+    if len(stages) > 1:
+        yield _to_all(program.output.name, plan)

@@ -7,7 +7,7 @@ from typing import Final
 from planner.engines.tensorrt import Allowed
 from planner.tensorrt.network import EngineNetwork, Layer
 from planner.tensorrt.runner.library import Document
-from planner.tensorrt.runner.place import runs
+from planner.tensorrt.runner.place import buffers_of, runs
 from topology.base import Bytes, Seconds
 from topology.base.values import dataclass
 
@@ -42,12 +42,13 @@ def again_bytes(networks: Sequence[EngineNetwork], document: Document) -> Bytes:
 
 def buffer_bytes(networks: Sequence[EngineNetwork], document: Document) -> int:
     """Count the bytes of all buffers on the rank that has most, tables included."""
-    buffers = document["buffers"].values()
-    tables = [
+    buffers = document["buffers"]
+    sizes = (
         sum(array[0].nbytes for network in own for array in network.tables.values())
-        for own in _by_rank(networks, document)
-    ]
-    return int(max(tables)) + sum(map(buffer_size, buffers))
+        + sum(buffer_size(buffers[name]) for name in buffers_of(document, rank))
+        for rank, own in enumerate(_by_rank(networks, document))
+    )
+    return int(max(sizes))
 
 
 def _by_rank(

@@ -85,11 +85,13 @@ def test_what_a_version_does_wrong_is_said_of_plans_that_meet(version, numbers):
 
 
 def test_what_is_nearest_fits_too():
-    """Four copies of Llama 3.1 70B do not fit the GPUs that a pipeline of four was asked for."""
+    """Four copies of Llama 3.1 70B do not fit the GPUs that a ring of four was asked for."""
     scenario = resolve(Request(model="llama-3.1-70b", gpus=4))
 
-    with pytest.raises(IllegalPlanError, match=r"scores.*nearest that run: tp4, dp2\.tp2$"):
-        check_tensorrt(scenario, parse_plan("pp4"))
+    with pytest.raises(
+        IllegalPlanError, match=r"ring needs.*nearest that run: pp4, tp4, dp2\.pp2$"
+    ):
+        check_tensorrt(scenario, parse_plan("ring4"))
 
 
 def test_all_to_all_is_newer_than_the_other_collectives():

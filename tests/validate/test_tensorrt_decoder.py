@@ -153,7 +153,7 @@ def write_ids(folder, ids):
 IDS = np.random.default_rng(3).integers(0, TOKENS, ROWS + 1).tolist()
 
 
-@pytest.mark.parametrize("plan", ["single", "tp2"])
+@pytest.mark.parametrize("plan", ["single", "tp2", "pp2"])
 @pytest.mark.parametrize("output_tokens", [0, 1])
 def test_scores_are_those_of_the_model(saved, plan, output_tokens):
     folder, config, tensors = saved("fp32")
@@ -165,7 +165,7 @@ def test_scores_are_those_of_the_model(saved, plan, output_tokens):
         np.testing.assert_allclose(one, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("plan", ["single", "tp2"])
+@pytest.mark.parametrize("plan", ["single", "tp2", "pp2"])
 def test_every_token_of_a_text_is_the_model_s(saved, plan):
     """Behind a prompt that is shorter than the engine takes, until the cache is full."""
     folder, config, tensors = saved("fp32")

@@ -15,9 +15,10 @@ from planner.export.files import write_folder
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
 from planner.strategies import parse_plan
-from planner.tensorrt import Recipe, written
+from planner.tensorrt import Recipe, buffer_size, written
 from planner.tensorrt.runner import __main__ as command
 from planner.tensorrt.runner import harness, texts
+from planner.tensorrt.runner.place import buffers_of
 from planner.tensorrt.runner.weights import drawn
 from validate.tensorrt.numbers import Numbers, run_networks
 
@@ -66,10 +67,12 @@ def likeliest(embedding, most, ends=()):
     )
 
 
-@pytest.mark.parametrize("graph", [False, True])
-def test_ranks_go_on_from_the_same_tokens_as_their_networks(exported, graph):
+@pytest.mark.parametrize(
+    ("plan", "graph"), [("tp2", False), ("tp2", True), ("pp2", True), ("pp2.tp2", False)]
+)
+def test_ranks_go_on_from_the_same_tokens_as_their_networks(exported, plan, graph):
     """Behind a prompt shorter than the engines take; steps replayed as a graph too."""
-    opened, request = exported("tp2")
+    opened, request = exported(plan)
     tokens, text, jobs = ANSWER, texts.text_of(opened.plan), {}
     embedding = harness.embedding_of(opened)
 
@@ -80,11 +83,26 @@ def test_ranks_go_on_from_the_same_tokens_as_their_networks(exported, graph):
 
     left = started(opened, graph=graph, change=talking)
 
-    assert [len(one.seconds) for one in left.values()] == [tokens - 1] * 2
+    assert [len(one.seconds) for one in left.values()] == [tokens - 1] * parse_plan(plan).gpus
     found = [[int(token[0]) for token in jobs[rank].follow.chosen] for rank in left]
     assert found == by_networks(opened, request, tokens)
     assert len(found[0]) == tokens
     assert len({*found[0]}) > 2
+
+
+def test_a_stage_of_a_pipeline_holds_the_cache_of_its_own_layers(exported):
+    opened, _ = exported("pp2")
+    plan = opened.plan
+
+    first, second = (
+        {name for name in buffers_of(plan, rank) if name.startswith("cache")} for rank in range(2)
+    )
+
+    assert {name.partition("@")[2] for name in first} == {"0"}
+    assert {name.partition("@")[2] for name in second} == {"1"}
+    assert len(first) == len(second) == 2
+    assert "prompt.tokens" not in buffers_of(plan, 1)
+    assert plan["buffer_bytes"] < sum(map(buffer_size, plan["buffers"].values()))
 
 
 def test_a_text_ends_where_its_token_says_or_there_are_enough():

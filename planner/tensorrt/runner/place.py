@@ -70,6 +70,27 @@ def runs(plan: Document, name: str, rank: int) -> bool:
     return name not in plan["groups"] or bool(members(plan, name, rank))
 
 
+def buffers_of(plan: Document, rank: int) -> list[str]:
+    """Name the buffers of a rank: those of engines that it runs, and the output.
+
+    >>> calls = [{"engine": "stage0", "bind": {"x": ["a", 0]}},
+    ...          {"engine": "stage1", "bind": {"x": ["b", 0]}}, {"send": ["a", "b"]}]
+    >>> plan = {"groups": {"stage0": [[0]], "stage1": [[1]]}, "once": calls, "each_step": [],
+    ...         "buffers": {"a": {}, "b": {}, "out": {}}, "output": "out"}
+    >>> buffers_of(plan, 0), buffers_of(plan, 1)
+    (['a', 'out'], ['b', 'out'])
+    """
+    calls = [*plan["once"], *plan["each_step"]]
+    own = [call for call in calls if "engine" in call and runs(plan, call["engine"], rank)]
+    named = {buffer for call in own for buffer, _ in call["bind"].values()} | {plan["output"]}
+    return [name for name in plan["buffers"] if name in named]
+
+
+def sends(plan: Document) -> bool:
+    """Whether ranks send to one another outside of engines: stages of a pipeline do."""
+    return any("send" in call for call in (*plan["once"], *plan["each_step"]))
+
+
 def members(plan: Document, name: str, rank: int) -> tuple[int, ...]:
     """List the ranks that run a network together with this one; none where it runs alone."""
     groups = plan["groups"].get(name, [])

@@ -20,7 +20,7 @@ from planner.tensorrt.runner.errors import InputError, LateError, RunError
 from planner.tensorrt.runner.external_weights import Outside, WeightPlace
 from planner.tensorrt.runner.formats import Bits, Floats, bits, floats, storage
 from planner.tensorrt.runner.library import Document, Foreign
-from planner.tensorrt.runner.place import members, runs
+from planner.tensorrt.runner.place import buffers_of, members, runs, sends
 from planner.tensorrt.runner.processes import Guard
 from planner.tensorrt.runner.texts import Follow
 
@@ -80,8 +80,7 @@ class Job:
     @property
     def everyone(self) -> tuple[int, ...]:
         """All ranks, where stages of a pipeline send to one another; else none."""
-        sends = any("send" in call for call in self.plan["each_step"])
-        return tuple(range(len(self.plan["ranks"]))) if sends else ()
+        return tuple(range(len(self.plan["ranks"]))) if sends(self.plan) else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +235,8 @@ def _allocate(loaded: _Loaded) -> None:
     """Make all buffers, and fill those that start with something."""
     job, device = loaded.job, loaded.parts.device
     loaded.parts.guard.phase("allocating buffers", job.limits.load_s)
-    for name, buffer in job.plan["buffers"].items():
+    for name in buffers_of(job.plan, job.rank):
+        buffer = job.plan["buffers"][name]
         loaded.addresses[name] = loaded.hold(_size(buffer))
         shape, given = tuple(buffer["shape"]), buffer["given"]
         usual = job.starts.get(name, buffer.get("start", 0))
@@ -354,8 +354,9 @@ def _goes_on(loaded: _Loaded) -> bool:
         return True
     inputs = job.follow(_result(loaded))
     for name, array in (inputs or {}).items():
-        stored = bits(array, job.plan["buffers"][name]["dtype"])
-        loaded.parts.device.upload(loaded.addresses[name], stored)
+        if name in loaded.addresses:  # of a pipeline the first stage alone reads tokens
+            stored = bits(array, job.plan["buffers"][name]["dtype"])
+            loaded.parts.device.upload(loaded.addresses[name], stored)
     return inputs is not None
 
 
