@@ -194,14 +194,14 @@ def simulate(  # noqa: PLR0913  # as written for the command
     (`IllegalPlanError`).
     """
     from planner.simulation.cut import resolved  # noqa: PLC0415  # few ask for it
-    from planner.simulation.disturbances import Disturbances  # noqa: PLC0415  # few ask for it
+    from planner.simulation.disturbances import MOST_RUNS, Disturbances  # noqa: PLC0415  # few ask for it
     from planner.simulation.simulation import simulate as run  # noqa: PLC0415
 
     _check_one_plan("simulate runs one plan", options, POOLED)
     scenario = resolved(request_of(model, gpus, options, plan), plan)
     disturbed = Disturbances(
         even=even, slow=slow, paused=pause, mixed=mixed, traffic=traffic, order=order,
-        jitter=jitter, runs=runs,
+        jitter=jitter, runs=_counted("runs", runs, MOST_RUNS),
     )  # fmt: skip
     return run(scenario, estimate_plan(scenario, plan), disturbed)
 

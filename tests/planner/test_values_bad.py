@@ -79,6 +79,7 @@ CALLS |= {
         (planner.attention, {"heads": 8, "queries": 8, "keys": 8, "head_dim": 64},
          ("kv_precision", "window", "sustained")),
         (planner.matmul, {"m": 8, "n": 8, "k": 8}, ("sustained",)),
+        (planner.simulate, {"model": "flux", "gpus": 2, "plan": "tp2"}, ("runs",)),
     )
     for name in names
 }  # fmt: skip
@@ -111,6 +112,11 @@ def test_sizes_of_kernels_are_whole_numbers_and_all_there(size):
     for call in calls:
         with pytest.raises(InputError, match=r"wanted (whole )?numbers"):
             call()
+
+
+def test_runs_may_be_a_number_of_numpy():
+    runs = [planner.simulate("flux", 2, "tp2", jitter=0.01, runs=n) for n in (2, np.int64(2))]
+    assert runs[0].to_dict() == runs[1].to_dict()
 
 
 def test_a_mask_is_no_size_of_a_message():
