@@ -1,9 +1,68 @@
-"""Stand-ins for engines of the exported runner in C++: lines of what each says of itself."""
+"""Small exported folders with stand-ins for engines of the runner in C++.
+
+An engine is lines of what it says of itself.
+"""
 
 import json
+import os
+import platform
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+
+from planner.export.files import write_folder
+from planner.export.tensorrt import tensorrt_folder
+from planner.request.request import Request
+from planner.scenario.scenario import resolve
+from planner.search.evaluate import price
+from planner.strategies import parse_plan
+from validate.reference import shrink
 
 BYTES = 1000
 """What the first engine of a folder works in; each further one a byte more."""
+
+
+STUBS = Path(__file__).parent / "cppstubs"
+
+
+def own_headers():
+    """Folders of libraries' own headers, by what each is known by, of those that are here.
+
+    TensorRT's lie in no wheel, but in its archives and its repository: TENSORRT_ROOT says where.
+    """
+    spec = find_spec("nvidia")
+    wheels = [Path(place) for place in spec.submodule_search_locations] if spec else []
+    cuda = [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda", *(one / "cu13" for one in wheels)]
+    places = {
+        "NvInfer.h": [os.environ.get("TENSORRT_ROOT", ""), "/usr", "/usr/local/tensorrt"],
+        "cuda_runtime_api.h": [root for root in cuda if Path(root, "include/nv/target").is_file()],
+        "nccl.h": [os.environ.get("NCCL_ROOT", ""), "/usr", *(one / "nccl" for one in wheels)],
+        "mpi.h": [sys.prefix],
+    }
+    inner = ["include", f"include/{platform.machine()}-linux-gnu"]
+    found = {
+        name: Path(root, inside)
+        for name, roots in places.items()
+        for root, inside in product(reversed(roots), inner)
+        if str(root) and Path(root, inside, name).is_file()
+    }
+    if "cuda_runtime_api.h" not in found:
+        found.pop("nccl.h", None)  # which reads CUDA's
+    return found
+
+
+def export(path, model, text, **asked):
+    """Write the folder of a small model, and its engines."""
+    plan = parse_plan(text)
+    scenario = resolve(Request(model=model, gpus=plan.gpus, **asked))
+    small, work = shrink(scenario.model, scenario.workload, plan)
+    work = replace(work, output_tokens=scenario.workload.output_tokens)
+    little = replace(scenario, model=small, workload=work)
+    folder = write_folder(tensorrt_folder(little, price(little, plan)), str(path))
+    write_engines(folder)
+    return folder
 
 
 def write_engines(folder, **tensors):

@@ -2,9 +2,9 @@
 
 ``python tests/exportedfolders.py`` writes the folder of every plan that TensorRT runs on 2, 4 and 8
 GPUs, of each model at a small size, and holds the collectives of its networks against the
-program's. Of folders that have the same networks along the same axes, whose degrees alone differ,
-it starts one: all of its ranks, on stand-ins for TensorRT, CUDA and NCCL. ``--build`` has
-TensorRT-RTX build each network too, once for all folders and models of a process that have it. It
+program's. Of folders that are alike, along the same axes and with the same layers of whatever
+size, it starts one of those that a process comes to: all of its ranks, on stand-ins for TensorRT,
+CUDA and NCCL. ``--build`` has TensorRT-RTX build each network too, one of those that are alike. It
 ends with 1 where something is wrong. ``--part 2/8`` is the second eighth of the models,
 ``--processes`` how many run at once; ``tests/validate/test_tensorrt_run.py`` draws some of them.
 """
@@ -115,7 +115,7 @@ def _unbuilt(folder: harness.Folder, built: set[str]) -> Iterator[str]:
     built : networks that it has built already; those of the folder are added.
     """
     for document in folder.documents:
-        what = _network(folder, document["name"])
+        what = _layers(document)
         if what in built:
             continue
         built.add(what)
@@ -249,7 +249,7 @@ def wrong(scenario: Scenario, plan: Plan, seen: Before, *, build: bool) -> Itera
     yield from unlike(scenario, plan, files)
     with tempfile.TemporaryDirectory() as scratch:
         folder = harness.open_folder(write_folder(files, f"{scratch}/plan"))
-        networks = [_network(folder, document["name"]) for document in folder.documents]
+        networks = [_layers(document) for document in folder.documents]
         calls = [len(folder.plan[when]) for when in ("once", "each_step")]
         what = (*(axis for axis, _ in plan.axes), *networks, *calls)
         if what not in seen.started:
@@ -259,9 +259,15 @@ def wrong(scenario: Scenario, plan: Plan, seen: Before, *, build: bool) -> Itera
             yield from _unbuilt(folder, seen.built)
 
 
-def _network(folder: harness.Folder, name: str) -> str:
-    files = [folder.path / "networks" / f"{name}.{end}" for end in ("json", "npz")]
-    return hashlib.blake2b(b"".join(file.read_bytes() for file in files)).hexdigest()
+def _layers(document: Document) -> str:
+    """Say which layers a network has, whatever they are named and however large they are."""
+    said = [
+        [value for key, value in layer.items() if key != "name" and isinstance(value, str | bool)]
+        + [[len(out["shape"]), out["dtype"]] for out in layer["outputs"]]
+        for layer in document["layers"]
+    ]
+    inputs = [len(document[side]) for side in ("inputs", "tables", "outputs")]
+    return hashlib.blake2b(json.dumps([said, inputs]).encode()).hexdigest()
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -15,7 +15,7 @@
     device 0 0 0                                        (rank, host, GPU)
     call once forward input.image=input.image+0 ...     (tensor=buffer+offset)
     copy each next.input.image input.image 1048576
-    send each sent.x.image x.image                     (between stages, which that runner refuses)
+    send each sent.x.image x.image 1048576 0>1 1>2      (between stages: bytes, and who to whom)
     output input.image
 """
 
@@ -71,11 +71,10 @@ def _tables(networks: Sequence[EngineNetwork]) -> Iterator[str]:
 
 
 def _call(when: str, call: Document, buffers: Document) -> str:
-    if "copy" in call:
-        source, target = call["copy"]
-        return f"copy {when} {source} {target} {buffer_size(buffers[source])}"
-    if "send" in call:
-        return f"send {when} {' '.join(call['send'])}"
+    for kind in {"copy", "send"} & call.keys():
+        source, target = call[kind]
+        pairs = [f"{sender}>{receiver}" for sender, receiver in call.get("pairs", [])]
+        return " ".join([kind, when, source, target, str(buffer_size(buffers[source])), *pairs])
     words = []
     for tensor, (name, place) in call["bind"].items():
         step = buffer_size(buffers[name]) // buffers[name]["shape"][0]

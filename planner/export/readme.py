@@ -6,7 +6,6 @@ from planner.engines.tables import allowed
 from planner.export.tools import Tool
 from planner.models import Exports
 from planner.tensorrt.runner.library import Document
-from planner.tensorrt.runner.place import sends
 from planner.tensorrt.runner.texts import text_of
 from topology.base import format_bytes, format_seconds
 
@@ -49,7 +48,9 @@ def readme(document: Document, tools: Sequence[Tool], gives: Exports, *, tables:
             "",
             *_compute(makes),
             *_SHOW,
-            *_cpp(document),
+            *_CPP,
+            f"    {_mpirun(document)} build/runner .",
+            "",
             *_triton(document),
             *_others(tools),
             *_what(tables=tables),
@@ -70,13 +71,6 @@ def _made(document: Document, gives: Exports) -> str:
     if _hosts(document) > 1 or text != bool(document["vocabulary"]):
         return "numbers"
     return "text" if text else gives
-
-
-def _cpp(document: Document) -> list[str]:
-    """Say how the runner in C++ is built and started, or that it does not run the plan."""
-    if sends(document):
-        return [*_CPP[:2], "The runner in C++ refuses stages of a pipeline, which send.", ""]
-    return [*_CPP, f"    {_mpirun(document)} build/runner .", ""]
 
 
 def _computed(document: Document, gives: str) -> list[str]:

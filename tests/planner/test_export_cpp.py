@@ -2,28 +2,19 @@
 
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from cppengines import BYTES, write_engines
+from cppengines import BYTES, STUBS, export, own_headers, write_engines
 
-from planner.export.files import write_folder
 from planner.export.tables import cpp
-from planner.export.tensorrt import tensorrt_folder
-from planner.request.request import Request
-from planner.scenario.scenario import resolve
-from planner.search.evaluate import price
-from planner.strategies import parse_plan
+from planner.tensorrt import buffer_size
 from planner.tensorrt.runner.external_weights import writer
-from validate.reference import shrink
+from planner.tensorrt.runner.place import buffers_of
 
-STUBS = Path(__file__).parent.parent / "cppstubs"
 COMPILER = shutil.which("g++")
 STRICT = [
     "-std=c++17", "-pthread", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wsign-conversion",
@@ -43,47 +34,69 @@ def binary(tmp_path_factory):
     return folder / "runner"
 
 
-def headers():
-    """Folder of TensorRT's own headers, which no wheel has: an archive's, or its repository's."""
-    named = [os.environ.get("TENSORRT_ROOT", ""), "/usr", "/usr/local", "/usr/local/tensorrt"]
-    inner = ["include", f"include/{platform.machine()}-linux-gnu"]
-    places = [Path(one) / inside for one in named if one for inside in inner]
-    return next((one for one in places if (one / "NvInfer.h").is_file()), None)
-
-
-@pytest.mark.skipif(headers() is None, reason="no headers of TensorRT; TENSORRT_ROOT says where")
-def test_it_compiles_against_the_headers_of_tensorrt(tmp_path):
-    for name in ("cuda_runtime_api.h", "mpi.h", "nccl.h"):
-        shutil.copy(STUBS / name, tmp_path)
+@pytest.mark.skipif(not own_headers(), reason="no headers of TensorRT, CUDA, NCCL or MPI")
+def test_it_compiles_against_the_libraries_own_headers(tmp_path):
+    """Of those that are here; stand-ins for the others."""
+    own = own_headers()
+    for path in STUBS.iterdir():
+        if path.name not in own:
+            shutil.copy(path, tmp_path)
     (tmp_path / "runner.cpp").write_bytes(cpp()["runner.cpp"])
-    words = [*STRICT, "-fsyntax-only", f"-I{tmp_path}", "-isystem", str(headers()), "runner.cpp"]
+    words = [word for folder in {*own.values()} for word in ("-isystem", str(folder))]
+    words = [*STRICT, "-fsyntax-only", f"-I{tmp_path}", *words, "runner.cpp"]
     subprocess.run([COMPILER, *words], cwd=tmp_path, check=True)
 
 
 @pytest.fixture
 def exported(tmp_path):
     """A small Wan 2.1 over two branches of two ranks."""
-    scenario, plan = resolve(Request(model="wan2.1-1.3b", gpus=4)), parse_plan("cfg2.tp2")
-    model, workload = shrink(scenario.model, scenario.workload, plan)
-    little = replace(scenario, model=model, workload=workload)
-    folder = write_folder(tensorrt_folder(little, price(little, plan)), str(tmp_path / "out"))
-    write_engines(folder)
-    return folder
+    return export(tmp_path / "out", "wan2.1-1.3b", "cfg2.tp2")
 
 
-def test_stages_that_send_are_refused_in_one_line(binary, tmp_path):
-    scenario, plan = resolve(Request(model="wan2.1-1.3b", gpus=2)), parse_plan("pp2")
-    model, workload = shrink(scenario.model, scenario.workload, plan)
-    little = replace(scenario, model=model, workload=workload)
-    files = tensorrt_folder(little, price(little, plan))
-    folder = write_folder(files, str(tmp_path / "out"))
+def said(done, *kinds):
+    """Lines of a run that begin so, in their order."""
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stdout.splitlines() if line.partition(" ")[0] in kinds]
 
-    done = start(binary, folder, 0, world=2)
 
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "sends between stages of a pipeline" in done.stderr
-    assert b"The runner in C++ refuses stages" in files["README.md"]
+def test_stages_run_their_own_engines_and_send_between_them(binary, tmp_path):
+    """Two forwards of a step follow one another through both stages."""
+    folder = export(tmp_path / "out", "wan2.1-1.3b", "pp2.tp2")
+    buffers = json.loads((folder / "plan.json").read_text())["buffers"]
+    handed, predicted = (buffer_size(buffers[name]) for name in ("x.video", "predictions"))
+
+    first, last = (
+        said(start(binary, folder, rank, "--steps", "1"), "enqueue", "send", "receive", "join")
+        for rank in (1, 2)
+    )
+
+    assert first == [
+        "join 1 of 2", "join 1 of 4",
+        "enqueue forward.stage0.rank1.engine", f"send {handed} to 3",
+        "enqueue forward.stage0.rank1.engine", f"send {handed} to 3",
+        f"receive {predicted} from 3", "enqueue combine.engine",
+    ]  # fmt: skip
+    assert last == [
+        "join 0 of 2", "join 2 of 4",
+        f"receive {handed} from 0", "enqueue forward.stage1.rank0.engine",
+        f"receive {handed} from 0", "enqueue forward.stage1.rank0.engine",
+        f"send {predicted} to 0", "enqueue combine.engine",
+    ]  # fmt: skip
+
+
+def test_a_stage_of_a_language_model_has_the_buffers_of_its_own_engines(binary, tmp_path):
+    folder = export(tmp_path / "out", "llama-3.1-8b", "pp2", output_tokens=3)
+    plan = json.loads((folder / "plan.json").read_text())
+
+    for rank in range(2):
+        done = start(binary, folder, rank, "--graph", world=2)
+
+        sizes = [int(line.split()[1]) for line in said(done, "allocated")]
+        own = [buffer_size(plan["buffers"][name]) for name in buffers_of(plan, rank)]
+        assert set(own) <= set(sizes)
+        assert len(sizes) == len(own) + 1  # and what engines work in
+        engines = {line.split()[1] for line in said(done, "enqueue")}
+        assert engines == {f"{part}.stage{rank}.engine" for part in ("prefill", "decode")}
 
 
 def start(binary, folder, rank, *words, world=4):
@@ -221,12 +234,7 @@ def test_engines_work_in_one_memory_and_everything_is_freed(binary, exported):
 
 def test_a_language_model_s_steps_follow_its_prompt(binary, tmp_path):
     """Their cache is one buffer for both sides, and they start behind the prompt."""
-    scenario, plan = resolve(Request(model="llama-3.1-8b", gpus=2, output_tokens=3)), "tp2"
-    model, workload = shrink(scenario.model, scenario.workload, parse_plan(plan))
-    little = replace(scenario, model=model, workload=replace(workload, output_tokens=3))
-    made = tensorrt_folder(little, price(little, parse_plan(plan)))
-    folder = write_folder(made, str(tmp_path / "out"))
-    write_engines(folder)
+    folder = export(tmp_path / "out", "llama-3.1-8b", "tp2", output_tokens=3)
     path = folder / "cpp" / "schedule.txt"
     text = path.read_text()
     bound = dict(word.split("=") for word in re.findall(r"\S+=cache\S+", text))
@@ -336,6 +344,9 @@ def say(pattern, text):
         say(r"^steps \d+$", "steps 0"),
         say(r"^steps \d+$", "steps many"),
         say(r"^device ", "gpu "),
+        say(r"^copy( .*)$", r"send\1 0>4"),
+        say(r"^copy( .*)$", r"send\1 -1>1"),
+        say(r"^copy( .*)$", r"send\1"),
     ],
 )  # fmt: skip
 def test_a_schedule_that_leaves_its_buffers_is_refused(binary, exported, spoil):

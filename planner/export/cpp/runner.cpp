@@ -25,7 +25,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <random>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -198,11 +200,13 @@ struct Bind {
 };
 
 struct Call {
-    std::string engine;  // empty: a copy from `source` to `target`
+    std::string kind;  // call of an engine; copy from `source` to `target`; send of it to other ranks
+    std::string engine;
     std::vector<Bind> binds;
     std::string source;
     std::string target;
     size_t bytes{0};
+    std::vector<std::pair<int, int>> pairs;  // who sends to whom
 };
 
 struct Engine {
@@ -214,6 +218,17 @@ struct Engine {
     std::unique_ptr<nvinfer1::ICudaEngine> engine;
     std::unique_ptr<nvinfer1::IExecutionContext> context;
     std::map<std::string, void*> tables;  // by the engine's input; weights that lie outside too
+
+    // The ranks that run it together with a rank: that one alone where it is in no groups, none where
+    // it is of another stage of a pipeline.
+    std::vector<int> members(int rank) const {
+        for (auto const& group : groups) {
+            if (std::find(group.begin(), group.end(), rank) != group.end()) {
+                return group;
+            }
+        }
+        return groups.empty() ? std::vector<int>{rank} : std::vector<int>{};
+    }
 };
 
 struct Schedule {
@@ -238,14 +253,19 @@ struct Schedule {
     }
 };
 
-Call readCall(std::istringstream& words, bool copy) {
+Call readCall(std::istringstream& words, std::string const& kind) {
     Call call;
-    if (copy) {
+    call.kind = kind;
+    std::string word;
+    if (kind != "call") {
         words >> call.source >> call.target >> call.bytes;
+        char to{0};
+        for (int first{-1}, second{-1}; words >> first >> to >> second;) {
+            call.pairs.emplace_back(first, second);
+        }
         return call;
     }
     words >> call.engine;
-    std::string word;
     while (words >> word) {
         auto const plus = word.rfind('+');
         auto const equal = word.rfind('=', plus);
@@ -266,8 +286,12 @@ bool within(Schedule const& schedule, std::string const& name, size_t start, siz
 }
 
 bool within(Schedule const& schedule, Call const& call) {
-    if (call.engine.empty()) {
-        return within(schedule, call.source, 0, call.bytes) && within(schedule, call.target, 0, call.bytes);
+    if (call.kind != "call") {
+        return within(schedule, call.source, 0, call.bytes) && within(schedule, call.target, 0, call.bytes) &&
+            call.pairs.empty() == (call.kind == "copy") &&
+            std::all_of(call.pairs.begin(), call.pairs.end(), [&](auto const& pair) {
+                return std::min(pair.first, pair.second) >= 0 && std::max(pair.first, pair.second) < schedule.world;
+            });
     }
     auto const& engines = schedule.engines;
     return std::any_of(engines.begin(), engines.end(), [&](auto const& one) { return one.name == call.engine; }) &&
@@ -351,11 +375,9 @@ Schedule readSchedule(std::filesystem::path const& path) {
             int rank, host, device;
             words >> rank >> host >> device;
             schedule.devices[rank] = device;
-        } else if (kind == "call" || kind == "copy") {
+        } else if (kind == "call" || kind == "copy" || kind == "send") {
             words >> name;
-            (name == "once" ? schedule.once : schedule.each).push_back(readCall(words, kind == "copy"));
-        } else if (kind == "send") {
-            refuse("cpp/schedule.txt sends between stages of a pipeline, which this runner does not: python -m runner run");
+            (name == "once" ? schedule.once : schedule.each).push_back(readCall(words, kind));
         } else if (kind == "output") {
             words >> schedule.output;
         } else {
@@ -485,15 +507,6 @@ std::vector<char> draw(Buffer const& buffer, std::string const& name) {
     return data;
 }
 
-std::vector<int> groupOf(Engine const& engine, int rank) {
-    for (auto const& group : engine.groups) {
-        if (std::find(group.begin(), group.end(), rank) != group.end()) {
-            return group;
-        }
-    }
-    return {rank};
-}
-
 int placeIn(std::vector<int> const& group, int rank) {
     return static_cast<int>(std::find(group.begin(), group.end(), rank) - group.begin());
 }
@@ -508,6 +521,10 @@ public:
           mSchedule{readSchedule(mFolder / "cpp/schedule.txt")} {
         if (mSchedule.world != world) {
             refuse("started with " + std::to_string(world) + " ranks, wanted " + std::to_string(mSchedule.world));
+        }
+        mOwn.insert(mSchedule.output);
+        for (auto const* calls : {&mSchedule.once, &mSchedule.each}) {
+            std::for_each(calls->begin(), calls->end(), [this](auto const& call) { own(call); });
         }
     }
 
@@ -533,15 +550,39 @@ public:
     }
 
 private:
+    // Note the buffers of a call that this rank takes part in.
+    void own(Call const& call) {
+        mSends = mSends || call.kind == "send";
+        if (call.kind == "copy") {
+            mOwn.insert({call.source, call.target});
+        } else if (call.kind == "call" && runs(mSchedule.engine(call.engine))) {
+            std::for_each(call.binds.begin(), call.binds.end(), [this](auto const& bind) { mOwn.insert(bind.buffer); });
+        }
+        for (auto const& [from, to] : call.pairs) {
+            if (from == mRank) {
+                mOwn.insert(call.source);
+            }
+            if (to == mRank) {
+                mOwn.insert(call.target);
+            }
+        }
+    }
+
+    bool runs(Engine const& engine) const { return !engine.members(mRank).empty(); }
+
+    size_t place(Engine const& engine) const { return static_cast<size_t>(placeIn(engine.members(mRank), mRank)); }
+
     std::string fileOf(Engine const& engine) const {
-        auto const place = static_cast<size_t>(placeIn(groupOf(engine, mRank), mRank));
-        return engine.files.size() == 1 ? engine.files[0] : engine.files[place];
+        return engine.files.size() == 1 ? engine.files[0] : engine.files[place(engine)];
     }
 
     void load() {
         mWatch.phase("loading engines", mOptions.loadLimit);
         mRuntime.reset(nvinfer1::createInferRuntime(mLogger));
         for (auto& engine : mSchedule.engines) {
+            if (!runs(engine)) {
+                continue;
+            }
             auto const file = fileOf(engine);
             Mapped const data{mFolder / file};
             engine.engine.reset(mRuntime->deserializeCudaEngine(data.data(), data.size()));
@@ -564,11 +605,13 @@ private:
     void shareMemory() {
         int64_t most{0};
         for (auto const& engine : mSchedule.engines) {
-            most = std::max(most, engine.engine->getDeviceMemorySizeV2());
+            most = std::max(most, engine.engine ? engine.engine->getDeviceMemorySizeV2() : 0);
         }
         auto* const address = hold(static_cast<size_t>(most), "allocating what engines work in");
         for (auto const& engine : mSchedule.engines) {
-            engine.context->setDeviceMemoryV2(address, most);
+            if (engine.context) {
+                engine.context->setDeviceMemoryV2(address, most);
+            }
         }
     }
 
@@ -577,26 +620,40 @@ private:
         return mHeld.back()->address();
     }
 
-    // One communicator for every group of ranks; the first rank of a group makes its id.
+    // One communicator for every group of ranks, and one of all where stages send.
     void join() {
         mWatch.phase("joining communicators", mOptions.meetLimit);
         for (auto const& engine : mSchedule.engines) {
-            auto const group = groupOf(engine, mRank);
-            if (!engine.meets || mCommunicators.count(group) != 0) {
-                continue;
+            if (engine.meets) {
+                join(engine.members(mRank));
             }
-            ncclUniqueId id{};
-            if (group[0] == mRank) {
-                check(ncclGetUniqueId(&id), "making an NCCL id");
-            }
-            std::vector<ncclUniqueId> ids(static_cast<size_t>(mSchedule.world));
-            MPI_Allgather(&id, sizeof id, MPI_BYTE, ids.data(), sizeof id, MPI_BYTE, MPI_COMM_WORLD);
-            ncclComm_t communicator{nullptr};
-            check(ncclCommInitRank(&communicator, static_cast<int>(group.size()),
+        }
+        if (mSends) {
+            join(everyone());
+        }
+    }
+
+    // All ranks exchange ids, also those that have the group's communicator already, or none; the
+    // first rank of a group makes its id.
+    void join(std::vector<int> const& group) {
+        bool const wanted{!group.empty() && mCommunicators.count(group) == 0};
+        ncclUniqueId id{};
+        if (wanted && group[0] == mRank) {
+            check(ncclGetUniqueId(&id), "making an NCCL id");
+        }
+        std::vector<ncclUniqueId> ids(static_cast<size_t>(mSchedule.world));
+        MPI_Allgather(&id, sizeof id, MPI_BYTE, ids.data(), sizeof id, MPI_BYTE, MPI_COMM_WORLD);
+        if (wanted) {
+            check(ncclCommInitRank(&mCommunicators[group], static_cast<int>(group.size()),
                       ids[static_cast<size_t>(group[0])], placeIn(group, mRank)),
                 "joining NCCL");
-            mCommunicators[group] = communicator;
         }
+    }
+
+    std::vector<int> everyone() const {
+        std::vector<int> ranks(static_cast<size_t>(mSchedule.world));
+        std::iota(ranks.begin(), ranks.end(), 0);
+        return ranks;
     }
 
     // A handshake among the ranks, so that all hand over at once. An engine that takes no
@@ -608,7 +665,7 @@ private:
             }
             mWatch.phase("binding the communicator of " + engine.name, mOptions.meetLimit);
             MPI_Barrier(MPI_COMM_WORLD);
-            if (!engine.context->setCommunicator(mCommunicators.at(groupOf(engine, mRank)))) {
+            if (runs(engine) && !engine.context->setCommunicator(mCommunicators.at(engine.members(mRank)))) {
                 fail(engine.name + ": the engine says that it is not for several devices");
             }
         }
@@ -616,7 +673,8 @@ private:
 
     void allocate() {
         mWatch.phase("allocating buffers", mOptions.loadLimit);
-        for (auto& [name, buffer] : mSchedule.buffers) {
+        for (auto const& name : mOwn) {
+            auto& buffer = mSchedule.buffers.at(name);
             buffer.address = hold(buffer.bytes, "allocating a buffer");
             check(cudaMemset(buffer.address, 0, buffer.bytes), "clearing a buffer");
             if (buffer.start != 0) {
@@ -633,14 +691,19 @@ private:
         }
         for (auto const& table : mSchedule.tables) {
             auto& engine = mSchedule.engine(table.engine);
-            auto const place = static_cast<size_t>(placeIn(groupOf(engine, mRank), mRank));
-            auto const data = readFile(mFolder / "tables" / (table.engine + ".bin"), table.start + place * table.bytes, table.bytes);
+            if (!runs(engine)) {
+                continue;
+            }
+            auto const data =
+                readFile(mFolder / "tables" / (table.engine + ".bin"), table.start + place(engine) * table.bytes, table.bytes);
             auto* const address = hold(table.bytes, "allocating a table");
             check(cudaMemcpy(address, data.data(), table.bytes, cudaMemcpyHostToDevice), "filling a table");
             engine.tables[table.name] = address;
         }
         for (auto& engine : mSchedule.engines) {
-            fill(engine);
+            if (runs(engine)) {
+                fill(engine);
+            }
         }
         check(cudaDeviceSynchronize(), "filling buffers");  // a non-blocking stream waits for none of it
     }
@@ -711,13 +774,20 @@ private:
 
     void issue(std::vector<Call> const& calls) {
         for (auto const& call : calls) {
-            if (call.engine.empty()) {
+            if (call.kind == "send") {
+                send(call);
+                continue;
+            }
+            if (call.kind == "copy") {
                 check(cudaMemcpyAsync(mSchedule.buffers.at(call.target).address, mSchedule.buffers.at(call.source).address,
                           call.bytes, cudaMemcpyDeviceToDevice, mStream),
                     "copying");
                 continue;
             }
             auto& engine = mSchedule.engine(call.engine);
+            if (!runs(engine)) {
+                continue;
+            }
             for (auto const& bind : call.binds) {
                 auto* base = static_cast<char*>(mSchedule.buffers.at(bind.buffer).address);
                 bindTensor(engine, bind.tensor, base + bind.offset);
@@ -729,6 +799,23 @@ private:
                 fail(call.engine + ": TensorRT did not start it");
             }
         }
+    }
+
+    // All messages of a turn at one time: a rank may send and receive.
+    void send(Call const& call) {
+        auto* const communicator = mCommunicators.at(everyone());
+        check(ncclGroupStart(), "sending between stages");
+        for (auto const& [from, to] : call.pairs) {
+            if (from == mRank) {
+                auto const* const source = mSchedule.buffers.at(call.source).address;
+                check(ncclSend(source, call.bytes, ncclInt8, to, communicator, mStream), "sending to another stage");
+            }
+            if (to == mRank) {
+                auto* const target = mSchedule.buffers.at(call.target).address;
+                check(ncclRecv(target, call.bytes, ncclInt8, from, communicator, mStream), "receiving from another stage");
+            }
+        }
+        check(ncclGroupEnd(), "sending between stages");
     }
 
     static void bindTensor(Engine const& engine, std::string const& tensor, void* address) {
@@ -777,6 +864,8 @@ private:
     int mRank;
     Watch mWatch;
     Schedule mSchedule;
+    std::set<std::string> mOwn;  // buffers that this rank has
+    bool mSends{false};
     Logger mLogger;
     std::unique_ptr<nvinfer1::IRuntime> mRuntime;
     std::map<std::vector<int>, ncclComm_t> mCommunicators;
