@@ -59,14 +59,11 @@ class JobBeside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """A turn of the main stage of a job, on all of its ranks."""
+    """A turn of the main stage of a job, on all of its ranks, and its seconds by itself."""
 
     simulation: Simulation
     work: RankTasks
-
-    @property
-    def alone_s(self) -> float:
-        return self.work.run().seconds
+    alone_s: float
 
 
 def beside(
@@ -153,7 +150,8 @@ def _job(
 
     _, stages, prices = stages_of(scenario, simulation.estimate, disturbed, room, apart)
     stage = next(one for one in stages if one.name == simulation.stage)
-    return _Job(simulation=simulation, work=tasks_of(stage, prices))
+    work = tasks_of(stage, prices)
+    return _Job(simulation=simulation, work=work, alone_s=work.run().seconds)
 
 
 def _apart(
@@ -174,15 +172,14 @@ def _apart(
 
 def _together(one: _Job, other: _Job) -> JobBeside:
     """Run a turn of one job while the other has turn after turn."""
-    alone = one.alone_s
     estimate = one.simulation.estimate
     return JobBeside(
         model=estimate.model,
         plan=str(estimate.plan),
         gpus=estimate.gpus,
         stage=one.simulation.stage,
-        alone_s=alone,
-        turn_s=_held_up(one, other, alone) if _meet(one, other) else alone,
+        alone_s=one.alone_s,
+        turn_s=_held_up(one, other) if _meet(one, other) else one.alone_s,
     )
 
 
@@ -198,10 +195,10 @@ def _meet(one: _Job, other: _Job) -> bool:
     return bool(set.intersection(*passed))
 
 
-def _held_up(one: _Job, other: _Job, alone_s: float) -> float:
+def _held_up(one: _Job, other: _Job) -> float:
     """Seconds of a turn of one job that begins with the first of many of the other."""
     each = other.alone_s
-    turns = math.ceil(COVERED * alone_s / each)
+    turns = math.ceil(COVERED * one.alone_s / each)
     count = len(one.work.tasks) + turns * len(other.work.tasks)
     if count > MOST_TOGETHER:
         raise InputError(

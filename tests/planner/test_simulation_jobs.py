@@ -9,8 +9,7 @@ from testpastes import cpu_xml, gpu_xml, pci_xml, topology_xml
 
 import planner
 
-WORDS = ("simulate", "--model", "wan2.1-1.3b", "--height", "256", "--width", "256", "--frames",
-         "17", "--even", "--gpus")  # fmt: skip
+WORDS = ("simulate", "--model", "wan2.1-1.3b", "--frames", "65", "--even", "--gpus")
 
 
 def switched():
@@ -39,7 +38,7 @@ def jobs(hardware, gpus, plan, other):
 def test_jobs_that_share_a_switch_hold_each_other_up():
     """Groups of three, where two cards hang on a switch: as replicas of either are."""
     first, last = jobs("l20", "3", "ring3", "wan2.1-1.3b:ring3")
-    sizes = {"height": 256, "width": 256, "frames": 17, "hardware": "l20", "even": True}
+    sizes = {"frames": 65, "hardware": "l20", "even": True}
     alone, two = (
         planner.simulate("wan2.1-1.3b", gpus, plan, **sizes).turn_s
         for gpus, plan in ((3, "ring3"), (6, "dp2.ring3"))
