@@ -1,6 +1,6 @@
 """What tests share: requests answered once, and schedules, plans, sizes and nonsense to draw."""
 
-from functools import cache
+from functools import cache, lru_cache
 
 from hypothesis import strategies as st
 
@@ -29,16 +29,22 @@ def asked(model, gpus=8, **more):
     return resolve(Request(model=model, gpus=gpus, **more))
 
 
+@lru_cache(maxsize=8)
+def shared(model, gpus):
+    """What answers for a model on so many GPUs of any kind in the catalogue have in common."""
+    return Shared()
+
+
 @cache
 def recommended(model, gpus=8, **more):
     """Every plan of a request, ranked."""
-    return recommend_plans(asked(model, gpus, **more))
+    return recommend_plans(asked(model, gpus, **more), shared(model, gpus))
 
 
 @cache
 def ranked(model, gpus=8, **more):
     """Every plan of a request, ranked, without a look at who runs them: a third of the work."""
-    return search(asked(model, gpus, **more))
+    return search(asked(model, gpus, **more), shared(model, gpus))
 
 
 def judge_all(scenario):
@@ -53,7 +59,7 @@ def judge_all(scenario):
 def priced(model, plan="single", **more):
     """One legal plan, whether or not it fits."""
     found = parse_plan(plan)
-    return price(asked(model, found.gpus, **more), found)
+    return price(asked(model, found.gpus, **more), found, shared(model, found.gpus))
 
 
 def made(**changes):
