@@ -276,11 +276,11 @@ def test_bad_input_is_one_line_and_exit_code_two(case):
 
 
 @pytest.mark.parametrize("option", ["gpus", "height", "width", "frames", "steps", "batch"])
-@pytest.mark.parametrize("value", ["0", "-1", "1.5", "nan", "inf", "eight", "", "1e3", "9" * 400])
-def test_numbers_that_cannot_be_are_named(option, value):
-    argv = ("estimate", "--model", "flux.1-dev", "--plan", "single", f"--{option}={value}")
+def test_numbers_that_cannot_be_are_named(option):
+    for value in ("0", "-1", "1.5", "nan", "inf", "eight", "", "1e3", "9" * 400):
+        argv = ("estimate", "--model", "flux.1-dev", "--plan", "single", f"--{option}={value}")
 
-    assert_refused(*run(*argv), option, "wanted a whole number")
+        assert_refused(*run(*argv), option, "wanted a whole number")
 
 
 CONFIGS = {

@@ -204,21 +204,21 @@ def sound(found):
     return bool(json.dumps(found.to_dict(), allow_nan=False))
 
 
-@pytest.mark.parametrize("name", LIKE)
-def test_likely_configurations_are_read(name):
-    assert isinstance(model := read(LIKE[name]), Model)
-    assert sound(model)
+def test_likely_configurations_are_read():
+    for name in LIKE:
+        assert isinstance(model := read(LIKE[name]), Model), name
+        assert sound(model), name
 
 
-@pytest.mark.parametrize("name", LIKE)
-def test_one_layer_is_enough(name):
-    layers = {"num_layers": 1, "n_layers": 1, "num_hidden_layers": 1}
-    small = {**LIKE[name], **layers}
-    if name in {"decoder", "hybrid", "latent"}:
-        small |= {"layer_types": None, "hybrid_override_pattern": None, "attn_type_list": None}
+def test_one_layer_is_enough():
+    for name in LIKE:
+        layers = {"num_layers": 1, "n_layers": 1, "num_hidden_layers": 1}
+        small = {**LIKE[name], **layers}
+        if name in {"decoder", "hybrid", "latent"}:
+            small |= {"layer_types": None, "hybrid_override_pattern": None, "attn_type_list": None}
 
-    assert isinstance(model := read(small), Model)
-    assert sound(model)
+        assert isinstance(model := read(small), Model), name
+        assert sound(model), name
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])

@@ -15,10 +15,10 @@ COUNTS = ("gpus", "batch", "height", "width", "frames", "steps", "input_tokens",
 
 
 @pytest.mark.parametrize("name", [*COUNTS, "nodes", "output_tokens"])
-@pytest.mark.parametrize("value", [-1, 10**9, 2.5, math.nan, math.inf, "8", True, [8]])
-def test_counts_are_whole_and_within_reason(name, value):
-    with pytest.raises(InputError, match=f"{name}: got .*, wanted a whole number from 1 to"):
-        Request(model="flux", **{name: value})
+def test_counts_are_whole_and_within_reason(name):
+    for value in (-1, 10**9, 2.5, math.nan, math.inf, "8", True, [8]):
+        with pytest.raises(InputError, match=f"{name}: got .*, wanted a whole number from 1 to"):
+            Request(model="flux", **{name: value})
 
 
 @pytest.mark.parametrize("name", COUNTS)

@@ -21,25 +21,27 @@ MESHES = {("v100-sxm", 2)}
 
 
 @every_hardware
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
-def test_groups_of_a_catalogue_node_are_what_the_catalogue_says(name, ranks):
-    kind = find_hardware(name)
-    nodes = -(-ranks // kind.gpus)
-    wanted, got = kind.fabric(ranks), fabric(machine_of(kind, nodes), range(ranks))
+def test_groups_of_a_catalogue_node_are_what_the_catalogue_says(name):
+    for ranks in (1, 2, 4, 8):
+        kind = find_hardware(name)
+        nodes = -(-ranks // kind.gpus)
+        wanted, got = kind.fabric(ranks), fabric(machine_of(kind, nodes), range(ranks))
 
-    assert (got.link, got.architecture, got.nodes) == (
-        wanted.link,
-        wanted.architecture,
-        wanted.nodes,
-    )
-    assert (got.multicast, got.peer_to_peer) == (wanted.multicast, wanted.peer_to_peer)
-    assert got.crosses_sockets == wanted.crosses_sockets
-    assert got.pcie_generation == wanted.pcie_generation
-    if (name, ranks) not in MESHES:
-        assert got.bandwidth == pytest.approx(wanted.bandwidth)
-        assert got.direct == pytest.approx(wanted.direct, rel=1 if name == "v100-sxm" else 1e-6)
-    else:
-        assert got.bandwidth < wanted.bandwidth
+        assert (got.link, got.architecture, got.nodes) == (
+            wanted.link,
+            wanted.architecture,
+            wanted.nodes,
+        ), ranks
+        assert (got.multicast, got.peer_to_peer) == (wanted.multicast, wanted.peer_to_peer), ranks
+        assert got.crosses_sockets == wanted.crosses_sockets, ranks
+        assert got.pcie_generation == wanted.pcie_generation, ranks
+        if (name, ranks) not in MESHES:
+            assert got.bandwidth == pytest.approx(wanted.bandwidth), ranks
+            assert got.direct == pytest.approx(
+                wanted.direct, rel=1 if name == "v100-sxm" else 1e-6
+            ), ranks
+        else:
+            assert got.bandwidth < wanted.bandwidth, ranks
 
 
 @every_hardware
@@ -81,11 +83,11 @@ def test_every_gpu_pair_appears_once(name):
     json.dumps(table, allow_nan=False)
 
 
-@every_hardware
-def test_every_number_has_a_source(name):
-    for edge in machine_of(find_hardware(name)).edges:
-        assert edge.bandwidth.value > 0
-        assert edge.bandwidth.source
+def test_every_number_has_a_source():
+    for name in sorted(all_hardware()):
+        for edge in machine_of(find_hardware(name)).edges:
+            assert edge.bandwidth.value > 0, name
+            assert edge.bandwidth.source, name
 
 
 def test_the_mesh_of_a_dgx1_has_six_links_a_gpu():

@@ -79,12 +79,12 @@ def test_measured_nvlink_counts():
     assert fabric(switched, (0, 1)).bandwidth == 200e9
 
 
-@pytest.mark.parametrize("name", sorted(all_hardware()))
-def test_nothing_is_told_by_what_was_not_edited(name):
-    machine = machine_of(find_hardware(name))
-    again = read_topology(json.dumps(machine.to_dict()))
+def test_nothing_is_told_by_what_was_not_edited():
+    for name in sorted(all_hardware()):
+        machine = machine_of(find_hardware(name))
+        again = read_topology(json.dumps(machine.to_dict()))
 
-    assert {one.basis for one in again.pairs} <= {"kind"}
+        assert {one.basis for one in again.pairs} <= {"kind"}, name
 
 
 def test_lanes_and_peer_states_survive_writing():

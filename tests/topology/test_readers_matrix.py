@@ -65,7 +65,6 @@ def test_reads_what_the_table_shows(text, gpus, nics, numa, wanted):
     assert len(machine.pairs) == gpus * (gpus - 1) // 2 + gpus * nics
 
 
-@pytest.mark.parametrize("text", [f[1] for f in FORMS], ids=[f[0] for f in FORMS])
 @pytest.mark.parametrize(
     "disguise",
     [
@@ -76,8 +75,9 @@ def test_reads_what_the_table_shows(text, gpus, nics, numa, wanted):
     ],
     ids=["windows", "prompt", "quoted", "spaces"],
 )
-def test_disguises_change_nothing(text, disguise):
-    assert links(read_topology(disguise(text))) == links(read_topology(text))
+def test_disguises_change_nothing(disguise):
+    for name, text, *_ in FORMS:
+        assert links(read_topology(disguise(text))) == links(read_topology(text)), name
 
 
 @pytest.mark.parametrize("text", [f[1] for f in FORMS], ids=[f[0] for f in FORMS])
