@@ -166,12 +166,15 @@ class _Rank:
 
 
 class _Stream:
-    """Tasks of a stream in order, the last first, and whether the next one has come up."""
+    """Tasks of a stream in order, the last first, and whether the next one has come up.
 
-    __slots__ = ("numbers", "rank", "up")
+    alone : it is its rank's only one, so that nothing runs beside its tasks.
+    """
+
+    __slots__ = ("alone", "numbers", "rank", "up")
 
     def __init__(self, rank: _Rank, numbers: Sequence[int]) -> None:
-        self.rank, self.numbers, self.up = rank, [*reversed(numbers)], False
+        self.rank, self.numbers, self.up, self.alone = rank, [*reversed(numbers)], False, True
 
 
 class _Clock:
@@ -195,6 +198,9 @@ class _Clock:
             rank.streams.append(stream := _Stream(rank, numbers))
             for task in numbers:
                 self.on[task].append(stream)
+        for rank in self.ranks.values():
+            for stream in rank.streams:
+                stream.alone = len(rank.streams) == 1
         self.start, self.end = [-1.0] * len(tasks), [-1.0] * len(tasks)
         self.came: dict[int, dict[int, float]] = defaultdict(dict)
         self.left, self.since = [task.seconds for task in tasks], [0.0] * len(tasks)
@@ -218,10 +224,9 @@ class _Clock:
         stuck = sum(end < 0 for end in self.end)
         if stuck:
             raise ModelError(f"{stuck} of {len(self.tasks)} tasks wait for each other")
-        came = [
-            tuple(self.came[number][rank] for rank in task.ranks) if number in self.came else (at,)
-            for number, (task, at) in enumerate(zip(self.tasks, self.start, strict=True))
-        ]
+        came: list[tuple[float, ...]] = [(at,) for at in self.start]
+        for number, times in self.came.items():
+            came[number] = tuple([times[rank] for rank in self.tasks[number].ranks])
         return TaskTimes(start=self.start, end=self.end, came=came)
 
     def _look(self, stream: _Stream) -> None:
@@ -245,17 +250,41 @@ class _Clock:
         self.start[number] = self.since[number] = now
         if task.message:
             self._send(number, task)
-        else:
-            rank = stream.rank
-            rank.working.append(number)
-            self._repace(number, self._work_pace(rank) if rank.messages else 1.0)
+            return
+        if stream.alone:
+            self._work_on(stream, number)
+            return
+        rank = stream.rank
+        rank.working.append(number)
+        self._repace(number, self._work_pace(rank) if rank.messages else 1.0)
+
+    def _work_on(self, stream: _Stream, number: int) -> None:
+        """Do the work of a rank's only stream one after another, and plan the end of the last.
+
+        Nothing else runs on the rank until its next message, so that nothing changes its pace.
+        """
+        tasks, numbers, starts, ends = self.tasks, stream.numbers, self.start, self.end
+        end = self.now + tasks[number].seconds
+        numbers.pop()
+        while numbers:
+            task = tasks[numbers[-1]]
+            if task.message or task.after:
+                break
+            ends[number] = end
+            number = numbers.pop()
+            starts[number] = start = max(end, task.issued)
+            end = start + task.seconds
+        numbers.append(number)
+        self.version[number] += 1
+        heapq.heappush(self.events, (end, number, self.version[number]))
 
     def _send(self, number: int, task: Task) -> None:
-        uses = tuple(use for use in task.uses if use[0] in self.contended)
+        uses = tuple([use for use in task.uses if use[0] in self.contended])
         if uses:
             self.sharing[number] = uses
         for stream in self.on[number]:
-            stream.rank.messages.append(number)
+            if not stream.alone:
+                stream.rank.messages.append(number)
         if not uses:
             self._repace(number, 1.0)
         self._meet(number, shared=bool(uses))
@@ -264,13 +293,17 @@ class _Clock:
         self.end[number] = self.now
         message, streams = self.tasks[number].message, self.on[number]
         for stream in streams:
-            rank = stream.rank
-            (rank.messages if message else rank.working).remove(number)
+            if not stream.alone:
+                rank = stream.rank
+                (rank.messages if message else rank.working).remove(number)
             stream.numbers.pop()
             stream.up = False
         if message:
             self._meet(number, shared=self.sharing.pop(number, None) is not None)
         for stream in streams:
+            if stream.alone:
+                self._look(stream)
+                continue
             for each in stream.rank.streams:
                 if not each.up:
                     self._look(each)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from planner.request.request import LARGEST
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
-from planner.simulation.simulation import simulate
+from planner.simulation.simulation import simulated_stages_s
 from topology.base import InputError
 
 
@@ -25,7 +25,7 @@ def reranked(
         )
         raise InputError(f"simulate: got {count}, wanted {wanted}")
     first = [
-        replace(plan, simulated_s=simulate(scenario.on(plan.gpus), plan).latency_s)
+        replace(plan, simulated_s=sum(simulated_stages_s(scenario.on(plan.gpus), plan).values()))
         for plan in plans[:count]
     ]
     return (*sorted(first, key=lambda plan: plan.simulated_s or 0.0), *plans[count:])

@@ -41,7 +41,7 @@ from topology.catalogue import Device
 
 Folding = Callable[[Wiring, Iterable[MessageKind], Sequence[Hashable]], Alike]
 MOST_RANKS: Final = 16
-"""Ranks in a table; of more, the fastest and the slowest."""
+"""Ranks in a table; of more, those with least and with most to do."""
 LEAST: Final = 1 / 10_000
 """Part of a turn that is worth a number."""
 HEAD: Final = ("rank", "pace", "compute", "communication", "hidden", "waiting", "idle")
@@ -57,6 +57,7 @@ MANY_TURNS: Final = 1000
 """Turns above which the sum of draws is normal."""
 PERCENTILES: Final = (50, 90, 99)
 DECODE: Final = "vae_decode"
+OUTPUT: Final = "output"
 SHOWN_AS: Final = {"text_tower": "text_encode"}
 """Stages that an estimate counts as part of another."""
 
@@ -171,10 +172,10 @@ class Simulation:
         return Table(head=("stage", *columns), rows=made, indent=2)
 
     def rank_table(self) -> Table:
-        """Say what every rank does in a turn; of many ranks, the fastest and the slowest."""
+        """Say what every rank does in a turn; of many, those with least and with most to do."""
         ranks = self.ranks
         if len(ranks) > MOST_RANKS:
-            ordered = sorted(ranks, key=lambda rank: rank.pace)
+            ordered = sorted(ranks, key=lambda rank: (rank.tokens or 0, rank.pace))
             ranks = [*ordered[: MOST_RANKS // 2], *ordered[-MOST_RANKS // 2 :]]
         rows = [_rank_row(rank, LEAST * self.turn_s) for rank in ranks]
         if not self.even_stages_s:
@@ -238,26 +239,18 @@ def simulate(
 
     Raises `InputError` if there is no such rank, or the plan is too large to simulate.
     """
-    replica = estimate.plan.without("dp")
-    disturbed.checked(replica)
-    wiring, stages, prices = stages_of(scenario, estimate, disturbed)
-    _check_size(stages, estimate.plan, disturbed.runs)
-    turns = [_turn(stage, prices, disturbed) for stage in stages]
+    wiring, turns = _turns(scenario, estimate, disturbed)
     main = max(turns, key=lambda turn: turn.seconds)
     events = tuple(_events(main))
-    spent: dict[str, float] = defaultdict(float)
-    for turn in turns:
-        spent[SHOWN_AS.get(turn.stage.name, turn.stage.name)] += turn.seconds
-    beside = {"output": estimate.stages_s["output"]} if "output" in estimate.stages_s else {}
     first = main.stage.same.first
     times = rank_times(events, main.stage.paces, main.ran.seconds)
     sequences = sequences_of(scenario, estimate.plan)
     held = [sequences.held(wiring.plan, rank) for rank in range(len(first))]
-    shown = first if len(set(held)) > 1 else first[: replica.gpus]
+    shown = first if len(set(held)) > 1 else first[: estimate.plan.without("dp").gpus]
     even = evened(scenario, estimate.plan) if not sequences.even else None
     return Simulation(
         estimate=estimate,
-        stages_s={**spent, **beside},
+        stages_s=_stages_s(turns, estimate),
         stage=main.stage.name,
         turns=main.stage.turns,
         turn_s=main.ran.seconds,
@@ -269,9 +262,41 @@ def simulate(
         wiring=wiring,
         tasks=sum(len(turn.work.tasks) for turn in turns),
         path=tuple(critical_path(main.work, main.ran)),
-        latencies_s=_latencies(turns, sum(beside.values())) if disturbed.runs > 1 else (),
-        even_stages_s={} if even is None else simulate(even, estimate, disturbed).stages_s,
+        latencies_s=_latencies(turns, _beside(estimate)) if disturbed.runs > 1 else (),
+        even_stages_s={} if even is None else simulated_stages_s(even, estimate, disturbed),
     )
+
+
+def simulated_stages_s(
+    scenario: Scenario, estimate: PlanEstimate, disturbed: Disturbances = ALIKE
+) -> Mapping[str, float]:
+    """Run a plan for the seconds of its stages alone; otherwise as `simulate` does."""
+    return _stages_s(_turns(scenario, estimate, disturbed)[1], estimate)
+
+
+def _turns(
+    scenario: Scenario, estimate: PlanEstimate, disturbed: Disturbances
+) -> tuple[Wiring, list["_Turn"]]:
+    """Run a turn of each stage."""
+    disturbed.checked(estimate.plan.without("dp"))
+    wiring, stages, prices = stages_of(scenario, estimate, disturbed)
+    _check_size(stages, estimate.plan, disturbed.runs)
+    return wiring, [_turn(stage, prices, disturbed) for stage in stages]
+
+
+def _stages_s(turns: Sequence["_Turn"], estimate: PlanEstimate) -> Mapping[str, float]:
+    """Add up the seconds of stages, under the names that an estimate has for them."""
+    spent: dict[str, float] = defaultdict(float)
+    for turn in turns:
+        spent[SHOWN_AS.get(turn.stage.name, turn.stage.name)] += turn.seconds
+    if OUTPUT in estimate.stages_s:
+        spent[OUTPUT] = _beside(estimate)
+    return spent
+
+
+def _beside(estimate: PlanEstimate) -> float:
+    """Seconds of a request outside of what is run."""
+    return estimate.stages_s.get(OUTPUT, 0.0)
 
 
 def stages_of(

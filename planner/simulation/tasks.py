@@ -13,7 +13,7 @@ import numpy as np
 from costmodels.events import Lane, Task, TaskTimes, Traffic, run
 from costmodels.overlap import hidden_share
 from costmodels.price import Class, FoundPrices, Priced, Target, cached_price, host_seconds
-from costmodels.program import Attention, Communication, Loop, Op, SendReceive, Tensor
+from costmodels.program import Attention, Communication, Loop, Op, SendReceive
 from planner.simulation.links import Group, MessageKind, sent_by
 from planner.simulation.symmetry import Alike
 from topology.base.values import dataclass
@@ -24,12 +24,11 @@ FORWARD: Final = "forward"
 MOST_PACES: Final = 64
 """Ranks up to which each has a pace of its own."""
 
+NOTHING: Final[frozenset[int]] = frozenset()
 MessageKey = tuple[str, Group, int]
 """What tells messages apart: the axis, the ranks, and how many the ranks had there before."""
 Prices = defaultdict[Device, FoundPrices]
 """Prices of operations that were found so far, by device."""
-Waiting = tuple["Step", tuple[int, ...], float]
-"""A step, the numbers of those that it waits for, and when a host that never paused issues it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +79,36 @@ class RankTasks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """An operation of an unrolled program."""
+class PricedOp:
+    """An operation as it is whenever it is run on one target.
+
+    seconds : on its stream. host_s : to issue it. runs : on a stream of its own, as views do not.
+    """
 
     op: Op
-    priced: Priced
+    kind: Class
+    seconds: float
+    host_s: float
+    runs: bool
+    message: bool
+    name: str
+    stream: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """An operation of an unrolled program.
+
+    after : numbers of the steps that it waits for on other streams. issued : when a host that never
+    paused issues it.
+    """
+
+    work: PricedOp
     label: TaskLabel
+    after: tuple[int, ...]
+    issued: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +150,7 @@ class StageRun:
 def tasks_of(stage: StageRun, prices: Prices) -> RankTasks:
     """Write one turn of a stage down for all ranks that are run; `prices` are added to."""
     places = 1 + max(work.place for work in stage.works)
-    steps = [list(_waiting(work, places, prices[work.target.device])) for work in stage.works]
+    steps = [list(_steps(work, places, prices[work.target.device])) for work in stage.works]
     draft = _Draft(stage)
     for rank in stage.same.leads:
         draft.add_rank(rank, steps[stage.work_of[rank]])
@@ -144,10 +167,22 @@ def messages_of(works: Sequence[PlacedLoop], prices: Prices) -> list[MessageKind
     ]
 
 
-def _priced(op: Op, target: Target, prices: FoundPrices) -> Priced:
-    if isinstance(op, Attention) and not op.pairs:  # of keys that are all masked
-        return Priced(kind="attention", seconds=0.0)
-    return cached_price(op, target, prices)
+def _worked(op: Op, target: Target, prices: FoundPrices) -> PricedOp:
+    empty = isinstance(op, Attention) and not op.pairs  # of keys that are all masked
+    priced = Priced(kind="attention", seconds=0.0) if empty else cached_price(op, target, prices)
+    message = isinstance(op, Communication)
+    return PricedOp(
+        op=op,
+        kind=priced.kind,
+        seconds=float(priced.seconds),
+        host_s=float(host_seconds(op, priced, target.runtime)),
+        runs=bool(priced.kernels) or message,
+        message=message,
+        name=op.writes[0].name if op.writes else getattr(op, "name", ""),
+        stream=op.stream,
+        reads=tuple(tensor.name for tensor in op.reads),
+        writes=tuple(tensor.name for tensor in op.writes),
+    )
 
 
 class _Turns:
@@ -179,44 +214,50 @@ def _forwards(loop: Loop) -> int:
     )
 
 
-def _steps(loop: Loop, target: Target, prices: FoundPrices, turns: _Turns) -> Iterator[Step]:
-    """Unroll a turn of a loop: each operation, labelled by the loop it stands in."""
+def _unroll(loop: Loop, turns: _Turns, to: list[tuple[Op, str, int]]) -> None:
+    """Write the operations of a turn of a loop down, each with its loop and the turn of that."""
     turn = turns.enter(loop.name)
     idle = turns.idle(loop.name, turn)
     for item in loop.body:
         if isinstance(item, Loop):
             for _ in range(0 if idle else int(np.max(item.count))):
-                yield from _steps(item, target, prices, turns)
+                _unroll(item, turns, to)
         elif not idle or isinstance(item, SendReceive):
-            priced = _priced(item, target, prices)
-            name = item.writes[0].name if item.writes else getattr(item, "name", "")
-            label = TaskLabel(name=name, kind=priced.kind, loop=loop.name, turn=turn)
-            yield Step(op=item, priced=priced, label=label)
+            to.append((item, loop.name, turn))
 
 
-def _waiting(work: PlacedLoop, places: int, prices: FoundPrices) -> Iterator[Waiting]:
-    """Give the steps of a turn that are run, with what each waits for on another stream."""
-    turns = _Turns(work.place, _forwards(work.loop) - places + 1)
+def _steps(placed: PlacedLoop, places: int, prices: FoundPrices) -> Iterator[Step]:
+    """Give the steps of a turn that are run."""
+    unrolled: list[tuple[Op, str, int]] = []
+    _unroll(placed.loop, _Turns(placed.place, _forwards(placed.loop) - places + 1), unrolled)
+    works = {
+        id(op): _worked(op, placed.target, prices)
+        for op in {id(op): op for op, _, _ in unrolled}.values()
+    }
     ready: dict[str, frozenset[int]] = {}
     streams: list[str] = []
+    several = len({work.stream for work in works.values() if work.runs}) > 1
     issued = 0.0
-    for step in _steps(work.loop, work.target, prices, turns):
-        op, priced = step.op, step.priced
-        issued += float(host_seconds(op, priced, work.target.runtime))
-        after = _after(ready, op.reads)
-        if priced.kernels or isinstance(op, Communication):
-            others = tuple(n for n in sorted(after) if streams[n] != op.stream)
-            yield step, others, issued
-            after = frozenset((len(streams),))
-            streams.append(op.stream)
-        ready.update((tensor.name, after) for tensor in op.writes)  # of a view, what it waits for
+    for op, loop, turn in unrolled:
+        work = works[id(op)]
+        issued += work.host_s
+        after = _after(ready, work.reads) if several else NOTHING
+        if work.runs:
+            others = tuple(sorted([n for n in after if streams[n] != work.stream]))
+            label = TaskLabel(name=work.name, kind=work.kind, loop=loop, turn=turn)
+            yield Step(work=work, label=label, after=others, issued=issued)
+            after = frozenset((len(streams),)) if several else NOTHING
+            streams.append(work.stream)
+        for name in work.writes:  # of a view, what it waits for
+            ready[name] = after
 
 
 class _Draft:
     """Tasks so far, and the messages that some rank has come to.
 
-    kinds : of messages, by operation and target. waits, issued : of messages, what their ranks wait
-    for, and when the last host issues them.
+    kinds : of messages, with the share of its pace that compute beside them keeps, by operation and
+    target. waits, issued : of messages, what their ranks wait for, and when the last host issues
+    them.
     """
 
     def __init__(self, stage: StageRun) -> None:
@@ -226,32 +267,34 @@ class _Draft:
         self.lanes: dict[Lane, list[int]] = defaultdict(list)
         self.messages: dict[MessageKey, int] = {}
         self.sent: dict[int, MessageKind] = {}
-        self.kinds: dict[tuple[int, int], MessageKind] = {}
+        self.kinds: dict[tuple[int, int], tuple[MessageKind, float]] = {}
         self.waits: dict[int, list[int]] = defaultdict(list)
         self.issued: dict[int, float] = defaultdict(float)
 
-    def add_rank(self, rank: int, steps: Sequence[Waiting]) -> None:
+    def add_rank(self, rank: int, steps: Sequence[Step]) -> None:
         """Add the tasks of one rank; messages that another rank has come to are joined."""
         pace, paused = self.stage.paces[rank], self.stage.paused.get(rank, 0.0)
         target = self.stage.works[self.stage.work_of[rank]].target
         numbers: list[int] = []
         sent: dict[str, int] = defaultdict(int)
-        for step, others, after_s in steps:
-            op, after, issued = step.op, tuple(numbers[one] for one in others), paused + after_s
-            if isinstance(op, Communication):
-                key = op.axis, self.same.groups[op.axis, rank], sent[op.axis]
-                sent[op.axis] += 1
-                number = self._message(key, op, step, target)
+        for step in steps:
+            work, after = step.work, tuple([numbers[one] for one in step.after])
+            issued = paused + step.issued
+            if isinstance(work.op, Communication):
+                axis = work.op.axis
+                key = axis, self.same.groups[axis, rank], sent[axis]
+                sent[axis] += 1
+                number = self._message(key, work.op, step, target)
                 self.waits[number] += after
                 self.issued[number] = max(self.issued[number], issued)
             else:
-                seconds = float(step.priced.seconds) * pace
                 task = Task(
-                    ranks=(rank,), stream=op.stream, seconds=seconds, after=after, issued=issued
-                )
+                    ranks=(rank,), stream=work.stream, seconds=work.seconds * pace, after=after,
+                    issued=issued,
+                )  # fmt: skip
                 number = self._add(task, step)
             numbers.append(number)
-            self.lanes[rank, op.stream].append(number)
+            self.lanes[rank, work.stream].append(number)
 
     def made(self) -> RankTasks:
         """Return all tasks, each message with what its ranks wait for."""
@@ -269,17 +312,11 @@ class _Draft:
     def _message(self, key: MessageKey, op: Communication, step: Step, target: Target) -> int:
         """Find a message among the tasks, or add it."""
         if key not in self.messages:
-            seconds = float(step.priced.seconds)
-            alone = op.stream == "compute"
-            share = hidden_share(op.kind, seconds, target.profile, urgent=target.hides)
-            kept = 1.0 if alone else float(share)
-            same = id(op), id(target)
-            sent = self.kinds.get(same) or sent_by(op, seconds, target)
-            self.kinds[same] = sent
+            sent, kept = self._sent(op, step.work.seconds, target)
             task = Task(
                 ranks=key[1],
                 stream=op.stream,
-                seconds=seconds,
+                seconds=step.work.seconds,
                 beside=kept,
                 message=True,
                 uses=self.same.uses.get((sent, key[1]), ()),
@@ -287,6 +324,15 @@ class _Draft:
             number = self.messages[key] = self._add(task, step)
             self.sent[number] = sent
         return self.messages[key]
+
+    def _sent(self, op: Communication, seconds: float, target: Target) -> tuple[MessageKind, float]:
+        """Say what a message sends, and what share of its pace compute beside it keeps."""
+        same = id(op), id(target)
+        if same not in self.kinds:
+            share = hidden_share(op.kind, seconds, target.profile, urgent=target.hides)
+            kept = 1.0 if op.stream == "compute" else float(share)
+            self.kinds[same] = sent_by(op, seconds, target), kept
+        return self.kinds[same]
 
     def _add(self, task: Task, step: Step) -> int:
         self.tasks.append(task)
@@ -303,9 +349,13 @@ def jittered(work: RankTasks, jitter: float, seed: int) -> RankTasks:
     return replace(work, tasks=tasks)
 
 
-def _after(ready: Mapping[str, frozenset[int]], reads: Sequence[Tensor]) -> frozenset[int]:
+def _after(ready: Mapping[str, frozenset[int]], reads: Sequence[str]) -> frozenset[int]:
     """Numbers of the tasks that made what is read."""
-    return frozenset().union(*(ready.get(tensor.name, frozenset()) for tensor in reads))
+    after = NOTHING
+    for name in reads:
+        made = ready.get(name, NOTHING)
+        after = after | made if after else made
+    return after
 
 
 def paces_of(ranks: int, spread: float, slow: Mapping[int, float]) -> list[float]:

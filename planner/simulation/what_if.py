@@ -12,7 +12,7 @@ from planner.search.judging import judge
 from planner.simulation.disturbances import USUAL_ORDER, Disturbances, ranks_named
 from planner.simulation.instead import Instead, instead
 from planner.simulation.sequences import evened
-from planner.simulation.simulation import Simulation, simulate
+from planner.simulation.simulation import Simulation, simulated_stages_s
 from topology.base import InputError, format_seconds
 from topology.base.table import Table
 from topology.base.values import dataclass
@@ -50,8 +50,8 @@ def _run(changes: Iterable[Instead]) -> Iterator[WhatIf]:
         estimate = judge(scenario, plan)
         if isinstance(estimate, PlanEstimate):
             with suppress(InputError):
-                ran = simulate(scenario, estimate, disturbed)
-                yield WhatIf(words=words, latency_s=ran.latency_s)
+                stages_s = simulated_stages_s(scenario, estimate, disturbed)
+                yield WhatIf(words=words, latency_s=sum(stages_s.values()))
 
 
 def what_if_table(simulation: Simulation, changes: Sequence[WhatIf]) -> Table:

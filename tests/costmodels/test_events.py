@@ -198,6 +198,15 @@ def test_links_that_are_never_full_need_no_notice(tasks):
     assert run(fewer).end == pytest.approx(run(tasks).end)
 
 
+@given(works())
+def test_work_of_a_lone_stream_is_as_it_is_beside_another(tasks):
+    """It goes on to the next message at once; beside a stream that has nothing it is looked at."""
+    lanes = in_order(tasks)
+    beside = {(rank, "none"): [] for rank, _ in lanes}
+
+    assert run(tasks, {**lanes, **beside}) == run(tasks, lanes)
+
+
 def test_a_message_starts_when_its_last_rank_has_come():
     work = [Task(ranks=(rank,), stream="compute", seconds=1.0 + rank) for rank in (0, 1)]
     meet = Task(ranks=(0, 1), stream="compute", seconds=1.0, message=True)
