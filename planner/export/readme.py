@@ -289,7 +289,7 @@ _MAKE: Mapping[str, tuple[str, ...]] = {
         "a checkpoint's folder that has tokenizer.json",
         "2. Go on from a prompt, with the package tokenizers installed:",
         "",
-        '       python -m runner generate "..." --tokens N',
+        '       python -m runner generate "..." --tokens N         # or a prompt for each sample',
     ),
     "numbers": (
         "safetensors files",

@@ -106,7 +106,7 @@ def _tops(draft: Draft, op: Attention, places: Places, window: int = 0) -> Value
     """Give the last key that each query may see, or so many before it."""
     name = f"{op.out.name}.{'lows' if window else 'queries'}"
     if draft.moving and draft.filled is not None:
-        own = draft.place(draft.filled, draft.room, (1, 1, 1, 1))
+        own = draft.place(draft.filled, draft.room, (draft.filled.shape[0], 1, 1, 1))
         if not window:
             return own
         return draft.elementwise("SUB", own, draft.scalar(window, own, "window"), name)

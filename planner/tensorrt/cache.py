@@ -1,9 +1,9 @@
 """A decoder's cache of keys and values: room for every row, of which so many are filled.
 
 A prompt fills it from the first row on; a step writes its row in place behind those that are
-filled, and sees these and its own. How many are filled is an input, so that one engine runs every
-step, and a prompt may be shorter than the engine's. Keys and values lie apart, heads in front, as
-TensorRT's layer for caches wants them [1]_.
+filled, and sees these and its own. How many are filled is an input, of each sample its own, so that
+one engine runs every step, and prompts may be shorter than the engine's. Keys and values lie apart,
+heads in front, as TensorRT's layer for caches wants them [1]_.
 
 References
 ----------
@@ -20,7 +20,7 @@ from planner.tensorrt.draft import Draft
 from planner.tensorrt.network import Value
 
 FILLED: Final = "filled"
-"""Input that says how many rows of a cache are filled."""
+"""Input that says how many rows of a cache are filled, of each sample, ``[b, 1, 1]``."""
 PARTS: Final = ("prefill", "decode")
 """What networks of a decoder do, of which each stage of a pipeline has its own."""
 
@@ -45,10 +45,10 @@ def written_rows(
     Behind those that are filled where rows stand there, else from the first on.
     """
     batch, rows, _ = new.shape
-    start = draft.constant(np.zeros(batch, np.int32), "first")
     if draft.moving and draft.filled is not None:
-        place = draft.place(draft.filled, draft.room, (1,))
-        start = draft.elementwise("SUM", place, start, f"{FILLED}.samples")
+        start = draft.place(draft.filled, draft.room, (batch,))
+    else:
+        start = draft.constant(np.zeros(batch, np.int32), "first")
     made, first = [], 0
     for cache, part in zip(caches, parts, strict=True):
         own = draft.take(new, first, part.units * part.size, 2, f"{cache.name}.rows")

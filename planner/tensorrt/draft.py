@@ -22,7 +22,8 @@ class Draft:
     indices : of every rank along the axes. reaches : largest activations of products, if measured.
     numerics : of the model that is computed; None where positions and norms are made up.
     latents : of it, where their rows stand. room : rows of a decoder's cache, 0 for none; filled :
-    how many of them are, an input; moving : whether the row that is written stands behind those.
+    how many of them are, an input, ``[b, 1, 1]``; moving : whether the row that is written stands
+    behind those.
     """
 
     compute: Dtype
@@ -195,8 +196,20 @@ class Draft:
         return self.made[key]
 
     def row(self, x: Value, number: Value, hint: str) -> Value:
-        """Pick the row of axis 1 that has a number; the last one where there are fewer rows."""
-        return self.gather(x, self.place(number, x.shape[1], (1,)), 1, hint)
+        """Pick the row of axis 1 that has a number; the last one where there are fewer rows.
+
+        A number a sample, ``[b, 1, 1]``, picks of each its own row, if `x` has samples at all.
+        """
+        samples, (count, rows, *rest) = number.shape[0], x.shape
+        place = self.place(number, rows, (samples,))
+        if samples == 1:
+            return self.gather(x, place, 1, hint)
+        if count > 1:
+            x = self.shuffle(x, (1, count * rows, *rest), f"{hint}.rows")
+            first = self.constant(np.arange(count, dtype=np.int32) * rows, f"{hint}.first")
+            place = self.elementwise("SUM", place, first, f"{hint}.places")
+        found = self.gather(x, place, 1, f"{hint}.found")
+        return self.shuffle(found, (samples, 1, *rest), hint)
 
     def matmul(
         self,

@@ -181,7 +181,8 @@ def _network(
 ) -> EngineNetwork:
     part = section.name.partition(".")[0]
     decodes, room = part == "decode", room_of(program) if part in PARTS else 0
-    filled = Value(FILLED, (1, 1, 1), "fp32") if room else None
+    samples = int(program.output.shape[0])
+    filled = Value(FILLED, (samples, 1, 1), "fp32") if room else None
     draft = Draft(
         recipe.compute,
         indices(section.axes),

@@ -28,7 +28,7 @@ from planner.strategies import parse_plan
 from planner.tensorrt import Recipe, written
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.harness import Folder, embedding_of, given_from, weights_from
-from planner.tensorrt.runner.texts import FILLED, Likeliest
+from planner.tensorrt.runner.texts import FILLED, Likeliest, padded
 from topology.base import InputError
 from validate.tensorrt.numbers import Numbers, run_networks
 
@@ -100,15 +100,16 @@ def scores(config, tensors, ids, dtype):
     return (norm(x[-1], "model.norm.weight") @ head.T).double().numpy()
 
 
-def ran(folder, plan, output_tokens, inputs, follow=None):
+def ran(folder, plan, output_tokens, inputs, follow=None, lengths=(SHORT,)):
     """Scores of every rank, by the networks that are exported.
 
-    follow : of a rank, by the embedding of the checkpoint; the prompt is then SHORT.
+    follow : of a rank, by the embedding of the checkpoint; prompts are then of `lengths`.
     """
     chosen = parse_plan(plan)
     request = Request(
-        model=str(folder), gpus=chosen.gpus, input_tokens=ROWS, output_tokens=output_tokens
-    )
+        model=str(folder), gpus=chosen.gpus, input_tokens=ROWS, output_tokens=output_tokens,
+        batch=len(lengths),
+    )  # fmt: skip
     scenario = resolve(request)
     model = scenario.model
     assert model.numerics is not None
@@ -119,10 +120,11 @@ def ran(folder, plan, output_tokens, inputs, follow=None):
     given = given_from(inputs, source.embedding, "prompt.tokens")
     numbers = Numbers(weights=source.weights, learned=source.learned, given=given)
     if follow is not None:
-        order["buffers"][FILLED]["start"] = SHORT
+        order["buffers"][FILLED]["start"] = np.reshape(lengths, (-1, 1, 1))
         ranks = [follow(rank, source.embedding) for rank in range(chosen.gpus)]
         numbers = replace(numbers, follow=ranks)
-    return [one[0, -1] for one in run_networks(networks, order, numbers)]
+    found = run_networks(networks, order, numbers)
+    return [one[0, -1] if len(one) == 1 else one[:, -1] for one in found]
 
 
 @pytest.fixture(params=KINDS)
@@ -188,6 +190,30 @@ def test_every_token_of_a_text_is_the_model_s(saved, plan):
             assert turn == TURNS or chosen[turn] == [np.argmax(wanted)]
         ids.append(int(np.argmax(wanted)))
     assert config["tie_word_embeddings"] or len({*ids[SHORT:]}) > 3
+
+
+@pytest.mark.parametrize("plan", ["single", "pp2"])
+def test_prompts_of_other_lengths_go_on_side_by_side(saved, plan):
+    """Each text of a batch is what the model makes of its prompt alone."""
+    folder, config, tensors = saved("fp32")
+    texts, found = [list(IDS[:SHORT]), list(IDS[3:5]), list(IDS[:ROWS])], {}
+
+    def follow(rank, embedding):
+        said = found[rank] = []
+        on = Likeliest(name="next.tokens", embedding=embedding, vocabulary=TOKENS, most=9)
+        return lambda scores: (said.append(scores[:, 0]), on(scores))[1]
+
+    (folder / "inputs").mkdir()
+    np.save(folder / "inputs" / "prompt.tokens#0.npy", padded(texts))
+    inputs, turns = folder / "inputs", 4
+    last = ran(folder, plan, turns, inputs, follow, [len(text) for text in texts])
+    for turn in range(turns + 1):
+        for sample, ids in enumerate(texts):
+            wanted = scores(config, tensors, ids, torch.float64)
+            for rank, said in found.items():
+                one = (said[turn] if turn < turns else last[rank])[sample]
+                np.testing.assert_allclose(one, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+            ids.append(int(np.argmax(wanted)))
 
 
 def test_scores_of_a_checkpoint_in_16_bits_are_near(saved):

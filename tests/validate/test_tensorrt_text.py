@@ -29,17 +29,17 @@ PROMPT, ANSWER, ENDS = [5, 17, 2, 60], 8, 95
 def exported(tmp_path):
     """Exports a small model over ranks, its weights beside it; engines are said to be built."""
 
-    def export(plan, output_tokens=ANSWER, config=model.CONFIG):
+    def export(plan, output_tokens=ANSWER, config=model.CONFIG, prompts=(PROMPT,)):
         weights = tmp_path / "weights"
         weights.mkdir()
         model.save(weights, {**config, "eos_token_id": ENDS}, model.checkpoint(config))
         request = Request(
             model=str(weights), gpus=parse_plan(plan).gpus, input_tokens=6,
-            output_tokens=output_tokens,
+            output_tokens=output_tokens, batch=len(prompts),
         )  # fmt: skip
         folder = write_folder(files(request, plan, "tensorrt"), str(tmp_path / "out"))
         opened = as_built(folder, weights)
-        harness.save(folder / "inputs", "prompt.tokens#0", np.asarray([PROMPT]))
+        harness.save(folder / "inputs", "prompt.tokens#0", texts.padded(prompts))
         return opened, request
 
     return export
@@ -51,14 +51,15 @@ def by_networks(opened, request, tokens):
     recipe = Recipe(numerics=scenario.model.numerics)
     networks, order = written(scenario.model, scenario.workload, plan, recipe)
     order = {**order, "steps": tokens - 1}
-    order["buffers"]["filled"]["start"] = len(PROMPT)
+    rows = harness.rows_given(opened.path / "inputs", "prompt.tokens")
+    order["buffers"]["filled"]["start"] = rows.reshape(-1, 1, 1)
     embedding = harness.embedding_of(opened)
     every = [likeliest(embedding, tokens + 1) for _ in range(plan.gpus)]
     given = harness.given_from(opened.path / "inputs", embedding, "prompt.tokens")
     outputs = run_networks(networks, order, Numbers(weights=drawn(), given=given, follow=every))
     for one, output in zip(every, outputs, strict=True):
         one(output)
-    return [[int(token[0]) for token in one.chosen] for one in every]
+    return [np.transpose(one.chosen).tolist() for one in every]
 
 
 def likeliest(embedding, most, ends=()):
@@ -68,11 +69,17 @@ def likeliest(embedding, most, ends=()):
 
 
 @pytest.mark.parametrize(
-    ("plan", "graph"), [("tp2", False), ("tp2", True), ("pp2", True), ("pp2.tp2", False)]
+    ("plan", "graph", "prompts"),
+    [
+        ("tp2", False, [PROMPT]),
+        ("tp2", True, [PROMPT, PROMPT[:2], [*PROMPT, 9, 9]]),
+        ("pp2", True, [PROMPT]),
+        ("pp2.tp2", False, [PROMPT, PROMPT[1:]]),
+    ],
 )
-def test_ranks_go_on_from_the_same_tokens_as_their_networks(exported, plan, graph):
-    """Behind a prompt shorter than the engines take; steps replayed as a graph too."""
-    opened, request = exported(plan)
+def test_ranks_go_on_from_the_same_tokens_as_their_networks(exported, plan, graph, prompts):
+    """Behind prompts shorter than the engines take; steps replayed as a graph too."""
+    opened, request = exported(plan, prompts=prompts)
     tokens, text, jobs = ANSWER, texts.text_of(opened.plan), {}
     embedding = harness.embedding_of(opened)
 
@@ -84,10 +91,10 @@ def test_ranks_go_on_from_the_same_tokens_as_their_networks(exported, plan, grap
     left = started(opened, graph=graph, change=talking)
 
     assert [len(one.seconds) for one in left.values()] == [tokens - 1] * parse_plan(plan).gpus
-    found = [[int(token[0]) for token in jobs[rank].follow.chosen] for rank in left]
+    found = [np.transpose(jobs[rank].follow.chosen).tolist() for rank in left]
     assert found == by_networks(opened, request, tokens)
-    assert len(found[0]) == tokens
-    assert len({*found[0]}) > 2
+    assert np.shape(found[0]) == (len(prompts), tokens)
+    assert len({*found[0][0]}) > 2
 
 
 def test_a_stage_of_a_pipeline_holds_the_cache_of_its_own_layers(exported):
@@ -137,7 +144,8 @@ def asked(exported, tmp_path, monkeypatch):
 
         def ranks(argv, world, limit, environment):
             said["argv"] = argv
-            harness.save(opened.path / "results", "tokens.rank0", np.asarray([left]))
+            for rank, own in enumerate([left] if np.ndim(left) == 1 else left):
+                harness.save(opened.path / "results", f"tokens.rank{rank}", np.atleast_2d(own))
 
         tokenizer = SimpleNamespace(
             encode=lambda text: SimpleNamespace(ids=[ord(letter) - ord("a") for letter in text]),
@@ -163,9 +171,34 @@ def test_a_prompt_is_gone_on_from_to_the_token_that_ends_it(asked, capsys):
     assert capsys.readouterr().out == "bc\n"
 
 
+def test_prompts_of_a_batch_are_gone_on_from_each(asked, capsys):
+    """Two on each of two replicas; each text ends where its own token says."""
+    left = [[[1, 2, ENDS], [3, ENDS, 4]], [[5, 5, 5], [6, 7, ENDS]]]
+    words = ["fox", "a", "dog", "dogs", "--tokens", "3"]
+    code, _, prompt = asked(*words, left=left, plan="dp2", prompts=[PROMPT] * 4)
+
+    assert code == 0
+    assert prompt == [[5, 14, 23, -1], [0, -1, -1, -1], [3, 14, 6, -1], [3, 14, 6, 18]]
+    assert capsys.readouterr().out == "bc\nd\nfff\ngh\n"
+
+
+def test_one_prompt_is_every_sample_s(asked):
+    code, _, prompt = asked("fox", left=[[[1]], [[1]]], plan="dp2", prompts=[PROMPT] * 2)
+
+    assert (code, prompt) == (0, [[5, 14, 23]] * 2)
+
+
+def test_tokens_behind_the_end_of_a_prompt_are_refused(tmp_path):
+    harness.save(tmp_path, "prompt.tokens#0", np.asarray([[3, -1, 4]]))
+
+    with pytest.raises(texts.InputError, match="got tokens behind -1"):
+        harness.rows_given(tmp_path, "prompt.tokens")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["fox", "dog"], "prompt: got 2, wanted 1, or 1 as exported for (planner export --batch)"),
         (["foxfoxf"], "prompt: got 7 tokens, wanted 1 to 6, as engines were exported for"),
         ([""], "prompt: got 0 tokens, wanted 1 to 6"),
         (

@@ -189,7 +189,7 @@ struct Buffer {
     size_t bytes{0};
     std::string type;
     bool given{false};
-    float start{0};  // a number of 32 bits
+    float start{0};  // all its numbers, of 32 bits
     void* address{nullptr};
 };
 
@@ -303,7 +303,7 @@ bool within(Schedule const& schedule, Call const& call) {
 void check(Schedule const& schedule) {
     bool whole = schedule.world > 0 && schedule.steps > 0 && schedule.buffers.count(schedule.output) != 0;
     for (auto const& [name, buffer] : schedule.buffers) {
-        whole = whole && !buffer.type.empty() && (buffer.start == 0 || buffer.bytes == sizeof buffer.start);
+        whole = whole && !buffer.type.empty() && (buffer.start == 0 || buffer.bytes % sizeof buffer.start == 0);
     }
     for (auto const* calls : {&schedule.once, &schedule.each}) {
         whole = whole && std::all_of(calls->begin(), calls->end(), [&](auto const& call) { return within(schedule, call); });
@@ -678,7 +678,8 @@ private:
             buffer.address = hold(buffer.bytes, "allocating a buffer");
             check(cudaMemset(buffer.address, 0, buffer.bytes), "clearing a buffer");
             if (buffer.start != 0) {
-                check(cudaMemcpy(buffer.address, &buffer.start, buffer.bytes, cudaMemcpyHostToDevice), "filling a buffer");
+                std::vector<float> const numbers(buffer.bytes / sizeof buffer.start, buffer.start);
+                check(cudaMemcpy(buffer.address, numbers.data(), buffer.bytes, cudaMemcpyHostToDevice), "filling a buffer");
             }
             if (buffer.given) {
                 auto const path = mFolder / "inputs" / (name + ".rank" + std::to_string(mRank) + ".bin");

@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     making = commands.add_parser(
         "generate", help="a picture or video of a prompt, by diffusers, or text behind it"
     )
-    making.add_argument("prompt")
+    making.add_argument("prompt", nargs="+", help="one, or of text one for each sample")
     making.add_argument(
         "--tokens", type=_positive, help="of a text, at most (default: as exported)"
     )
@@ -279,6 +279,10 @@ def _generate(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     if text is None and folder.plan["vocabulary"]:
         wanted = "planner export --output-tokens N"
         raise InputError(f"{model}: exported for a prompt alone; for text behind it: {wanted}")
+    if text is None and len(arguments.prompt) > 1:
+        raise InputError(
+            f"prompt: got {len(arguments.prompt)}, wanted one: {model} makes a picture"
+        )
     others = ("tokens",) if text is None else ("negative", "guidance", "seed", "output")
     for name in others:
         if getattr(arguments, name) is not None:
@@ -298,7 +302,7 @@ def _picture(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     weights = harness.pipeline_of(arguments.weights or _weights(folder))
     pipe = pictures.opened(weights, end)
     asked = pictures.Asked(
-        prompt=arguments.prompt,
+        prompt=arguments.prompt[0],
         negative=arguments.negative or "",
         seed=arguments.seed or 0,
         guidance=arguments.guidance,
@@ -316,14 +320,19 @@ def _text(folder: harness.Folder, text: texts.Text, arguments: argparse.Namespac
         raise InputError(f"{plan['model']}: networks for timing, which do not compute the model")
     weights = _weights(folder)
     tokenizer = texts.tokenizer_in(arguments.weights or weights)
-    numbers = np.asarray(tokenizer.encode(arguments.prompt).ids, np.int64)
-    tokens = arguments.tokens or min(plan["steps"], text.room - len(numbers) + 1)
-    text.check(len(numbers), tokens)
-    samples = np.tile(numbers, (plan["ranks"][0]["samples"], 1))
+    prompts = [tokenizer.encode(prompt).ids for prompt in arguments.prompt]
+    count, ranks = len(prompts), plan["ranks"]
+    if count not in {1, ranks[0]["samples"]}:
+        wanted = f"1, or {ranks[0]['samples']} as exported for (planner export --batch)"
+        raise InputError(f"prompt: got {count}, wanted {wanted}")
+    tokens = arguments.tokens or min(plan["steps"], text.room - max(map(len, prompts)) + 1)
+    for prompt in prompts:
+        text.check(len(prompt), tokens)
+    samples = np.resize(texts.padded(prompts), (ranks[0]["samples"], max(map(len, prompts))))
     words, ends = ["--tokens", str(tokens)], harness.ends_in(weights)
     _run_all(folder, arguments, {f"{text.prompt}#0": samples}, words)
-    chosen = harness.tokens_of(folder.path, 0)[0]
-    print(texts.said(tokenizer, chosen, ends))
+    for chosen in harness.tokens_of(folder.path, ranks)[:count]:
+        print(texts.said(tokenizer, chosen.tolist(), ends))
     return 0
 
 
@@ -414,10 +423,16 @@ def _talking(
     embedding: Embedding,
     tokens: int | None,
 ) -> Job:
-    """Tell a rank of a language model how long its prompt is, and how it goes on."""
-    rows = harness.rows_given(folder.path / "inputs", text.prompt) or text.rows
-    text.check(rows, tokens or 1)
-    job = replace(job, starts={texts.FILLED: rows})
+    """Tell a rank of a language model how long its prompts are, and how it goes on."""
+    buffer, own = job.plan["buffers"][texts.FILLED], job.plan["ranks"][job.rank]
+    every = harness.rows_given(folder.path / "inputs", text.prompt)
+    rows = np.full(own["samples"], text.rows) if every is None else every
+    if len(rows) != own["samples"]:
+        raise InputError(f"{text.prompt}: got {len(rows)} samples, wanted {own['samples']}")
+    for count in rows:
+        text.check(int(count), tokens or 1)
+    mine = rows[own["sample"] : own["sample"] + buffer["shape"][0]]
+    job = replace(job, starts={texts.FILLED: mine.reshape(-1, 1, 1)})
     if tokens is None:
         return job
     follow = texts.Likeliest(

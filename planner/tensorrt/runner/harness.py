@@ -334,7 +334,7 @@ def given_from(
     """Read inputs from a folder's ``NAME#FORWARD.npy``, or draw them by name.
 
     embedding : turns whole numbers, ``[batch, tokens]``, into rows of that shape. short : input
-    that may have fewer rows, behind which come zeros.
+    that may have fewer rows, behind which come zeros, and whose samples may end sooner (-1).
     """
 
     def given(name: str, forward: int, shape: tuple[int, ...]) -> Floats:
@@ -343,7 +343,7 @@ def given_from(
             with _readable(path), path.open("rb") as file:
                 stored = np.load(file, allow_pickle=False)
                 if stored.dtype.kind in "iu" and stored.shape != shape and embedding is not None:
-                    stored = embedding(name, stored)
+                    stored = embedding(name, np.maximum(stored, 0) if name == short else stored)
                 array = np.asarray(stored, np.float32)
             if name == short and array.ndim == len(shape):
                 lacks = max(0, shape[1] - array.shape[1])
@@ -357,13 +357,20 @@ def given_from(
     return given
 
 
-def rows_given(inputs: Path, name: str) -> int | None:
-    """Count the rows of the first forward's input; None where it is drawn."""
+def rows_given(inputs: Path, name: str) -> NDArray[np.int64] | None:
+    """Count the rows of each sample of the first forward's input; None where it is drawn.
+
+    Raises `InputError` if a sample goes on behind its end.
+    """
     path = inputs / f"{name}#0.npy"
     if not path.exists():
         return None
     with _readable(path):
-        return int(np.load(path, mmap_mode="r", allow_pickle=False).shape[1])
+        stored = np.load(path, mmap_mode="r", allow_pickle=False)
+        there = stored >= 0 if stored.dtype.kind in "iu" else np.ones(stored.shape[:2], bool)
+        if np.any(there[:, 1:] > there[:, :-1]):
+            raise InputError(f"{path}: got tokens behind -1, wanted it behind all of a sample")
+        return np.asarray(there.sum(axis=1), np.int64)
 
 
 def ends_in(folder: str) -> list[int]:
@@ -481,11 +488,15 @@ def layers_of(folder: Path, rank: int) -> tuple[Timed, ...]:
         return tuple((str(one), str(two), float(s)) for one, two, s in json.loads(path.read_text()))
 
 
-def tokens_of(folder: Path, rank: int) -> NDArray[np.int64]:
-    """Read the tokens that a rank has chosen, ``[samples, tokens]``."""
-    path = folder / "results" / f"tokens.rank{rank}.npy"
-    with _readable(path):
-        return np.asarray(np.load(path, allow_pickle=False), np.int64)
+def tokens_of(folder: Path, ranks: Sequence[Document]) -> list[NDArray[np.int64]]:
+    """Read the tokens of every sample, each as the first rank that has it chose them."""
+    found: list[NDArray[np.int64]] = []
+    for number, rank in enumerate(ranks):
+        path = folder / "results" / f"tokens.rank{number}.npy"
+        if rank["sample"] == len(found):
+            with _readable(path):
+                found += list(np.load(path, allow_pickle=False))
+    return found
 
 
 def save(path: Path, name: str, value: object) -> None:

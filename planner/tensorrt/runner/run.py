@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.tensorrt.runner.connections import Connections
 from planner.tensorrt.runner.device import Cuda, Message, Nccl, capsule
@@ -51,7 +52,7 @@ class Job:
     tables : of a network, this rank's rows. engines : serialised, by network.
     outside : weights that an engine reads as inputs, by network; None where it holds them.
     graph : replay steps as a CUDA graph. steps : how many; the plan's where 0.
-    starts : numbers that buffers begin with in place of the plan's. follow : from what a step
+    starts : what buffers begin with in place of the plan's numbers. follow : from what a step
     gives to what the next one reads; it ends the run where nothing follows.
     budget : bytes of streamed weights that stay on the GPU, each rank its own; all where negative.
     layers : run one step more, in which TensorRT times each layer.
@@ -68,7 +69,7 @@ class Job:
     graph: bool = False
     steps: int = 0
     budget: int = -1
-    starts: Mapping[str, float] = field(default_factory=dict)
+    starts: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
     follow: Follow | None = None
     layers: bool = False
 

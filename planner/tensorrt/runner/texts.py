@@ -1,7 +1,8 @@
 """A prompt to a text: its tokens, one more of every step of the engines, and what they say.
 
-A prompt may have fewer rows than the engines take: they are told how many rows of their cache are
-filled. Tokens are numbers in the checkpoint's own vocabulary, read by the package tokenizers.
+Prompts may have fewer rows than the engines take, each its own: they are told how many rows of
+their cache are filled. Tokens are numbers in the checkpoint's own vocabulary, read by the package
+tokenizers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,18 @@ class Text:
                 f"--tokens: got {tokens}, wanted at most {most}: the cache has room for "
                 f"{self.room}, and the prompt takes {prompt} (planner export --output-tokens)"
             )
+
+
+def padded(prompts: Sequence[Sequence[int]]) -> Numbers:
+    """Lay prompts one below the other, with -1 behind those that are shorter.
+
+    >>> padded([[5, 7, 2], [6]]).tolist()
+    [[5, 7, 2], [6, -1, -1]]
+    """
+    rows = np.full((len(prompts), max(map(len, prompts))), -1, np.int64)
+    for row, prompt in zip(rows, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    return rows
 
 
 def text_of(plan: Document) -> Text | None:
