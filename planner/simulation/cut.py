@@ -14,10 +14,13 @@ from planner.search.judging import judge
 from planner.simulation.links import Group, Wiring
 from planner.strategies import parse_plan
 from topology.base import CutError, InputError
+from topology.machine.alterations import NETWORK
 
 
 def resolved(request: Request, plan: str | Plan | None) -> Scenario:
     """Look up a request, whose plan is run.
+
+    Replicas on hosts of their own do without a network, and are run as if it were there.
 
     Raises `InputError` as `resolve` does; where links that are down cut the machine, with the
     message that they stop.
@@ -25,22 +28,26 @@ def resolved(request: Request, plan: str | Plan | None) -> Scenario:
     try:
         return resolve(request)
     except CutError as cut:
+        parsed = parse_plan(str(plan or "single"))
         whole = resolve(replace(request, links=()))
-        for op, ranks in _stopped(whole, parse_plan(str(plan or "single")), cut):
+        if not isinstance(judge(whole, parsed), PlanEstimate):
+            raise
+        for op, ranks in _stopped(whole, parsed, cut):
             listed = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
             raise InputError(
                 f"{cut}: {op.kind} of {op.writes[0].name} along {op.axis} stops, which ranks "
                 f"{listed} wait for"
             ) from None
-        raise
+        if cut.gpus:
+            raise
+        inside = (link for link in request.links if link[1] or not link[0].endswith(NETWORK))
+        return resolved(replace(request, links=tuple(inside)), plan)
 
 
 def _stopped(
     scenario: Scenario, plan: Plan, cut: CutError
 ) -> Iterator[tuple[Communication, Group]]:
-    """Find messages of groups whose GPUs nothing joins any more; of a plan that could run."""
-    if not isinstance(judge(scenario, plan), PlanEstimate):
-        return
+    """Find messages of groups whose GPUs nothing joins any more."""
     wiring = Wiring(seated(scenario, plan), plan)
     place = wiring.survey.machine.place
     for stage in lower(scenario.model, scenario.workload, plan).stages:

@@ -19,9 +19,10 @@ from planner.scenario.deployment import Deployment
 from topology.base.values import dataclass
 from topology.catalogue import Moves, link_rates
 from topology.machine import (
+    MEMORY,
     Link,
     Loads,
-    Machine,
+    Survey,
     loads_of,
     machine_of,
     named,
@@ -29,8 +30,8 @@ from topology.machine import (
 )
 
 Group = tuple[int, ...]
-OUTSIDE: Final = ("NVLink", "network")
-"""Ends of links that are no part of a host."""
+OUTSIDE: Final = ("NVLink", "network", MEMORY)
+"""Ends of links that no host names."""
 NONE: Final[Mapping[str, float]] = MappingProxyType({})
 
 
@@ -56,16 +57,19 @@ def sent_by(op: Communication, seconds: float, target: Target) -> MessageKind:
 
 
 def _ends_taken(
-    machine: Machine, traffic: Mapping[str, float]
+    survey: Survey, traffic: Mapping[str, float]
 ) -> Iterator[tuple[tuple[str, str], float]]:
     """Give links by their ends in either direction, and the part of each that traffic takes.
 
-    All NVLinks of a GPU are one link here.
+    All NVLinks of a GPU are one link here; PCIe has the way to the memory of each processor too.
     """
+    machine = survey.machine
     gpus = {gpu.name for gpu in machine.gpus}
     for name, share in traffic.items():
         edges, ports = named(machine, name)
         ends = [(nic.name, "network", share) for nic in ports]
+        if name == "pcie":
+            ends += [(cpu or "host", MEMORY, share) for cpu in {*survey.cpus.values()}]
         for edge in edges:
             if edge.kind != "nvlink":
                 ends.append((edge.a, edge.b, share))
@@ -109,7 +113,7 @@ class Wiring:
         seats = [host * every + seat for host in range(hosts) for seat in local]
         replicas = [plan.index_of(rank).get("dp", 0) for rank in range(plan.gpus)]
         self.seats = [seats[rank] for rank in sorted(range(plan.gpus), key=replicas.__getitem__)]
-        self.traffic = dict(_ends_taken(self.survey.machine, traffic))
+        self.traffic = dict(_ends_taken(self.survey, traffic))
         fabrics = deployment.fabrics(plan).values()
         network = next((f.network for f in fabrics if f.network is not None), None)
         self.reached = {False: link_rates().copy.value, True: 1.0}

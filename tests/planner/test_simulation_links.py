@@ -16,6 +16,7 @@ from planner.simulation import simulation, symmetry
 from planner.simulation.links import MessageKind, Wiring
 from planner.simulation.utilisation import link_uses
 from planner.strategies import parse_plan
+from topology.base import InputError
 from topology.catalogue import Moves, find_hardware
 from topology.machine import machine_of, survey_of
 from topology.machine.loads import exchange_loads
@@ -240,6 +241,35 @@ def test_traffic_holds_up_only_what_passes_the_link():
     assert use.link in ("GPU3 to NVLink", "NVLink to GPU3")
     assert 0.9 < use.busy <= 1.0 + 1e-9
     assert other.turn_s == usual.turn_s
+
+
+def test_traffic_on_pcie_is_on_the_way_to_the_memory_that_copies_pass_too():
+    """Cards without peer access copy through it; half of it is less than they want."""
+    given = {"hardware": "rtx-4090", "even": True, **SMALL}
+    usual, busy = (
+        planner.simulate("wan2.1-1.3b", 4, "ulysses4", traffic=traffic, **given)
+        for traffic in ({}, {"pcie": 0.8})
+    )
+
+    assert busy.turn_s > 1.1 * usual.turn_s
+    use = next(one for one in link_uses(busy) if one.messages == "all_to_all along ulysses")
+    assert use.link == "CPU0 to memory"
+    assert 0.99 < use.busy <= 1.0 + 1e-9
+
+
+def test_replicas_on_hosts_of_their_own_do_without_a_network():
+    """They never meet; a group across hosts is refused with the message that stops."""
+    given = {"hardware": "h100-sxm", "even": True, "steps": 2}
+    down = partial(planner.simulate, "flux.1-dev", 16, links={"network": 0}, **given)
+    usual = planner.simulate("flux.1-dev", 16, "dp2.ulysses8", **given)
+
+    assert down("dp2.ulysses8").to_dict() == usual.to_dict()
+    slower = down("dp2.ulysses8", links={"NIC0-network": 0.5, "network": 0, "nvlink": 0.1})
+    assert slower.turn_s > usual.turn_s
+    with pytest.raises(InputError, match=r"along ring stops, which ranks 0, 8 wait for"):
+        down("ring2.ulysses8")
+    with pytest.raises(InputError, match="without network nothing joins 2 hosts"):
+        planner.estimate("flux.1-dev", gpus=16, plan="dp2.ulysses8", links={"network": 0})
 
 
 @pytest.mark.parametrize("hardware", ["h100-sxm", "a100-pcie-80gb", "l40s", "v100-sxm", "gb200"])

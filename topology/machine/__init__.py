@@ -32,7 +32,7 @@ from topology.machine.graph import (
     mig_share,
 )
 from topology.machine.groups import fabric, usual_siblings
-from topology.machine.loads import Link, Loads, loads_of
+from topology.machine.loads import MEMORY, Link, Loads, loads_of
 from topology.machine.paths import (
     gpudirect,
     nccl_bandwidth,
@@ -44,7 +44,7 @@ from topology.machine.routes import components, graph_pairs
 from topology.machine.survey import Survey, survey_of
 
 __all__ = [
-    "GRAPH", "MOST_HOSTS", "SLICES", "Builder", "Edge", "Gpu", "Link", "Loads",
+    "GRAPH", "MEMORY", "MOST_HOSTS", "SLICES", "Builder", "Edge", "Gpu", "Link", "Loads",
     "Machine", "NcclGraph", "Nic", "Node", "Pair", "PairKind", "PeerState",
     "PeerStatus", "Reached", "Survey", "altered", "assumed_network",
     "bisection_bandwidth", "cluster_of", "components", "concerns", "environment_concerns",

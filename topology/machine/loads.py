@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise, permutations, product
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from topology.catalogue.moves import NOBODY, Moves
 from topology.machine.graph import is_nvlink
@@ -31,6 +31,8 @@ class Link(NamedTuple):
         return f"{self.a} to {self.b}"
 
 
+MEMORY: Final = "memory"
+"""The end of links to the memory of a processor."""
 Loads = defaultdict[Link, float]
 """Bytes over links."""
 T = TypeVar("T")
@@ -310,7 +312,7 @@ class _Ways:
         for one, other in known.path(start, end):
             yield Link(name(copy, one), name(copy, other), known.capacity[one, other])
         if frozenset((start, end)) in known.refused:
-            yield Link(name(copy, known.cpus[start] or "host"), "memory", 0.0)
+            yield Link(name(copy, known.cpus[start] or "host"), MEMORY, 0.0)
 
     def nics(self, seat: Seat, *, out: bool) -> Mapping[Link, float]:
         """Give the links from a GPU to the network, and the part of its bytes that each carries."""
