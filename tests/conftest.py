@@ -6,6 +6,7 @@ Products here are small: threads of a linear algebra library would only wait for
 import gc
 import os
 import sys
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -43,12 +44,44 @@ def renew_golden(request):
     return request.config.getoption("--renew-golden")
 
 
-@pytest.fixture(scope="module")
-def searched_once():
-    """Let demands of a file that ask for the same share what was found for it."""
+@pytest.fixture(scope="session")
+def searched():
+    """Give the fastest plans that demands of all tests have found."""
     from planner.fleet import fleet  # slow to load
 
+    return fleet._Fastest()  # noqa: SLF001
+
+
+@pytest.fixture(scope="module")
+def searched_once(searched):
+    """Let demands that ask for the same share what was found for it."""
     with pytest.MonkeyPatch.context() as patch:
-        searched = fleet._Fastest()  # noqa: SLF001
-        patch.setattr(fleet, "_Fastest", lambda: searched)
+        patch.setattr("planner.fleet.fleet._Fastest", lambda: searched)
+        yield
+
+
+@pytest.fixture(scope="session")
+def known_answers():
+    """Give what was recommended in all tests, by what was asked; the latest few."""
+    from planner.recommendation import recommend_plans  # slow to load
+
+    return lru_cache(maxsize=64)(recommend_plans)
+
+
+@pytest.fixture(scope="module")
+def asked_once(known_answers):
+    """Let those who ask for the same recommendation share it, whatever they make of it."""
+    from planner import api, recommendation
+
+    search = recommendation.recommend_plans
+
+    def answer(scenario, shared=None, simulated=None):
+        try:
+            return known_answers(scenario, None, simulated)
+        except TypeError:  # lengths are arrays
+            return search(scenario, shared, simulated)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (api, recommendation):
+            patch.setattr(module, "recommend_plans", answer)
         yield

@@ -16,6 +16,8 @@ import planner
 from planner.api import Options
 from planner.request.request import Request
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 PROMISED = {
     "InputError",
     "attention",

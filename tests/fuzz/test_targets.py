@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 FEW = 6
+pytestmark = pytest.mark.usefixtures("searched_once")
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -17,6 +17,8 @@ from costmodels.collectives import OPS
 from topology.base import IllegalPlanError
 from topology.catalogue import all_hardware
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 NAMES = """
 cosmos3 cosmos3-nano cosmos3-super cosmos3-edge flux.1-dev flux flux.1-schnell flux.2-dev
 sd3.5-large qwen-image hunyuanvideo hunyuanvideo-1.5 wan2.1-1.3b wan2.1-14b wan2.2-a14b wan2.2-5b

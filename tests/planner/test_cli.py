@@ -24,6 +24,8 @@ from commands import (
 
 import planner
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 
 @pytest.mark.parametrize("argv", COMMANDS.values(), ids=COMMANDS)
 @pytest.mark.parametrize("style", ["table", "json", "markdown"])

@@ -22,6 +22,8 @@ from planner.serving.scheduler import Workers
 from planner.strategies import parse_plan, parse_pools
 from topology.base import InputError, ModelError, format_seconds
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 WAYS = Scheduling(chunk=100, rows=64, block=1)
 PAIR = {"prefill_plan": "tp2", "prefill_workers": 2, "decode_plan": "tp4", "decode_workers": 1}
 LLAMA = {"hardware": "h200-sxm", "precision": "fp8", "input_tokens": 1024, "output_tokens": 128}

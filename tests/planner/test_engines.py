@@ -30,6 +30,8 @@ from planner.strategies import parse_plan
 from topology.base import CatalogueError, InputError
 from topology.base.table import terminal
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 ENTRY = """
 kind = "assumed"
 source = "-"
@@ -618,7 +620,7 @@ SAMPLE = st.tuples(*map(st.sampled_from, (names(), GPUS, HARDWARE)))
 
 
 @given(sample=SAMPLE)
-@settings(max_examples=6)
+@settings(max_examples=3)
 def test_no_recommendation_leads_with_a_plan_that_its_target_refuses(sample):
     """This draws some of all models on 1 to 16 GPUs of eight kinds: tests/recommendations.py."""
     model, gpus, hardware = sample

@@ -35,6 +35,8 @@ from planner.strategies import parse_plan
 from topology.base import counted, format_seconds
 from topology.base.table import document, terminal
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 KNOWN = dict.fromkeys(("gemm", "attention", "communication_exposed"), Basis.MEASURED)
 
 

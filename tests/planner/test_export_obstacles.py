@@ -15,6 +15,8 @@ from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError
 from topology.catalogue import find_hardware
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 
 def said(text, name="h100-sxm", version="", **more):
     return "; ".join(allowed().obstacles(parse_plan(text), find_hardware(name), version, **more))

@@ -13,6 +13,8 @@ import planner
 from planner.fleet import packing
 from planner.fleet.packing import Pile, pack
 
+pytestmark = pytest.mark.usefixtures("searched_once")
+
 SIZES = {"x": 4, "y": 6}
 COSTS = {"x": 4.0, "y": 5.5}
 

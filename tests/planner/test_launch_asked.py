@@ -21,6 +21,8 @@ from planner.scenario.scenario import Scenario, resolve
 from planner.strategies import parse_plan
 from topology.base import InputError
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 PLANS = {
     "flux.1-dev": "ulysses4",
     "qwen-image": "ulysses4",

@@ -15,6 +15,8 @@ from planner.request.lengths import Lengths, Load, closed, lengths_in, poisson, 
 from planner.serving.scheduler import Queue, Workers
 from topology.base import InputError
 
+pytestmark = pytest.mark.usefixtures("searched_once")
+
 TRACE = "arrival_s,input_tokens,output_tokens\n0,50,3\n0,1000,200\n0.1,2500,20\n9,2000,200\n"
 ROWS = [(0, 50, 3), (0.0, 1000, 200), (0.1, 2500, 20), (9, 2000, 200)]
 HISTOGRAM = "input_tokens,output_tokens,count\n200,50,8\n4000,300,1\n"

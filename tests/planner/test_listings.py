@@ -15,6 +15,8 @@ from topology.base import MOST_CHARACTERS
 from topology.base.facts import shown
 from topology.catalogue import all_hardware, find_hardware
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 
 @pytest.mark.parametrize("style", ["table", "markdown", "json"])
 def test_all_hardware_is_listed(style):

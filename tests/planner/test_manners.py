@@ -16,6 +16,8 @@ import planner
 from planner.command import cli, files
 from planner.command.options import ENDINGS
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 PLANS = ("recommend", "--model", "flux", "--gpus", "2")
 
 

@@ -16,6 +16,8 @@ from validate.reference.proof import prove
 from validate.reference.run import run_plan
 from validate.reference.small import shrink
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 
 def _small(plan: str, **changed):
     scenario = resolve(Request(model="flux.1-dev"))

@@ -18,6 +18,8 @@ from planner.search.plan_memory import peak_of
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, counted
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 CASES = [
     ("flux.1-dev", 1, {"hardware": "rtx-4090"}),
     ("cosmos3-super", 2, {"hardware": "l40s"}),

@@ -17,6 +17,8 @@ from topology.base import format_bytes, format_seconds
 from topology.base.table import continued, terminal
 from topology.base.table import document as in_document
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 CASES = [
     ("cosmos3-nano", {}),
     ("flux.1-dev", {"gpus": 2, "hardware": "rtx-4090"}),  # nothing fits

@@ -31,6 +31,8 @@ from topology.base.values import dataclass
 from validate.reference import execute
 from validate.reference.weights import Source
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 MODEL = testmodels.llama
 WORK = replace(testmodels.workload(MODEL), batch=1)
 

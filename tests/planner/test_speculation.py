@@ -26,6 +26,8 @@ from topology.base import InputError
 from validate.reference import execute
 from validate.reference.weights import Source
 
+pytestmark = pytest.mark.usefixtures("asked_once", "searched_once")
+
 TARGET = ("--model", "llama-3.1-70b", "--gpus", "4")
 DRAFTS = ("--speculative", "3", "--draft", "llama-3.1-8b")
 SMALL = {"speculative": 3, "draft": "llama-3.1-8b"}

@@ -18,6 +18,8 @@ from topology.catalogue import find_hardware
 from topology.machine import fabric
 from topology.readers import read_topology
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 PAIR = matrix(2, lambda a, b: "PHB")
 SLICES = (
     "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-1)\n"

@@ -25,6 +25,8 @@ from planner.web.apart import EndedError, apart
 from planner.web.fields import FORMS, fields_of, words_of
 from topology.base import InputError
 
+pytestmark = pytest.mark.usefixtures("asked_once")
+
 ASKED = {"model": "flux", "gpus": "2"}
 PAGES = serve.pages()
 MATRIX = "     GPU0 GPU1\nGPU0  X   NV4\nGPU1 NV4   X"

@@ -56,7 +56,7 @@ def predict(case: Case, hardware: str, profile: Profile = "") -> Prediction:
     (stage,) = [loop for loop in program.stages if loop.name == case.stage]
     target = subject.deployment.target(subject.model, subject.plan)
     spent = cost(stage, target)
-    stages = program.transformer
+    stages, bodies = program.transformer, memory.Bodies()
     host, tokens = _served(case, subject) if case.engine in SERVED else (0.0, 0)
     return Prediction(
         cache_tokens=tokens,
@@ -66,10 +66,10 @@ def predict(case: Case, hardware: str, profile: Profile = "") -> Prediction:
         hidden_s=float(spent.hidden),
         launch_s=float(spent.launch),
         memory_bytes=WORKSPACE
-        + memory.weights(stages)
-        + memory.weights(stages, layered=False)
-        + float(np.max(memory.activations(stage)))
-        + float(np.max(memory.caches(stages))),
+        + memory.weights(stages, bodies)
+        + memory.weights(stages, bodies, layered=False)
+        + float(np.max(memory.activations(stage, bodies)))
+        + float(np.max(memory.caches(stages, bodies))),
         basis=_basis(spent),
     )
 
