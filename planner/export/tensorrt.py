@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypedDict, Unpack
 
@@ -322,7 +322,7 @@ def network_files(networks: Sequence[EngineNetwork]) -> dict[str, bytes]:
     """Return the files that networks are assembled of, by path."""
     files = {}
     for network in networks:
-        files[f"networks/{network.name}.json"] = _json(document_of(network))
+        files[f"networks/{network.name}.json"] = _by_line(document_of(network))
         constants = io.BytesIO()
         np.savez(constants, allow_pickle=False, **network.constants)
         files[f"networks/{network.name}.npz"] = constants.getvalue()
@@ -357,3 +357,14 @@ def _repository(document: Document, networks: Sequence[EngineNetwork]) -> dict[s
 
 def _json(document: object) -> bytes:
     return json.dumps(document, indent=1, allow_nan=False).encode()
+
+
+def _by_line(document: Mapping[str, object]) -> bytes:
+    """Write a large document with a line for each field, and for each item of a list."""
+    write = json.JSONEncoder(allow_nan=False).encode
+    fields = []
+    for name, value in document.items():
+        items = ",\n  ".join(map(write, value)) if isinstance(value, list) else ""
+        fields.append(f'"{name}": ' + (f"[\n  {items}\n ]" if items else write(value)))
+    text = ",\n ".join(fields)
+    return f"{{\n {text}\n}}\n".encode()
