@@ -76,9 +76,10 @@ def wanted(model):
     """Every weight of the networks with its layer, and every place of a bias or norm."""
     scenario = resolve(Request(model=model))
     model, work = scenario.model, scenario.workload
-    made = [*networks_of(lower(model, work, Plan()), Recipe())]
-    if model.numerics is not None:
-        made += written(model, work, Plan(), Recipe(numerics=model.numerics))[0]
+    if model.numerics is None:
+        made = networks_of(lower(model, work, Plan()), Recipe())
+    else:
+        made = written(model, work, Plan(), Recipe(numerics=model.numerics))[0]
     found = []
     for network in made:
         for layer in (*network.layers, *network.unused):

@@ -61,11 +61,11 @@ EVIL = [
 
 
 @pytest.mark.parametrize("piece", EVIL, ids=lambda piece: piece[:12])
-def test_half_a_mebibyte_of_anything_is_read_in_proportion(piece):
+def test_a_quarter_of_a_mebibyte_of_anything_is_read_in_proportion(piece):
     def read(size):
         read_log(HEAD + piece * (size // len(piece)) + "\n" + ROW.format("22.10"))
 
-    assert grows_in_proportion(read, 2**19)
+    assert grows_in_proportion(read, 2**18)
 
 
 @pytest.fixture

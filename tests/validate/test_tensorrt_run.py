@@ -6,6 +6,7 @@ import threading
 import time
 import types
 from dataclasses import dataclass, replace
+from functools import cache
 
 import faketensorrt as fake
 import numpy as np
@@ -80,12 +81,18 @@ PLANS = [
 ]
 
 
+@cache
+def unsplit(model):
+    """What the model gives on one rank."""
+    return run_plan(model, testmodels.workload(model, batch=2), parse_plan("single"))[0]
+
+
 @pytest.mark.parametrize("graph", [False, True], ids=["calls", "graph"])
 @pytest.mark.parametrize(("model", "text"), PLANS, ids=lambda one: getattr(one, "name", one))
 def test_a_run_gives_every_rank_the_unsplit_result(model, text, graph):
     made = setup(model, text)
     plan = parse_plan(text)
-    whole = run_plan(model, testmodels.workload(model, batch=2), parse_plan("single"))[0]
+    whole = unsplit(model)
 
     found = start(made, range(plan.gpus), graph=graph)
 
@@ -165,7 +172,7 @@ def reads_outside(name, rank, document, network, raw):
 )
 def test_weights_beside_engines_give_the_unsplit_result(model, text, graph):
     made, plan = setup(model, text), parse_plan(text)
-    whole = run_plan(model, testmodels.workload(model, batch=2), parse_plan("single"))[0]
+    whole = unsplit(model)
 
     found = start(made, range(plan.gpus), graph=graph, spoil=reads_outside, outside=beside)
 
