@@ -59,6 +59,17 @@ def overlapped(first: Real, second: Real) -> Real:
     return np.sqrt(np.sqrt(first**4 + second**4))
 
 
+def streamed(stream: Real, ramp: float) -> Real:
+    r"""Lengthen the time `stream` at the full pace of memory by what it takes to get there.
+
+    .. math:: stream + ramp\,\frac{stream}{stream + ramp}
+
+    >>> streamed(np.array([0.0, 1.0, 1e9]), 1.0).tolist()
+    [0.0, 1.5, 1000000001.0]
+    """
+    return stream + ramp * stream / (stream + ramp)
+
+
 def slowed(time: Real, drop: float, *, sustained: bool = False) -> Real:
     r"""Lengthen `time` by the clock that sinks to what the power limit can keep up.
 

@@ -8,8 +8,9 @@ multiprocessors, and the keys of few items are cut over idle ones:
     t = floor + \mathrm{overlapped}(compute, memory) + passes\, new, \qquad
     compute = \max(items\, (item + keys\, load) / SMs,\ item + cut\, load + merge)
 
-beside the traffic of the cache, the queries and the result. `new` is the traffic of what the step
-adds: queries, keys and values that are rotated, written to the cache and read again.
+beside the traffic of the cache, the queries and the result, which takes a while to get to the pace
+of memory. `new` is the traffic of what the step adds: queries, keys and values that are rotated,
+written to the cache and read again.
 
 References
 ----------
@@ -21,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.kernels.common import Real, Shape, overlapped
+from costmodels.kernels.common import Real, Shape, overlapped, streamed
 from costmodels.kernels.parameters import DecodeParameters
 from topology.catalogue import Device
 
@@ -49,5 +50,6 @@ def decode_time(fitted: DecodeParameters, device: Device, sizes: Shape, cache: s
     queried = sizes.batch * sizes.queries * sizes.heads * sizes.head_dim
     added = 2.0 * sizes.batch * sizes.queries * sizes.kv_heads * sizes.head_dim
     memory = (held * sizes.keys * row + 2.0 * _NEW * queried) / bandwidth
-    busy = overlapped(np.maximum(even, alone), memory / fitted.memory_efficiency)
+    stream = streamed(memory / fitted.memory_efficiency, fitted.ramp)
+    busy = overlapped(np.maximum(even, alone), stream)
     return fitted.floor + busy + fitted.passes * _NEW * (queried + added) / bandwidth

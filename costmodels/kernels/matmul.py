@@ -11,12 +11,13 @@ bytes of an input and w those of a weight
 
 .. math::
     multiply = 2 p q k' (1 + h/p + h/q) / r, \quad load = (p e + q w) k' / bandwidth_{SM}, \quad
-    memory = (e m k + w k n + 2 m n)\, b / (share\, bandwidth)
+    memory = \mathrm{streamed}((e m k + w k n + 2 m n)\, b / (share\, bandwidth))
 
-It never promises more than the data sheet: at least flop / peak and bytes / bandwidth. Where
-numbers are quantised, an engine scales and rounds the inputs first, which takes a while of its own
-and passes over them, and the inner loop of a tile waits at each of its steps, however much is left
-to load; weights alone in 4 bits are multiplied as 16-bit numbers.
+where a stream takes a while to get to the pace of memory (`common.streamed`). It never promises
+more than the data sheet: at least flop / peak and bytes / bandwidth. Where numbers are quantised,
+an engine scales and rounds the inputs first, which takes a while of its own and passes over them,
+and the inner loop of a tile waits at each of its steps, however much is left to load; weights alone
+in 4 bits are multiplied as 16-bit numbers.
 
 References
 ----------
@@ -42,6 +43,7 @@ from costmodels.kernels.common import (
     plain,
     rounds,
     slowed,
+    streamed,
 )
 from costmodels.kernels.parameters import MatmulParameters, QuantisedParameters
 from costmodels.kernels.tables import Calibration, engine_record, matmul_record
@@ -223,7 +225,7 @@ def product_time(
     form = prepared.format
     moved = form.inputs * m * k + form.weights * k * n + _OUTPUT * m * n
     traffic = batch * moved / prepared.bandwidth
-    stream = traffic / prepared.memory_efficiency
+    stream = streamed(traffic / prepared.memory_efficiency, fitted.ramp)
     waits = fitted.floor + prepared.wait * np.ceil(k / _STEP)
     tiled = waits + _tiled(prepared, (m, n, k, batch), stream, sustained=sustained)
     vector = np.where(np.minimum(m, n) > 1, np.inf, fitted.vector_floor + stream)

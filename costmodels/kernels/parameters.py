@@ -92,6 +92,7 @@ class MatmulParameters(Record):
     split_overhead : s, and reduction_passes : of the 32-bit partial sums over memory, when the
     inner dimension is cut.
     load_bandwidth : B/s, what one multiprocessor reads. memory_efficiency : share of nominal.
+    ramp : s, until memory streams at that pace; see `common.streamed`.
     softness : of rounds. sustained_drop : of the clock, see `common.slowed`.
     reference_rate, reference_power : FLOP/s and W of the GPU the fit saw, and power_exponent :
     how the rate that a power limit keeps up grows with the limit.
@@ -117,6 +118,7 @@ class MatmulParameters(Record):
     fp8: float
     int8: float
     nvfp4: float
+    ramp: Seconds = Seconds(0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,8 +265,9 @@ class DecodeParameters(Record):
 
     floor : s, of all its kernels. item : s of a multiprocessor for a request and head of keys.
     load_bandwidth : B/s at which one multiprocessor takes up keys and values. merge : s, of keys
-    that were cut. memory_efficiency : share of the nominal bandwidth.
-    passes : over the new queries, keys and values: writing them to the cache, and the result.
+    that were cut. memory_efficiency : share of the nominal bandwidth. ramp : s, until memory
+    streams at that pace. passes : over the new queries, keys and values: writing them to the cache,
+    and the result.
     shared : most heads that share keys and go along with them; of more each goes on its own.
     """
 
@@ -274,6 +277,7 @@ class DecodeParameters(Record):
     merge: Seconds
     memory_efficiency: float
     passes: float
+    ramp: Seconds = Seconds(0.0)
     shared: float = 64.0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from costmodels.basis import Basis
-from costmodels.kernels.common import Number, Real, plain
+from costmodels.kernels.common import Number, Real, plain, streamed
 from costmodels.kernels.parameters import PointwiseParameters
 from costmodels.kernels.tables import Calibration, pointwise_record
 from topology.catalogue import Device
@@ -59,7 +59,7 @@ def chain_time(
 def stream_time(fitted: PointwiseParameters, moved: Real, device: Device) -> Real:
     """Evaluate the formula of kernels that stream memory."""
     stream = moved / (fitted.memory_efficiency * device.memory_bandwidth.value)
-    return fitted.floor + stream + fitted.ramp * stream / (stream + fitted.ramp)
+    return fitted.floor + streamed(stream, fitted.ramp)
 
 
 def pointwise_basis(device: Device, calibration: Calibration = None, **sizes: Number) -> Basis:

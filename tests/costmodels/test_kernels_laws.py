@@ -288,6 +288,20 @@ def test_decoding_reads_its_cache_at_the_pace_of_memory():
     assert cache / 3.35e12 < time < 1.3 * cache / 3.35e12
 
 
+@pytest.mark.parametrize(
+    ("device", "shape", "seconds"),
+    [
+        (A100, (1, 2048, 65536), 164.693e-6),
+        (A100, (16, 6144, 65536), 519.178e-6),
+        (H100, (16, 51200, 6144), 228.88e-6),
+        (H100, (14, 7168, 65536), 326.494e-6),
+    ],
+)
+def test_a_long_stream_of_weights_reaches_what_was_measured(device, shape, seconds):
+    """aiconfigurator-core's gemm tables: TensorRT-LLM and SGLang, which nothing was fitted to."""
+    assert matmul_time(*shape, device) == pytest.approx(seconds, rel=0.06)
+
+
 def test_few_heads_leave_multiprocessors_idle():
     """One head of 4096 queries is 32 tiles for 132 multiprocessors."""
     one, four = (attention_time(h, 4096, 4096, 128, H100) for h in (1, 4))

@@ -153,6 +153,7 @@ def fit_decode(
         merge=Seconds(2 * MICRO),
         memory_efficiency=0.85,
         passes=3.0,
+        ramp=Seconds(2 * MICRO),
         shared=shared,
     )
 
