@@ -82,15 +82,15 @@ class RankTasks:
 class PricedOp:
     """An operation as it is whenever it is run on one target.
 
-    seconds : on its stream. host_s : to issue it. runs : on a stream of its own, as views do not.
+    seconds : on its stream. host_s : to issue it. runs : on a stream, as views do not. sends : the
+    operation, where it is a message.
     """
 
-    op: Op
     kind: Class
     seconds: float
     host_s: float
     runs: bool
-    message: bool
+    sends: Communication | None
     name: str
     stream: str
     reads: tuple[str, ...]
@@ -170,14 +170,13 @@ def messages_of(works: Sequence[PlacedLoop], prices: Prices) -> list[MessageKind
 def _worked(op: Op, target: Target, prices: FoundPrices) -> PricedOp:
     empty = isinstance(op, Attention) and not op.pairs  # of keys that are all masked
     priced = Priced(kind="attention", seconds=0.0) if empty else cached_price(op, target, prices)
-    message = isinstance(op, Communication)
+    sends = op if isinstance(op, Communication) else None
     return PricedOp(
-        op=op,
         kind=priced.kind,
         seconds=float(priced.seconds),
         host_s=float(host_seconds(op, priced, target.runtime)),
-        runs=bool(priced.kernels) or message,
-        message=message,
+        runs=bool(priced.kernels) or sends is not None,
+        sends=sends,
         name=op.writes[0].name if op.writes else getattr(op, "name", ""),
         stream=op.stream,
         reads=tuple(tensor.name for tensor in op.reads),
@@ -264,7 +263,7 @@ class _Draft:
         self.stage, self.same = stage, stage.same
         self.tasks: list[Task] = []
         self.labels: list[TaskLabel] = []
-        self.lanes: dict[Lane, list[int]] = defaultdict(list)
+        self.lanes: dict[Lane, list[int]] = {}
         self.messages: dict[MessageKey, int] = {}
         self.sent: dict[int, MessageKind] = {}
         self.kinds: dict[tuple[int, int], tuple[MessageKind, float]] = {}
@@ -273,28 +272,31 @@ class _Draft:
 
     def add_rank(self, rank: int, steps: Sequence[Step]) -> None:
         """Add the tasks of one rank; messages that another rank has come to are joined."""
-        pace, paused = self.stage.paces[rank], self.stage.paused.get(rank, 0.0)
+        pace, paused, own = self.stage.paces[rank], self.stage.paused.get(rank, 0.0), (rank,)
+        lanes: dict[str, list[int]] = defaultdict(list)
         target = self.stage.works[self.stage.work_of[rank]].target
         numbers: list[int] = []
         sent: dict[str, int] = defaultdict(int)
         for step in steps:
-            work, after = step.work, tuple([numbers[one] for one in step.after])
-            issued = paused + step.issued
-            if isinstance(work.op, Communication):
-                axis = work.op.axis
+            work, issued = step.work, paused + step.issued
+            after = tuple([numbers[one] for one in step.after]) if step.after else ()
+            if work.sends is not None:
+                axis = work.sends.axis
                 key = axis, self.same.groups[axis, rank], sent[axis]
                 sent[axis] += 1
-                number = self._message(key, work.op, step, target)
+                number = self._message(key, work.sends, step, target)
                 self.waits[number] += after
                 self.issued[number] = max(self.issued[number], issued)
             else:
-                task = Task(
-                    ranks=(rank,), stream=work.stream, seconds=work.seconds * pace, after=after,
-                    issued=issued,
-                )  # fmt: skip
-                number = self._add(task, step)
+                seconds, stream = work.seconds * pace, work.stream
+                number = len(self.tasks)
+                self.tasks.append(
+                    Task(ranks=own, stream=stream, seconds=seconds, after=after, issued=issued)
+                )
+                self.labels.append(step.label)
             numbers.append(number)
-            self.lanes[rank, work.stream].append(number)
+            lanes[work.stream].append(number)
+        self.lanes |= {(rank, stream): lane for stream, lane in lanes.items()}
 
     def made(self) -> RankTasks:
         """Return all tasks, each message with what its ranks wait for."""
