@@ -23,6 +23,8 @@ Uses = tuple[tuple[int, float], ...]
 Traffic = Mapping[int, float]
 """Numbers of links, and the part of each that others take."""
 NO_TRAFFIC: Final[Traffic] = MappingProxyType({})
+_LOOK, _BEGIN = -1, -2
+"""Versions of events that end nothing: a host has issued a task, a message begins."""
 _FULL: Final = 1 + 2.0**-30
 """What messages may want of a link together before one of them is held up."""
 
@@ -180,10 +182,11 @@ class _Stream:
 class _Clock:
     """What is under way, and the events to come.
 
-    on : streams that a task is on, by number. came : when a message had come up, by rank. left,
-    since, pace : seconds of a task that were still to do at a moment, and how fast it goes on since
-    then; an event of another version was planned at an older pace. sharing, fair : messages under
-    way on contended links, what they want of these, and their paces.
+    on : streams that a task is on, by number, but for work of a rank's only one. came : when a
+    message had come up, by rank; ranks that have but one stream say so ahead. left, since, pace :
+    seconds of a task that were still to do at a moment, and how fast it goes on since then; an
+    event of another version was planned at an older pace. sharing, fair : messages under way on
+    contended links, what they want of these, and their paces.
     """
 
     def __init__(
@@ -191,16 +194,17 @@ class _Clock:
     ) -> None:
         self.tasks, self.taken, self.now = tasks, taken, 0.0
         self.events: list[tuple[float, int, int]] = []
-        self.on: list[list[_Stream]] = [[] for _ in tasks]
+        self.on: dict[int, list[_Stream]] = defaultdict(list)
         self.ranks: dict[int, _Rank] = {}
         for (number, _), numbers in lanes.items():
             rank = self.ranks.setdefault(number, _Rank(number))
-            rank.streams.append(stream := _Stream(rank, numbers))
-            for task in numbers:
-                self.on[task].append(stream)
+            rank.streams.append(_Stream(rank, numbers))
         for rank in self.ranks.values():
             for stream in rank.streams:
                 stream.alone = len(rank.streams) == 1
+                for task in stream.numbers:
+                    if not stream.alone or tasks[task].message:
+                        self.on[task].append(stream)
         self.start, self.end = [-1.0] * len(tasks), [-1.0] * len(tasks)
         self.came: dict[int, dict[int, float]] = defaultdict(dict)
         self.left, self.since = [task.seconds for task in tasks], [0.0] * len(tasks)
@@ -218,7 +222,9 @@ class _Clock:
             self.now, number, version = heapq.heappop(events)
             if version == versions[number]:
                 self._finish(number)
-            elif version < 0:
+            elif version == _BEGIN:
+                self._begin(number)
+            elif version == _LOOK:
                 for stream in self.on[number]:
                     self._look(stream)
         stuck = sum(end < 0 for end in self.end)
@@ -233,50 +239,63 @@ class _Clock:
         """Let the first task of a stream come up, if nothing holds it back."""
         if stream.up or not stream.numbers:
             return
+        if stream.alone:
+            self._go_on(stream)
+            return
         number = stream.numbers[-1]
         task, now = self.tasks[number], self.now
-        for before in task.after:
-            if self.end[before] < 0 and stream.rank.number in self.tasks[before].ranks:
-                return
+        if task.after and self._waits(task, stream):
+            return
         if task.issued > now:
-            heapq.heappush(self.events, (task.issued, number, -1))
+            heapq.heappush(self.events, (task.issued, number, _LOOK))
             return
         stream.up = True
-        if len(task.ranks) > 1:
-            came = self.came[number]
-            came[stream.rank.number] = now
-            if len(came) < len(task.ranks):
-                return
-        self.start[number] = self.since[number] = now
         if task.message:
-            self._send(number, task)
-            return
-        if stream.alone:
-            self._work_on(stream, number)
+            self._come(number, stream, now)
             return
         rank = stream.rank
+        self.start[number] = self.since[number] = now
         rank.working.append(number)
         self._repace(number, self._work_pace(rank) if rank.messages else 1.0)
 
-    def _work_on(self, stream: _Stream, number: int) -> None:
-        """Do the work of a rank's only stream one after another, and plan the end of the last.
+    def _waits(self, task: Task, stream: _Stream) -> bool:
+        """Whether a task waits for another one of its rank that is not done."""
+        rank = stream.rank.number
+        return any(self.end[one] < 0 and rank in self.tasks[one].ranks for one in task.after)
 
-        Nothing else runs on the rank until its next message, so that nothing changes its pace.
-        """
+    def _go_on(self, stream: _Stream) -> None:
+        """Do the work of a rank's only stream up to its next message, which nothing can change."""
         tasks, numbers, starts, ends = self.tasks, stream.numbers, self.start, self.end
-        end = self.now + tasks[number].seconds
-        numbers.pop()
+        time = self.now
         while numbers:
-            task = tasks[numbers[-1]]
-            if task.message or task.after:
-                break
-            ends[number] = end
-            number = numbers.pop()
-            starts[number] = start = max(end, task.issued)
-            end = start + task.seconds
-        numbers.append(number)
-        self.version[number] += 1
-        heapq.heappush(self.events, (end, number, self.version[number]))
+            number = numbers[-1]
+            task = tasks[number]
+            if task.after and self._waits(task, stream):
+                return
+            time = max(time, task.issued)
+            if task.message:
+                stream.up = True
+                self._come(number, stream, time)
+                return
+            starts[number] = time
+            ends[number] = time = time + task.seconds
+            numbers.pop()
+
+    def _come(self, number: int, stream: _Stream, time: float) -> None:
+        """Let a rank come to a message at a time; it begins when the last one has."""
+        ranks, came = self.tasks[number].ranks, self.came[number]
+        came[stream.rank.number] = time
+        if len(came) < len(ranks):
+            return
+        start = max(came.values())
+        if start > self.now:
+            heapq.heappush(self.events, (start, number, _BEGIN))
+        else:
+            self._begin(number)
+
+    def _begin(self, number: int) -> None:
+        self.start[number] = self.since[number] = self.now
+        self._send(number, self.tasks[number])
 
     def _send(self, number: int, task: Task) -> None:
         uses = tuple([use for use in task.uses if use[0] in self.contended])
