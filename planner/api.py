@@ -49,6 +49,8 @@ POOLED: Final = (
 )  # fmt: skip
 """What asks for workers that run prompts and others that decode."""
 MOST: Final = 2**53
+MOST_SIZES: Final = 10_000_000
+"""Sizes in a range, which takes memory only when it is read."""
 MOST_EXPERTS: Final = 2**14
 PATHS: Final = ("hardware", "profile", "topology", "model", "demand", "price")
 """Names that may be paths."""
@@ -709,6 +711,8 @@ def _sizes(**given: Number) -> dict[str, Number]:
 
 def _checked(name: str, value: Number, least: float = 1) -> Number:
     """Return sizes with their shape, from `least` to the largest that a float counts exactly."""
+    if isinstance(value, range) and len(value) > MOST_SIZES:
+        raise InputError(f"{name}: got {len(value):,} numbers, wanted at most {MOST_SIZES:,}")
     try:
         array = np.asarray(value)
     except Exception:  # noqa: BLE001  # rows of different lengths, or an object's own failure

@@ -114,6 +114,11 @@ def test_sizes_of_kernels_are_whole_numbers_and_all_there(size):
             call()
 
 
+def test_a_range_is_not_read_before_it_is_counted():
+    with pytest.raises(InputError, match="message_bytes: got 1,000,000,000,000 numbers, wanted at"):
+        planner.collective("all_reduce", range(10**12), 2)
+
+
 def test_runs_may_be_a_number_of_numpy():
     runs = [planner.simulate("flux", 2, "tp2", jitter=0.01, runs=n) for n in (2, np.int64(2))]
     assert runs[0].to_dict() == runs[1].to_dict()

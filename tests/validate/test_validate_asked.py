@@ -376,17 +376,18 @@ def test_results_that_cannot_be_a_folder_are_refused(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_files_that_cannot_be_are_one_line(tmp_path):
-    (tmp_path / "rows").write_bytes(b"\xff\xfe\n")
+def test_files_that_cannot_be_are_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # long names are cut
+    Path("rows").write_bytes(b"\xff\xfe\n")
     with pytest.raises(InputError, match=r"rows: no text \(byte 0\)"):
-        system.read(tmp_path / "rows")
+        system.read(Path("rows"))
     with pytest.raises(InputError, match="Is a directory"):
-        system.read(tmp_path)
+        system.read(Path())
     with pytest.raises(InputError, match=r"job.json: No such file"):
         system.write(Path("/proc/x/job.json"), "{}")
     with pytest.raises(InputError, match=r"results.jsonl: No such file"):
         system.append_line(Path("/proc/x/results.jsonl"), "{}")
-    assert system.read(tmp_path / "none") == ""
+    assert system.read(Path("none")) == ""
 
 
 def test_measurements_where_no_folder_can_be_are_one_line():
