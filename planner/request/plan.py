@@ -172,7 +172,7 @@ def _distance(plan: Plan, other: Plan) -> float:
     shared = sum(
         abs(degrees.get(name, 1) - others.get(name, 1))
         / max(degrees.get(name, 1), others.get(name, 1))
-        for name in degrees.keys() | others.keys()
+        for name in {**degrees, **others}
     )
     same = ((plan.ep, other.ep), (plan.sequence_ranks, other.sequence_ranks))
     return 2 * apart + shared + sum(abs(a - b) / max(a, b) for a, b in same)

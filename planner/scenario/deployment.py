@@ -135,12 +135,12 @@ class Deployment:
         return self.fabrics(plan)["adp"] if own else None
 
     def target(self, model: Model, plan: Plan) -> Target:
-        """Return what the operations of a plan are priced on."""
+        """Return what the operations of a plan are priced on; replicas have no links to it."""
         own = self.algorithm == "auto" and bool(self.habits.messages)
         device = self.hardware.device
         return Target(
             device=device,
-            fabrics=self.fabrics(plan),
+            fabrics={axis: links for axis, links in self.fabrics(plan).items() if axis != "dp"},
             ways=tuple(way.taken for way in self.habits.ways(model, self.spread(plan), device)),
             runtime=self.runtime_of(model),
             ranks=plan.gpus // plan.degree("dp"),

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import add
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from planner.search.plans import notes
 from planner.search.speculation import gain_of, speculated
 from topology.base.values import dataclass
 
+if TYPE_CHECKING:  # only machines need it
+    from planner.placement.seating import Traffic
+
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
@@ -43,39 +46,69 @@ class Lowered:
 class Shared:
     """What estimates of one request have in common, whoever runs it on how many GPUs.
 
-    prices : of operations, by device. programs : of plans. bodies : of loops in these, by what they
-    do to memory. estimates : of plans, by hardware, and what else they were priced on; engines that
-    do nothing in another way have the same.
+    prices : of operations, by device. programs : of plans without replicas. traffic : of these.
+    bodies : of loops in them, by what they do to memory. estimates : of plans without replicas, by
+    hardware, and what else they were priced on; engines that do nothing in another way, and
+    replicas with such links, have the same.
     """
 
     prices: dict[str, FoundPrices] = field(default_factory=dict)
     programs: dict[tuple[Plan, Workload], Lowered] = field(default_factory=dict)
+    traffic: dict[tuple[Plan, Workload], "Traffic"] = field(default_factory=dict)
     bodies: memory.Bodies = field(default_factory=memory.Bodies)
     estimates: dict[tuple[Plan, Workload, str], list[tuple[Target, PlanEstimate]]] = field(
         default_factory=dict
     )
 
+    def lowered(self, scenario: Scenario, alone: Plan) -> Lowered:
+        """Lower a plan without replicas once."""
+        key = alone, scenario.workload.in_programs
+        if key not in self.programs:
+            self.programs[key] = lowered(scenario, alone, self.bodies)
+        return self.programs[key]
+
 
 def evaluate(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> PlanEstimate:
     """Price a legal plan; whether it fits is the caller's to judge.
 
+    Replicas never meet: what is priced is one of them, with its part of the batch.
+
     scenario : whose deployment has the plan's GPUs, seated where a machine brings them.
     shared : with other estimates of the same request; it is used, and added to.
     """
-    deployment, workload = scenario.deployment, scenario.workload
+    deployment, model = scenario.deployment, scenario.model
     shared = Shared() if shared is None else shared
-    target = deployment.target(scenario.model, plan)
-    key = plan, workload.in_programs
-    known = shared.estimates.setdefault((*key, deployment.hardware.name), [])
-    for other, estimate in known:
-        if other == target:
-            return replace(estimate, **_who(scenario, plan))
-    if key not in shared.programs:
-        shared.programs[key] = lowered(scenario, plan, shared.bodies)
-    prices = shared.prices.setdefault(deployment.hardware.name, FoundPrices())
-    estimate = _evaluate(scenario, plan, shared.programs[key], target, prices)
-    known.append((target, estimate))
-    return estimate
+    target = deployment.target(model, plan)
+    own, alone = _replica(scenario, plan)
+    key = alone, own.workload.in_programs, deployment.hardware.name
+    known = shared.estimates.setdefault(key, [])
+    estimate = next((one for other, one in known if other == target), None)
+    if estimate is None:
+        prices = shared.prices.setdefault(deployment.hardware.name, FoundPrices())
+        estimate = _evaluate(own, alone, shared.lowered(own, alone), target, prices)
+        known.append((target, estimate))
+    return replace(
+        estimate,
+        plan=plan,
+        gpus=plan.gpus,
+        throughput_per_s=throughput(scenario.workload, plan, estimate.latency_s),
+        notes=tuple(notes(model, scenario.workload, plan)),
+        **_who(scenario, plan),
+    )
+
+
+def _replica(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
+    """Ask of one replica its part of the batch; requests that come one by one are its own."""
+    replicas, batch = plan.degree("dp"), scenario.workload.batch
+    alone = plan.without("dp") if replicas > 1 else plan
+    if replicas == 1 or batch == 1:
+        return scenario, alone
+    return replace(scenario, workload=_part(scenario.workload, replicas)), alone
+
+
+@lru_cache(maxsize=64)
+def _part(workload: Workload, replicas: int) -> Workload:
+    return replace(workload, batch=workload.batch // replicas)
 
 
 def _who(scenario: Scenario, plan: Plan) -> dict[str, Any]:
@@ -112,7 +145,7 @@ def _evaluate(
     if "text_tower" in costs:
         costs["text_encode"] = costs["text_encode"] + costs.pop("text_tower")
     if workload.speculation is not None:
-        costs = _drafted(scenario, plan, costs, prices)
+        costs = _drafted(scenario, plan, costs, target, prices)
     total = reduce(add, costs.values(), Cost())
     latency = sum(float(stage.time) for stage in costs.values())
     held = [
@@ -137,23 +170,25 @@ def _evaluate(
         peak_stage=stage,
         throughput_per_s=throughput(workload, plan, latency),
         known=_bases(total, costs),
-        notes=tuple(notes(model, workload, plan)),
         written=float(np.max(workload.output_tokens)),
         speculation=workload.speculation,
-        **_who(scenario, plan),
         hosted_s=sum(float(stage.time) for stage in costs.values() if anywhere(stage.launch)),
     )
 
 
 def _drafted(
-    scenario: Scenario, plan: Plan, costs: Mapping[str, Cost], prices: FoundPrices
+    scenario: Scenario,
+    plan: Plan,
+    costs: Mapping[str, Cost],
+    target: Target,
+    prices: FoundPrices,
 ) -> dict[str, Cost]:
     """Put steps that verify drafted tokens in place of those of a token each."""
     workload = scenario.workload
     prompt = workload.length(scenario.model.streams[0].name)
     half = np.asarray(workload.output_tokens) // 2
     context = prompt + (int(half) if half.ndim == 0 else half)
-    step, read = speculated(scenario, plan, prices, context, prompt)
+    step, read = speculated(scenario, plan, (target, prices), context, prompt)
     steps = np.asarray(workload.output_tokens) / gain_of(workload)
     count = float(steps) if steps.ndim == 0 else steps
     return {**costs, "prefill": costs["prefill"] + read, "decode": step.times(count)}
@@ -259,7 +294,7 @@ def _step(
         return float(costs["denoise"].time) / float(np.max(workload.steps))
     if workload.speculation is not None:
         prompt = workload.length(model.streams[0].name)
-        return float(speculated(scenario, plan, prices, prompt, prompt)[0].time)
+        return float(speculated(scenario, plan, (target, prices), prompt, prompt)[0].time)
     once = replace(workload, output_tokens=1)
     return float(_in_turn(decode_steps(model, once, plan), target, prices).time)
 
@@ -280,18 +315,32 @@ def price(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> PlanE
     Raises `TopologyError` if the deployment has fewer GPUs, or its nodes would hold unequal shares,
     or `UncalibratedError` if there are no kernel parameters for the device.
     """
-    deployment = seated(scenario, plan)
+    shared = Shared() if shared is None else shared
+    deployment = seated(scenario, plan, shared)
     if deployment is not scenario.deployment:
         scenario = replace(scenario, deployment=deployment)
     return evaluate(scenario, plan, shared)
 
 
-def seated(scenario: Scenario, plan: Plan) -> Deployment:
+def seated(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Deployment:
     """Find the best seats for a plan on the machine that the request brings, if it brings one."""
     deployment = scenario.deployment.on(plan.gpus)
     if deployment.subset is None:
         return deployment
-    from planner.placement.seating import seat, traffic_of  # noqa: PLC0415  # only machines need it
+    from planner.placement.seating import seat  # noqa: PLC0415  # only machines need it
 
-    sent = traffic_of(lower(scenario.model, scenario.workload, plan))
+    sent = _traffic(*_replica(scenario, plan), Shared() if shared is None else shared)
     return replace(deployment, placed=seat(plan, deployment.subset, sent))
+
+
+def _traffic(scenario: Scenario, plan: Plan, shared: Shared) -> "Traffic":
+    """Count the messages of a plan without replicas, on the heaviest of its places."""
+    from planner.placement.seating import traffic_of  # noqa: PLC0415  # as above
+
+    model, workload = scenario.model, scenario.workload
+    key = plan, workload.in_programs
+    if key not in shared.traffic:
+        places = shared.lowered(scenario, plan).places
+        heaviest = places[0] if len(places) == 1 else lower(model, workload, plan)
+        shared.traffic[key] = traffic_of(heaviest)
+    return shared.traffic[key]

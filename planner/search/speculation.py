@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodels import memory
 from costmodels.formats import FORMATS
-from costmodels.price import FoundPrices
+from costmodels.price import FoundPrices, Target
 from costmodels.program import Size
 from costmodels.timeline import Cost, cost
 from planner.lowering import Chunk, lower_steps, one_turn
@@ -120,7 +120,11 @@ def _token() -> Chunk:
 
 
 def speculated(
-    scenario: Scenario, plan: Plan, prices: FoundPrices, context: Size, prompt: Size
+    scenario: Scenario,
+    plan: Plan,
+    priced_on: tuple[Target, FoundPrices],
+    context: Size,
+    prompt: Size,
 ) -> tuple[Cost, Cost]:
     """Price a step in which drafted tokens are verified, and what the draft does of a prompt.
 
@@ -129,7 +133,7 @@ def speculated(
     workload, model = scenario.workload, scenario.model
     batch = np.maximum(1, np.asarray(workload.batch) // plan.replicas)
     decoding = answers(workload, context, batch.item() if batch.ndim == 0 else batch)
-    target = scenario.deployment.target(model, plan)
+    target, prices = priced_on
     places = range(plan.degree("pp"))
     turns = [
         one_turn(lower_steps(model, workload, plan, [[decoding]], place), place) for place in places

@@ -1,5 +1,6 @@
 """Where GPUs are many, plans are left out of which others are known to be as good."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -208,6 +209,31 @@ def test_a_replica_alone_has_the_links_it_has_beside_others(hardware, plan, alon
 def test_a_replica_of_nine_on_hosts_of_eight_stands_for_nothing():
     """18 GPUs are 3 hosts of 6; 9 alone do not fit hosts evenly."""
     assert replica(asked("flux.1-dev").deployment, parse_plan("dp2.ring9")) is None
+
+
+@pytest.mark.parametrize("model", ["cosmos3-nano", "llama-3.1-8b"])
+@pytest.mark.parametrize("plan", ["tp2", "pp2", "single"])
+def test_a_replica_takes_the_time_of_one_plan_with_its_part_of_the_batch(model, plan):
+    cut = parse_plan(plan)
+    many = priced(model, f"dp2.{plan}" if cut.axes else "dp2", batch=4)
+    one = priced(model, plan, batch=2)
+
+    assert (many.stages_s, many.breakdown_s) == (one.stages_s, one.breakdown_s)
+    assert many.memory_parts_bytes == one.memory_parts_bytes
+    assert many.throughput_per_s == pytest.approx(2 * one.throughput_per_s)
+    assert many.gpus == 2 * one.gpus
+
+
+@pytest.mark.parametrize("more", [{"batch": 4}, {"links": (("GPU3-NVSwitch", 0.5),)}])
+def test_replicas_on_a_machine_or_with_their_part_of_a_batch_are_lowered_once(more):
+    """`replica` tells of neither: they have other links alone, or another batch."""
+    scenario, shared = asked("flux.1-dev", 4, **more), Shared()
+    for gpus, batch in ((4, 4), (2, 2)):
+        sized = replace(scenario.workload, batch=min(batch, scenario.workload.batch))
+        one = replace(scenario.on(gpus), workload=sized)
+        judge(one, parse_plan("dp2.ulysses2" if gpus > 2 else "ulysses2"), shared)
+
+    assert len(shared.programs) == 1
 
 
 def test_a_rejected_replica_is_rejected_for_the_same_reason():

@@ -123,7 +123,8 @@ def test_a_step_is_what_is_verified_and_one_pass_of_the_draft_for_each_token():
     scenario = resolve(request_of("llama-3.1-70b", 4, SMALL))
     plan = parse_plan("tp4")
     drafts, own = drafting(scenario, plan)
-    whole, _ = speculated(scenario, plan, FoundPrices(), 2000, 1000)
+    target = scenario.deployment.target(scenario.model, plan)
+    whole, _ = speculated(scenario, plan, (target, FoundPrices()), 2000, 1000)
 
     def step(of, cut, tokens, *, scored):
         chunk = Chunk(name="answers", tokens=tokens, context=2000, scored=scored)
