@@ -74,13 +74,15 @@ class Ranking:
 def search(scenario: Scenario, shared: Shared | None = None, runs: Runs = anything) -> Ranking:
     """Judge all plans of a request, and rank those that are legal and fit.
 
-    runs : plans that can be run, which none that cannot replaces.
+    runs : plans that can be run, which none that cannot replaces. Of other numbers of GPUs than
+        were asked for the rest is left out where no answer needs it.
     """
     request, shared = scenario.request, shared or Shared()
     seen: dict[Plan, Outcome] = {}
     outcomes: dict[int, list[Outcome]] = {}
     for gpus in gpu_counts(scenario.deployment):
-        outcomes[gpus] = list(outcomes_on(scenario.on(gpus), seen, shared, runs, others=True))
+        every = _is_asked(gpus, request) or _of_replicas(gpus, request)
+        outcomes[gpus] = list(outcomes_on(scenario.on(gpus), seen, shared, runs, others=every))
     by_gpus = {gpus: estimates(row) for gpus, row in outcomes.items()}
     illegal = any(objections(scenario.model, scenario.workload, Plan(), 1))
     return Ranking(
@@ -90,6 +92,11 @@ def search(scenario: Scenario, shared: Shared | None = None, runs: Runs = anythi
         rejected=_once(row for gpus, row in outcomes.items() if _is_asked(gpus, request)),
         baseline=None if illegal else price(scenario, Plan(), shared),
     )
+
+
+def _of_replicas(gpus: int, request: Request) -> bool:
+    """Whether plans of so many GPUs are replicas of plans that are an answer."""
+    return request.batch == 1 and request.gpus % gpus == 0
 
 
 def _is_asked(gpus: int, request: Request) -> bool:

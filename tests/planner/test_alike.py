@@ -22,7 +22,7 @@ from planner.search.plans import (
     turned,
     unpiped,
 )
-from planner.search.ranking import TIE, Ranking, goal, rank
+from planner.search.ranking import TIE, Ranking, goal, rank, search
 from planner.serving.serving import served_ranking
 from planner.strategies import parse_plan
 
@@ -281,3 +281,19 @@ def test_what_engines_share_changes_no_price(model, more):
         alone = judge(run.scenario, run.estimate.plan)
         assert run.estimate.latency_s == pytest.approx(alone.latency_s, rel=1e-12)
         assert run.estimate.breakdown_s == pytest.approx(alone.breakdown_s, rel=1e-12)
+
+
+def test_of_fewer_gpus_plans_that_nothing_runs_are_judged_as_replicas_alone():
+    """Of a batch they are replicas of nothing that is an answer."""
+
+    def runs(plan):
+        return plan.degree("tp") == 1
+
+    for batch in (1, 4):
+        scenario = asked("flux.1-dev", 4, batch=batch)
+        some, every = search(scenario, runs=runs), search(scenario)
+        fewer = [one.plan for gpus, row in some.by_gpus.items() if gpus < 4 for one in row]
+
+        assert any(not runs(plan) for plan in fewer) == (batch == 1)
+        assert some.plans == every.plans
+        assert some.only(runs).scaling == every.only(runs).scaling
