@@ -3,10 +3,8 @@
 from functools import cache
 from statistics import NormalDist
 
-import numpy as np
-
 from costmodels.profile import Profile
-from costmodels.program import Real
+from costmodels.program import Real, larger
 from costmodels.tables import overlap_table, rank_spread
 
 
@@ -31,7 +29,7 @@ def hidden_share(
         return 0.0
     own = None if profile is None else profile.hiding(kind)
     share, start = overlap_table()[kind] if own is None else own
-    return share * (1.0 - start / np.maximum(seconds, start)) if start else share
+    return share * (1.0 - start / larger(seconds, start)) if start else share
 
 
 @cache

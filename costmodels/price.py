@@ -183,7 +183,8 @@ def cached_price(op: Op, target: Target, prices: FoundPrices) -> Priced:
         key = _with_numbers(key)
         priced = prices.ops.get(key)
     if priced is None:
-        priced = prices.ops[key] = price(op, target)
+        found = price(op, target)
+        priced = prices.ops[key] = replace(found, seconds=plain(np.asarray(found.seconds)))
     return priced
 
 

@@ -18,9 +18,14 @@ def anywhere(flags: "Real | Size | NDArray[np.bool_]") -> bool:
     return bool(flags.any() if getattr(flags, "ndim", 0) else flags)  # type: ignore[union-attr]
 
 
-def largest(size: Real) -> float:
+def largest(size: Real | Size) -> float:
     """Return the largest of several sizes, or the one that there is."""
     return float(size.max() if getattr(size, "ndim", 0) else size)  # type: ignore[union-attr]
+
+
+def total(size: Real) -> float:
+    """Add up several sizes, or return the one that there is."""
+    return float(size.sum() if getattr(size, "ndim", 0) else size)  # type: ignore[union-attr]
 
 
 def ceil_div(total: Size, parts: Size) -> Size:

@@ -48,6 +48,16 @@ def load(tokens: Real, routing: Routing, parts: int = 1) -> ExpertLoad:
     ([8.0, 128.0], [8.0, 512.0], [8.0, 128.0])
     """
     tokens = np.asarray(tokens, float)
+    return _load(tokens, routing, parts) if tokens.ndim else _load_of(tokens.item(), routing, parts)
+
+
+@lru_cache(maxsize=4096)
+def _load_of(tokens: float, routing: Routing, parts: int) -> ExpertLoad:
+    """Count once for all products of a layer."""
+    return _load(np.asarray(tokens), routing, parts)
+
+
+def _load(tokens: Real, routing: Routing, parts: int) -> ExpertLoad:
     held = (routing.experts + routing.copies) // parts
     crowded = tokens > held
     if not routing.exponent and not routing.seen:

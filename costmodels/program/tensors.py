@@ -21,14 +21,14 @@ def larger(first: Real, second: Real) -> Real:
     2.0
     """
     if isinstance(first, float) and isinstance(second, float):
-        return max(first, second)
+        return second if second > first else first  # noqa: FURB136  # a call takes twice as long
     return np.maximum(first, second)
 
 
 def smaller(first: Real, second: Real) -> Real:
     """Return the smaller of two; arrays broadcast."""
     if isinstance(first, float) and isinstance(second, float):
-        return min(first, second)
+        return second if second < first else first  # noqa: FURB136  # as above
     return np.minimum(first, second)
 
 

@@ -71,7 +71,11 @@ class Plan:
 
     def without(self, name: str) -> "Plan":
         """Return what the ranks do that are alike along an axis."""
-        return replace(self, axes=tuple(axis for axis in self.axes if axis[0] != name))
+        return self.along(axis for axis in self.axes if axis[0] != name)
+
+    def along(self, axes: Iterable[tuple[str, int]]) -> "Plan":
+        """Return the same with other axes."""
+        return Plan(tuple(axes), self.vae, self.ep, self.patch, self.fsdp)
 
     def degree(self, name: str) -> int:
         """Give the degree of an axis, 1 where the plan does not have it."""

@@ -10,6 +10,7 @@ import numpy as np
 from costmodels.collectives.dispatch import Taken, obstacle
 from costmodels.program import Size
 from costmodels.runtime import Fusion, Runtime
+from costmodels.sizes import anywhere
 from topology.base import Sourced
 from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric, Precision
@@ -299,7 +300,7 @@ class Workload:
     @property
     def prefixed(self) -> bool:
         """Whether some of a prompt is cached."""
-        return bool(np.any(np.asarray(self.cached) > 0))
+        return anywhere(self.cached > 0)
 
     @property
     def skipped(self) -> Size:

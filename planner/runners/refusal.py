@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-import numpy as np
-
+from costmodels.sizes import anywhere
 from planner.engines.caches import SKIP
 from planner.engines.engine import Engine, LaunchLine, Limits
 from planner.engines.tables import allowed
@@ -71,7 +70,7 @@ def tensorrt_refusal(scenario: Scenario, plan: Plan) -> str:
     hardware, precision = scenario.deployment.hardware, scenario.workload.precision
     version = scenario.request.tensorrt_version
     stands = [*allowed().obstacles(plan, hardware, version, precision=precision)]
-    follow = bool(np.any(np.asarray(scenario.workload.output_tokens) > 0))
+    follow = anywhere(scenario.workload.output_tokens > 0)
     if scenario.model.kind == "decoder" and plan.sequence_ranks > 1 and follow:
         stands.append(
             "parts of a cut cache are merged by log-sum-exps, which its attention does not give"

@@ -12,7 +12,7 @@ from costmodels import memory
 from costmodels.basis import Basis
 from costmodels.price import FoundPrices, Target
 from costmodels.program import Loop, Program, Real, ceil_div
-from costmodels.sizes import anywhere
+from costmodels.sizes import anywhere, largest, total
 from costmodels.timeline import Cost, cost, following
 from planner.engines.tables import allowed
 from planner.lowering import decode_steps, lower, lower_places
@@ -146,7 +146,7 @@ def _evaluate(
         costs["text_encode"] = costs["text_encode"] + costs.pop("text_tower")
     if workload.speculation is not None:
         costs = _drafted(scenario, plan, costs, target, prices)
-    total = reduce(add, costs.values(), Cost())
+    whole = reduce(add, costs.values())
     latency = sum(float(stage.time) for stage in costs.values())
     held = [
         at_peak(scenario, program, as_run(scenario, program, amounts))
@@ -164,13 +164,13 @@ def _evaluate(
         step_s=_step(scenario, plan, target, costs, prices),
         stages_s={name: float(cost.time) for name, cost in costs.items()},
         breakdown_s=_breakdown(costs),
-        communication_hidden_s=float(total.hidden),
+        communication_hidden_s=float(whole.hidden),
         memory_bytes=peak,
         memory_parts_bytes=parts,
         peak_stage=stage,
         throughput_per_s=throughput(workload, plan, latency),
-        known=_bases(total, costs),
-        written=float(np.max(workload.output_tokens)),
+        known=_bases(whole, costs),
+        written=largest(workload.output_tokens),
         speculation=workload.speculation,
         hosted_s=sum(float(stage.time) for stage in costs.values() if anywhere(stage.launch)),
     )
@@ -227,10 +227,10 @@ def _stages(
 
 def _piped(places: Sequence[Loop], target: Target, prices: FoundPrices | None) -> Cost:
     """Price a loop of which every place of a pipeline takes the same turns, one after another."""
-    inner = [np.asarray(item.count) for item in places[0].body if isinstance(item, Loop)]
-    turns = np.maximum(sum(inner), 1)
+    turns = sum(item.count for item in places[0].body if isinstance(item, Loop))
+    turns = np.maximum(turns, 1) if isinstance(turns, np.ndarray) else max(turns, 1)
     steps = [cost(loop, target, prices) for loop in places]
-    slowest = max(steps, key=lambda step: float(np.sum(step.time)))
+    slowest = max(steps, key=lambda step: total(step.time))
     once = following([step.times(1 / turns) for step in steps])
     return once + slowest.times((turns - len(places)) / turns)
 
@@ -239,7 +239,8 @@ def _by_stage(program: Program, target: Target, prices: FoundPrices | None) -> d
     """Price every stage, which may have several loops."""
     costs: dict[str, Cost] = {}
     for loop in program.stages:
-        costs[loop.name] = costs.get(loop.name, Cost()) + cost(loop, target, prices)
+        own = cost(loop, target, prices)
+        costs[loop.name] = costs[loop.name] + own if loop.name in costs else own
     return costs
 
 
@@ -291,7 +292,7 @@ def _step(
     """One denoising step with all its forwards, or one decode step at the prompt's length."""
     model, workload = scenario.model, scenario.workload
     if model.kind == "diffusion":
-        return float(costs["denoise"].time) / float(np.max(workload.steps))
+        return float(costs["denoise"].time) / largest(workload.steps)
     if workload.speculation is not None:
         prompt = workload.length(model.streams[0].name)
         return float(speculated(scenario, plan, (target, prices), prompt, prompt)[0].time)
@@ -301,7 +302,7 @@ def _step(
 
 def throughput(workload: Workload, plan: Plan, latency: float) -> float:
     """Results a second: the batch, or one request on every replica."""
-    batch = float(np.max(workload.batch))
+    batch = largest(workload.batch)
     results = batch if batch > 1 else float(plan.replicas)
     return results / latency if latency else 0.0
 

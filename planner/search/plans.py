@@ -234,8 +234,7 @@ def shallower(plan: Plan) -> Iterator[Plan]:
 
 def _ordered(degrees: Mapping[str, int], plan: Plan) -> Plan:
     """Give a plan other axes, in their usual order, without those of one rank."""
-    axes = tuple((name, degrees[name]) for name in strategies() if degrees.get(name, 1) > 1)
-    return replace(plan, axes=axes)
+    return plan.along((name, degrees[name]) for name in strategies() if degrees.get(name, 1) > 1)
 
 
 def _axes(

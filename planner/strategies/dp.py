@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
+from costmodels.sizes import anywhere
 from planner.strategies.base import Proposal, Share, Strategy
 
 AXIS = "dp"
@@ -17,14 +16,14 @@ class Data(Strategy):
     nesting = 0
 
     def divide(self, share: Share, degree: int) -> Share:
-        single = bool(np.all(np.asarray(share.batch) == 1))
+        single = not anywhere(share.batch != 1)
         batch = share.batch if single else share.batch // degree
         return replace(share, replicas=degree, batch=batch)
 
     def objections(self, proposal: Proposal, degree: int) -> Iterator[str]:
         """Object to a batch above one that does not divide."""
-        batch = np.asarray(proposal.workload.batch)
-        if np.any((batch > 1) & (batch % degree != 0)):
+        batch = proposal.workload.batch
+        if anywhere((batch > 1) & (batch % degree != 0)):
             yield f"a batch of {proposal.workload.batch} does not divide by dp{degree}"
 
 

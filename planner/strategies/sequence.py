@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.program import Size, Span
-from costmodels.sizes import anywhere
+from costmodels.sizes import anywhere, largest
 from planner.models import Model, Stream
 from planner.request.workload import Workload
 from planner.strategies.base import Entry, Proposal, Share
@@ -43,7 +43,7 @@ def whole_notes(model: Model, workload: Workload, grain: int) -> Iterator[str]:
     """Yield the texts of a length that was asked for which every rank holds whole, as uneven."""
     for stream in model.streams if grain > 1 else ():
         whole = stream.static or stream.name in model.reuses
-        tokens = int(np.max(workload.length(stream.name)))
+        tokens = int(largest(workload.length(stream.name)))
         if stream.tokens and not whole and tokens != stream.tokens and tokens % grain:
             yield (
                 f"{tokens} {stream.name} tokens do not divide over {grain} ranks, so that each "
