@@ -53,8 +53,14 @@ def outputs(folder, given, plan, sizes):
     for name, array in given.items():
         np.save(inputs / f"{name if '#' in name else f'{name}#0'}.npy", array)
     (networks, order), source = made(folder, plan, sizes)
+    for name in order["buffers"]:
+        if name.startswith("prompted#"):
+            own = given.get(name.replace("prompted", "input.text"), given["input.text"])
+            order["buffers"][name]["start"] = own.shape[1]
     numbers = Numbers(
-        weights=source.weights, learned=source.learned, given=given_from(inputs, source.embedding)
+        weights=source.weights,
+        learned=source.learned,
+        given=given_from(inputs, source.embedding, "input.text"),
     )
     return run_networks(networks, order, numbers)
 

@@ -6,6 +6,7 @@ from planner.engines.tables import allowed
 from planner.export.tools import Tool
 from planner.models import Exports
 from planner.tensorrt.runner.library import Document
+from planner.tensorrt.runner.pictures import reads_picture
 from planner.tensorrt.runner.texts import text_of
 from topology.base import format_bytes, format_seconds
 
@@ -46,7 +47,7 @@ def readme(document: Document, tools: Sequence[Tool], gives: Exports, *, tables:
             *_TIME,
             *_run(document),
             "",
-            *_compute(makes),
+            *_compute(document, makes),
             *_SHOW,
             *_CPP,
             f"    {_mpirun(document)} build/runner .",
@@ -203,11 +204,13 @@ def _unused(checkpoint: Mapping[str, Mapping[str, str]]) -> list[str]:
     return ["", "Tensors of the model's checkpoint that have no place in the networks:", "", *lines]
 
 
-def _compute(gives: str) -> list[str]:
+def _compute(document: Document, gives: str) -> list[str]:
     """Say in which order a model is computed, where it is."""
     if gives not in _MAKE:
         return []
     folder, *makes = _MAKE[gives]
+    if gives == "results" and reads_picture(document):
+        makes[-1] += " --picture FILE"
     return [
         "## Compute with weights",
         "",

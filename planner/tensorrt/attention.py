@@ -24,7 +24,7 @@ from costmodels.program import (
     Program,
     Rearrange,
 )
-from costmodels.program.rows import Numbers, attention_positions
+from costmodels.program.rows import Numbers, attention_positions, positions
 from planner.tensorrt.draft import Draft
 from planner.tensorrt.network import Value
 
@@ -84,12 +84,11 @@ def _mask(draft: Draft, op: Attention, places: Places) -> list[Value]:
     early = bool(op.window) and any(
         _valid(keys).min() <= queries.max() - op.window for queries, keys in places
     )
+    name, seen = op.out.name, _prompt_seen(draft, op)
     if not (later or padded or early):
-        return []
-    name = op.out.name
+        return seen
     tables = [np.where(keys < 0, NOWHERE, keys).astype(np.int32) for _, keys in places]
     key = draft.table([table[None, None, None, :] for table in tables], f"{name}.keys")
-    seen: list[Value] = []
     if later or padded:
         query = _tops(draft, op, places)
         hidden = draft.elementwise("GREATER", key, query, f"{name}.hidden")
@@ -97,9 +96,29 @@ def _mask(draft: Draft, op: Attention, places: Places) -> list[Value]:
     if early:
         low = _tops(draft, op, places, op.window)
         seen.append(draft.elementwise("GREATER", key, low, f"{name}.near"))
-    if len(seen) == 1:
-        return seen
-    return [draft.elementwise("AND", seen[0], seen[1], f"{name}.visible")]
+    visible = seen[0]
+    for more in seen[1:]:
+        visible = draft.elementwise("AND", visible, more, f"{name}.visible")
+    return [visible]
+
+
+def _prompt_seen(draft: Draft, op: Attention) -> list[Value]:
+    """Write which keys of a prompt there are, where it may have fewer than its engine takes."""
+    latents = draft.latents
+    if draft.prompted is None or latents is None:
+        return []
+    tables = [
+        np.concatenate([
+            positions(span, index) if span.stream != latents.stream
+            else np.full(len(positions(span, index)), -1)
+            for span in op.key_spans
+        ]).astype(np.int32)[None, None, None, :]
+        for index in draft.indices
+    ]  # fmt: skip
+    places = draft.table(tables, f"{op.out.name}.prompt")
+    rows = draft.prompted.shape[0]
+    number = draft.place(draft.prompted, latents.prompt + 1, (rows, 1, 1, 1))
+    return [draft.elementwise("GREATER", number, places, f"{op.out.name}.prompted")]
 
 
 def _tops(draft: Draft, op: Attention, places: Places, window: int = 0) -> Value:

@@ -21,6 +21,8 @@ from planner.tensorrt.network import Value
 
 FILLED: Final = "filled"
 """Input that says how many rows of a cache are filled, of each sample, ``[b, 1, 1]``."""
+PROMPTED: Final = "prompted"
+"""Input that says how many rows of a prompt are read, where latents stand behind it."""
 PARTS: Final = ("prefill", "decode")
 """What networks of a decoder do, of which each stage of a pipeline has its own."""
 

@@ -23,7 +23,7 @@ class Draft:
     numerics : of the model that is computed; None where positions and norms are made up.
     latents : of it, where their rows stand. room : rows of a decoder's cache, 0 for none; filled :
     how many of them are, an input, ``[b, 1, 1]``; moving : whether the row that is written stands
-    behind those.
+    behind those. prompted : such an input of how many rows a prompt has that latents stand behind.
     """
 
     compute: Dtype
@@ -41,6 +41,7 @@ class Draft:
     room: int = 0
     filled: Value | None = None
     moving: bool = False
+    prompted: Value | None = None
 
     def name(self, hint: str) -> str:
         """Make a name that no value has yet; it ends with the layer that is being written."""

@@ -270,7 +270,41 @@ def _angles(draft: Draft, op: Pointwise) -> tuple[Value, Value]:
             if draft.moving and draft.filled is not None:
                 made = draft.row(made, draft.filled, f"{name}.here")
             draft.made[*key, name] = made
+        latents = draft.latents
+        if draft.prompted is not None and latents and op.spans[0].stream == latents.stream:
+            both = draft.made[*key, "cos"], draft.made[*key, "sin"]
+            behind = _behind_prompt(draft, latents.prompt, op.size, draft.prompted)
+            draft.made[*key, "cos"], draft.made[*key, "sin"] = _further(draft, both, behind)
     return draft.made[*key, "cos"], draft.made[*key, "sin"]
+
+
+def _behind_prompt(draft: Draft, most: int, size: int, prompted: Value) -> tuple[Value, Value]:
+    """Cosines and sines of what frames turn further by the rows of a prompt."""
+    known = draft.numerics
+    assert known is not None
+    each, axis = _frequencies(known, size)
+    turns = np.arange(most + 1)[:, None] * np.where(axis == 0, each, 0)
+    cos, sin = (
+        draft.constant(function(turns).astype(np.float32)[None, :, None], f"{name}.prompt")
+        for name, function in (("cos", np.cos), ("sin", np.sin))
+    )
+    return draft.row(cos, prompted, "cos.behind"), draft.row(sin, prompted, "sin.behind")
+
+
+def _further(
+    draft: Draft, turned: tuple[Value, Value], more: tuple[Value, Value]
+) -> tuple[Value, Value]:
+    """Cosines and sines of sums of angles."""
+
+    def product(left: Value, right: Value) -> Value:
+        return draft.elementwise("PROD", left, right, f"{left.name}.{right.name}")
+
+    (cos, sin), (by_cos, by_sin) = turned, more
+    sides = product(cos, by_cos), product(sin, by_sin), product(sin, by_cos), product(cos, by_sin)
+    return (
+        draft.elementwise("SUB", sides[0], sides[1], "cos.further"),
+        draft.elementwise("SUM", sides[2], sides[3], "sin.further"),
+    )
 
 
 def _angle(draft: Draft, op: Pointwise, index: Index) -> NDArray[np.float64]:
@@ -302,17 +336,21 @@ def _angle_along_axes(
     ----------
     diffusers: FluxPosEmbed, WanRotaryPosEmbed; Cosmos3VLTextRotaryEmbedding, where axes alternate
     """
-    half, axes = op.size // 2, range(len(known.axes))
-    counts = [features // 2 for features in known.axes]
-    if known.alternating:
-        each = known.theta ** -(np.arange(half) / half)
-        turn = np.arange(half) % len(axes)
-        axis = np.where(np.arange(half) < len(axes) * np.asarray(counts)[turn], turn, 0)
-    else:
-        each = np.concatenate([known.theta ** -(np.arange(n) / n) for n in counts])
-        axis = np.repeat(axes, counts)
+    each, axis = _frequencies(known, op.size)
     places = np.concatenate([_places(draft, known, span, index) for span in op.spans])
     return np.asarray(places[:, axis] * each)
+
+
+def _frequencies(known: Numerics, size: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Find how fast each pair of features of a head turns, and along which axis."""
+    half, axes = size // 2, range(len(known.axes))
+    counts = [features // 2 for features in known.axes]
+    if known.alternating:
+        turn = np.arange(half) % len(axes)
+        axis = np.where(np.arange(half) < len(axes) * np.asarray(counts)[turn], turn, 0)
+        return known.theta ** -(np.arange(half) / half), axis
+    each = np.concatenate([known.theta ** -(np.arange(n) / n) for n in counts])
+    return each, np.repeat(axes, counts)
 
 
 def _places(draft: Draft, known: Numerics, span: Span, index: Index) -> Numbers:

@@ -42,7 +42,7 @@ from planner.models.architecture import Numerics
 from planner.request.plan import Plan
 from planner.strategies import pp
 from planner.tensorrt.attention import attend, linear_attention, with_multi_device_attention
-from planner.tensorrt.cache import FILLED, PARTS, room_of, seen_rows, written_rows
+from planner.tensorrt.cache import FILLED, PARTS, PROMPTED, room_of, seen_rows, written_rows
 from planner.tensorrt.draft import Draft
 from planner.tensorrt.elementwise import pointwise
 from planner.tensorrt.moves import rearrange
@@ -194,14 +194,16 @@ def _network(
         filled=filled,
         moving=decodes,
     )
+    if part == "forward" and recipe.latents is not None and recipe.latents.prompt:
+        draft = replace(draft, prompted=Value(PROMPTED, (samples, 1, 1), "fp32"))
     given = {tensor.name for tensor in program.inputs} | {"predictions", TURN.name}
     sent = [item for item in section.items if isinstance(item, SendReceive)]
     if section.stage:
         given |= {op.out.name for op in sent}
     writing = _Writing(draft=draft, recipe=recipe, given=frozenset(given), spread=spread)
-    if filled is not None:
-        writing.inputs[FILLED] = filled
-        draft.taken[FILLED] = 1
+    for counted in filter(None, (filled, draft.prompted)):
+        writing.inputs[counted.name] = counted
+        draft.taken[counted.name] = 1
     _walk(writing, section.items)
     if filled is not None and decodes:
         more = draft.scalar(1.0, filled, "one")

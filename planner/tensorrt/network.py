@@ -85,12 +85,14 @@ class EngineNetwork:
 class LatentGrid:
     """Where the rows of latents stand: their stream, its frames, rows and columns of tokens.
 
-    first : number that the first frame has by its turn.
+    first : number that the first frame has by its turn, behind a prompt of so many rows (`prompt`)
+    at most; zero where frames count on behind none.
     """
 
     stream: str
     shape: tuple[int, int, int]
     first: int = 0
+    prompt: int = 0
 
 
 def dtype_of(array: Array) -> Dtype:

@@ -20,7 +20,7 @@ from planner.models import Model, latent_frames
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies import pp
-from planner.tensorrt.cache import FILLED, PARTS
+from planner.tensorrt.cache import FILLED, PARTS, PROMPTED
 from planner.tensorrt.from_program import SENT, Recipe, networks_of
 from planner.tensorrt.network import EngineNetwork, LatentGrid, Value
 from topology.base import InputError
@@ -84,15 +84,17 @@ def latents_of(model: Model, workload: Workload) -> LatentGrid:
     >>> from planner.models import read_model
     >>> work = Workload(tokens=(("text", 512), ("image", 4096)), line=64)
     >>> latents_of(read_model("flux.1-dev"), work)
-    LatentGrid(stream='image', shape=(1, 64, 64), first=0)
+    LatentGrid(stream='image', shape=(1, 64, 64), first=0, prompt=0)
     """
     latent, stream, known = model.latent, model.streams[-1].name, model.numerics
     assert latent is not None
     tokens, line = _number(workload.length(stream)), _number(workload.line)
     frames = -(-_number(latent_frames(latent, workload.frames)) // latent.patch_frames)
     behind = None if known is None else known.behind
-    first = 0 if behind is None else behind + _number(workload.length(model.streams[0].name))
-    return LatentGrid(stream, (frames, -(-tokens // (frames * line)), line), first)
+    shape = (frames, -(-tokens // (frames * line)), line)
+    if behind is None:
+        return LatentGrid(stream, shape)
+    return LatentGrid(stream, shape, behind, _number(workload.length(model.streams[0].name)))
 
 
 def schedule_of(
@@ -107,6 +109,10 @@ def schedule_of(
         once, each = _diffusion(by_name, program, (plan, passes), buffers)
     else:
         once, each = _decoder(networks, program, plan, buffers)
+    for name, buffer in buffers.items():
+        if name.partition("#")[0] == PROMPTED:
+            stream, tokens = workload.tokens[0]
+            buffer |= {"start": _number(tokens), "counts": f"input.{stream}"}
     return {
         "steps": max(steps, default=1) or 1,
         "once": once,
@@ -278,7 +284,8 @@ def _decoder(
     """Run the prompt once; then steps, which write into the caches that it has filled."""
     once, each = (list(_stages(part, networks, (program, plan), buffers)) for part in PARTS)
     if FILLED in buffers:
-        buffers[FILLED]["start"] = _number(program.inputs[0].shape[1])
+        prompt = program.inputs[0]
+        buffers[FILLED] |= {"start": _number(prompt.shape[1]), "counts": prompt.name}
     count: Call = {"copy": [f"next.{FILLED}", FILLED]}
     return once, [*each, count] if each else []
 

@@ -723,7 +723,8 @@ def test_force_replaces_nothing_but_earlier_exports(tmp_path):
     ("model", "plan", "first", "last"),
     [
         ("flux.1-dev", "tp2", "This is the model: ", 'python -m runner generate "..."'),
-        ("cosmos3-nano", "tp2", "This is the model's transformer: ", "2. Put inputs into `inputs`"),
+        ("cosmos3-nano", "tp2", "This is the model: ", 'python -m runner generate "..."'),
+        ("wan2.2-a14b", "tp2", "This is the model's transformer: ", "2. Put inputs into `inputs`"),
         ("llama-3.1-8b", "tp2", "This is the model: ", 'python -m runner generate "..." --tokens'),
         ("flux.2-dev", "tp2", "This is a skeleton for timing: ", ""),
     ],

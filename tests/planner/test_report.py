@@ -322,7 +322,8 @@ def test_a_version_is_compared_with_eager_code_of_its_own():
         ("flux.1-dev", {}, "makes pictures by `python -m runner generate`"),
         ("wan2.1-1.3b", {}, "makes videos by `python -m runner generate`"),
         ("wan2.1-1.3b", {"gpus": 16, "nodes": 2}, "computes the transformer, and makes no videos"),
-        ("cosmos3-nano", {}, "computes the transformer, and makes no videos yet"),
+        ("cosmos3-nano", {}, "makes videos by `python -m runner generate`"),
+        ("wan2.2-a14b", {}, "computes the transformer, and makes no videos yet"),
         ("llama-3.1-8b", {}, "makes text by `python -m runner generate`"),
     ],
 )

@@ -6,6 +6,7 @@ Text encoders, VAE and engines are stand-ins, the last in numpy; the steps are t
 import json
 from types import SimpleNamespace
 
+import cosmos3model as cosmos3
 import fluxmodel as flux
 import numpy as np
 import pytest
@@ -66,6 +67,29 @@ def pipe_of(said, channels, text):
         latents_std=[2.0] * channels,
     )  # fmt: skip
 
+    def condition(first, batch, channels, height, width, count, dtype, device, generator, noise):
+        assert (first, dtype, device, generator) == ("first frame", noise.dtype, noise.device, None)
+        said["frames"] = batch, channels, height, width, count
+        said["condition"] = torch.randn((1, channels + 1, *noise.shape[2:]), generator=random)
+        return noise, said["condition"]
+
+    def tokenize(prompt, negative, **size):
+        said["tokenized"] = prompt, negative, size
+        return [3, 1, 4, 1, 5], [2, 7, 1]
+
+    guard = SimpleNamespace(
+        check_text_safety=lambda prompt: said["allowed"],
+        check_video_safety=lambda frames: np.minimum(frames, 200),
+    )
+
+    def preprocess(picture, height, width):
+        said["picture"] = picture, height, width
+        return SimpleNamespace(float=lambda: "first frame")
+
+    def encode_image(picture):
+        said["context"] = torch.randn((1, 257, wan.PICTURE["image_dim"]), generator=random)
+        return said["context"]
+
     def decode(latents, return_dict):
         said["latents"] = latents
         return (latents[:, :3],)
@@ -75,15 +99,71 @@ def pipe_of(said, channels, text):
         scheduler=Scheduler(flow_shift=3.0, max_shift=1.2),
         vae=SimpleNamespace(config=config, dtype=torch.float32, decode=decode),
         image_processor=SimpleNamespace(postprocess=lambda x, output_type: [Picture(x.numpy())]),
-        video_processor=SimpleNamespace(postprocess_video=lambda x, output_type: x.numpy()),
+        video_processor=SimpleNamespace(
+            postprocess_video=lambda x, output_type: x.numpy(), preprocess=preprocess
+        ),
+        encode_image=encode_image,
+        tokenize_prompt=tokenize,
+        safety_checker=guard if said["guarded"] else None,
+        config=SimpleNamespace(use_native_flow_schedule=False),
+        prepare_latents=condition,
+        vae_scale_factor_spatial=16 if said["guarded"] else 8,
+        vae_scale_factor_temporal=4,
     )
+
+
+def test_a_prompt_becomes_a_video_of_cosmos_3(asked):
+    """Its tokens with the prompt and without are of two lengths, both shorter than engines take."""
+    words = ("a fox", "--negative", "a dog", "--output", "fox.npy")
+    code, said = asked(cosmos3, cosmos3.CONFIG, cosmos3.SIZES, *words)
+
+    assert code == 0
+    size = {"num_frames": 5, "height": 96, "width": 128}
+    assert said["tokenized"] == ("a fox", "a dog", size)
+    inputs = said["inputs"]
+    assert inputs["input.text#0"].tolist() == [[3, 1, 4, 1, 5]]
+    assert inputs["input.text#1"].tolist() == [[2, 7, 1]]
+    assert inputs["scale#0"].item() == 6
+    wanted = looped(cosmos3, cosmos3.CONFIG, inputs, "input.video")
+    image = pictures.image_of(wanted.astype(np.float32), said["plan"]["latents"])
+    np.testing.assert_allclose(said["latents"], image * 2 + 0.5, atol=1e-3)
+    assert np.load("fox.npy").max() <= 200 / 255  # as the guardrail gave it back
+
+
+def test_branches_of_guidance_count_the_tokens_of_their_own_prompts(tmp_path):
+    ranks = [{"samples": 2, "sample": 0, "forward": number} for number in range(2)]
+    buffer = {"shape": [2, 1, 1], "start": 7, "counts": "input.text"}
+    plan = {"ranks": ranks, "buffers": {"prompted#0": buffer, "turn": {"shape": [1, 1, 1]}}}
+    folder = harness.Folder(path=tmp_path, plan=plan, documents=())
+    harness.save(tmp_path / "inputs", "input.text#0", np.asarray([[4, 2, 9], [5, -1, -1]]))
+
+    found = [harness.starts_of(folder, rank) for rank in range(2)]
+
+    assert [one["prompted#0"].ravel().tolist() for one in found] == [[3, 1], [7, 7]]
+    harness.save(tmp_path / "inputs", "input.text#1", np.ones((2, 8), np.int64))
+    with pytest.raises(pictures.InputError, match=r"input.text#1: got prompts of \[8, 8\], wanted"):
+        harness.starts_of(folder, 1)
+
+
+def test_a_prompt_that_the_guardrail_refuses_is_one_line(asked, capsys):
+    code, said = asked(cosmos3, cosmos3.CONFIG, cosmos3.SIZES, "a fox", allowed=False)
+
+    assert code == 2
+    assert "prompt: got one that the model's guardrail refuses" in capsys.readouterr().err
+    assert "argv" not in said
+
+
+def opened_picture(path):
+    if path == "none.png":
+        raise FileNotFoundError(2, "No such file", path)
+    return SimpleNamespace(convert=lambda mode: (path, mode))
 
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
     """Runs ``generate`` for a small model on stand-ins; gives what was said and the latents."""
 
-    def generate(kind, config, sizes, *words, plan="single"):
+    def generate(kind, config, sizes, *words, plan="single", allowed=True):
         said, weights = {}, tmp_path / "weights"
         (weights / "transformer").mkdir(parents=True)
         save(weights / "transformer", config, kind.checkpoint(config))
@@ -94,6 +174,7 @@ def asked(tmp_path, monkeypatch):
         opened = as_built(folder, weights)
         latents = opened.plan["latents"]
         text = opened.plan["buffers"]["input.text#0"]["shape"][1:]
+        said |= {"allowed": allowed, "guarded": kind is cosmos3}
         pipe = pipe_of(said, latents["channels"], text)
         libraries = {
             "torch": torch,
@@ -103,6 +184,7 @@ def asked(tmp_path, monkeypatch):
                     "euler", Scheduler(shift)
                 ),
             ),
+            "PIL.Image": SimpleNamespace(open=opened_picture),
             "diffusers.utils": SimpleNamespace(
                 export_to_video=lambda video, target, fps: np.save(target, video)
             ),
@@ -110,13 +192,17 @@ def asked(tmp_path, monkeypatch):
                 calculate_shift=lambda *told: said.setdefault("shift", told)
             ),
         }
-        monkeypatch.setattr(pictures, "import_module", libraries.__getitem__)
+        for room in (pictures, harness):
+            monkeypatch.setattr(room, "import_module", libraries.__getitem__)
         monkeypatch.setattr(pictures, "find_spec", {"imageio": True}.get)
 
         def ranks(argv, world, limit, environment):
             said["argv"] = argv
             (networks, order), source = made(weights, plan, {"steps": STEPS, **sizes})
-            given = given_from(folder / "inputs")
+            for name, rows in harness.starts_of(opened, 0).items():
+                order["buffers"][name]["start"] = rows
+            counted = harness.counted(opened.plan)
+            given = given_from(folder / "inputs", source.embedding, counted)
             numbers = Numbers(weights=source.weights, learned=source.learned, given=given)
             for rank, output in enumerate(run_networks(networks, order, numbers)):
                 harness.save(folder / "results", f"output.rank{rank}", output)
@@ -149,7 +235,7 @@ def looped(kind, config, inputs, main):
         if "scale#0" in given:
             without = forward(x, step, 1)
             made = without + given["scale#0"] * (made - without)
-        x = x + (float(SIGMAS[step + 1]) - float(SIGMAS[step])) * made
+        x[..., : made.shape[-1]] += (float(SIGMAS[step + 1]) - float(SIGMAS[step])) * made
     return x.numpy()
 
 
@@ -204,11 +290,45 @@ def test_a_prompt_becomes_a_video(asked):
     np.testing.assert_array_equal(np.load("fox.npy"), said["latents"][0, :3])
 
 
-def test_a_model_that_reads_a_picture_is_refused(asked, capsys):
-    code, said = asked(wan, wan.PICTURE, wan.SIZES, "a fox")
+def test_a_picture_becomes_a_video(asked):
+    """Its latents and mask stay beside those that are made; both branches read what it shows."""
+    config = {**wan.PICTURE, "in_channels": wan.MASKED["in_channels"]}
+    code, said = asked(
+        wan, config, wan.SIZES, "a fox", "--picture", "fox.png", "--output", "fox.npy", plan="tp2"
+    )
+
+    assert code == 0
+    latents, inputs = said["plan"]["latents"], said["inputs"]
+    sides = [n * each for n, each in zip(latents["grid"], latents["patch"], strict=True)]
+    height, width = (8 * side for side in sides[1:])
+    assert said["picture"] == (("fox.png", "RGB"), height, width)
+    channels = wan.CHANNELS
+    assert said["frames"] == (1, channels, height, width, 4 * (sides[0] - 1) + 1)
+    for number in range(2):
+        np.testing.assert_array_equal(inputs[f"input.image_context#{number}"], said["context"])
+    rows = inputs["input.video#0"]
+    beside = pictures.rows_of(said["condition"].numpy(), latents)
+    np.testing.assert_array_equal(rows[..., 4 * channels :], beside)
+    wanted = looped(wan, config, inputs, "input.video")
+    image = pictures.image_of(wanted.astype(np.float32), latents)
+    assert image.shape[1] == channels
+    np.testing.assert_allclose(said["latents"], image * 2 + 0.5, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("config", "words", "told"),
+    [
+        (wan.PICTURE, (), "--picture: got none, wanted one: that is what"),
+        (wan.MASKED, (), "--picture: got none, wanted one: that is what"),
+        (wan.CONFIG, ("--picture", "fox.png"), "--picture: got one, wanted none: that is what"),
+        (wan.PICTURE, ("--picture", "none.png"), "--picture: got none.png, wanted a picture: "),
+    ],
+)
+def test_pictures_are_of_models_that_read_them(asked, capsys, config, words, told):
+    code, said = asked(wan, config, wan.SIZES, "a fox", *words)
 
     assert code == 2
-    assert "reads a picture beside the prompt" in capsys.readouterr().err
+    assert told in capsys.readouterr().err
     assert "encode" not in said
 
 
@@ -233,10 +353,6 @@ def test_what_writes_videos_is_missed_before_anything_runs(monkeypatch):
     [
         ({"computes": False}, "m: networks for timing, which do not compute the model"),
         ({"computes": True, "family": "llama"}, "m: got llama, wanted flux or wan"),
-        (
-            {"computes": True, "family": "cosmos3", "latents": {}},
-            "m: nothing makes its videos here: frames count on behind the last token of a prompt",
-        ),
     ],
 )
 def test_what_no_picture_comes_of_is_said(plan, said):
@@ -255,7 +371,9 @@ def test_rows_and_latents_are_the_same_numbers():
     latents = json.loads('{"channels": 3, "grid": [2, 3, 4], "patch": [1, 2, 2]}')
     image = np.random.default_rng(0).standard_normal((2, 3, 2, 6, 8)).astype(np.float32)
 
-    rows = pictures.rows_of(image, latents)
+    for more in ({}, {"channels_last": True}):
+        rows = pictures.rows_of(image, latents | more)
 
-    assert rows.shape == (2, 24, 12)
-    np.testing.assert_array_equal(pictures.image_of(rows, latents), image)
+        assert rows.shape == (2, 24, 12)
+        np.testing.assert_array_equal(pictures.image_of(rows, latents | more), image)
+    np.testing.assert_array_equal(rows[0, 0], image[0, :, 0, :2, :2].transpose(1, 2, 0).ravel())

@@ -84,7 +84,8 @@ def test_ranks_go_on_from_the_same_tokens_as_their_networks(exported, plan, grap
     embedding = harness.embedding_of(opened)
 
     def talking(rank, job):
-        job = replace(job, given=harness.given_from(opened.path / "inputs", embedding, text.prompt))
+        given = harness.given_from(opened.path / "inputs", embedding, harness.counted(opened.plan))
+        job = replace(job, given=given, starts=harness.starts_of(opened, rank))
         jobs[rank] = command._talking(opened, text, job, embedding, tokens)  # noqa: SLF001
         return jobs[rank]
 

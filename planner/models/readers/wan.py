@@ -58,7 +58,6 @@ def _numerics(fields: Fields, size: int, image: int) -> Numerics | None:
                 epsilon=_IMAGE_EPSILON,
             )
         )
-    inputs, outputs = _channels(fields)
     side = 2 * (size // 6)
     return Numerics(
         epsilon=fields.number("eps", high=1.0, default=parts.EPSILON),
@@ -71,7 +70,7 @@ def _numerics(fields: Fields, size: int, image: int) -> Numerics | None:
         conditions=(parts.timestep(waves=fields.integer("freq_dim", default=parts.TIME)),),
         rows=tuple(rows),
         timed="tables",
-        prompted=not image and inputs == outputs,
+        prompted=True,
     )
 
 

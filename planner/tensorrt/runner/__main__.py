@@ -107,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     making.add_argument("--negative", help="what a picture shall not show")
     making.add_argument("--guidance", type=_distance, help="how far (default: the model's usual)")
+    making.add_argument("--picture", help="that a video begins with, where the model reads one")
     making.add_argument("--seed", type=_whole, help="of a picture's noise (default: 0)")
     making.add_argument("--weights", default="", help="pipeline (default: the engines' own)")
     making.add_argument("--output", help="file of a picture (default: result.png or .mp4)")
@@ -283,7 +284,8 @@ def _generate(folder: harness.Folder, arguments: argparse.Namespace) -> int:
         raise InputError(
             f"prompt: got {len(arguments.prompt)}, wanted one: {model} makes a picture"
         )
-    others = ("tokens",) if text is None else ("negative", "guidance", "seed", "output")
+    pictures_alone = ("negative", "guidance", "seed", "output", "picture")
+    others = ("tokens",) if text is None else pictures_alone
     for name in others:
         if getattr(arguments, name) is not None:
             made = "a picture" if text is None else "text"
@@ -295,7 +297,13 @@ def _generate(folder: harness.Folder, arguments: argparse.Namespace) -> int:
 
 def _picture(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     plan = folder.plan
-    end = pictures.check_made(plan)
+    end, reads = pictures.check_made(plan), pictures.reads_picture(plan)
+    if reads != bool(arguments.picture):
+        got, wanted = ("none", "one") if reads else ("one", "none")
+        raise InputError(
+            f"--picture: got {got}, wanted {wanted}: that is what {plan['model']} reads"
+        )
+    picture = harness.picture_at(arguments.picture) if reads else None
     target = arguments.output or f"result{end}"
     if not Path(target).absolute().parent.is_dir():
         raise InputError(f"--output: got {target[:200]}, wanted a file in a folder that is there")
@@ -306,6 +314,7 @@ def _picture(folder: harness.Folder, arguments: argparse.Namespace) -> int:
         negative=arguments.negative or "",
         seed=arguments.seed or 0,
         guidance=arguments.guidance,
+        picture=picture,
     )
     _run_all(folder, arguments, pictures.prepared(pipe, plan, asked))
     rows = harness.result_of(folder.path, 0).output
@@ -388,9 +397,8 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
         tables={one["name"]: folder.tables(one, rank) for one in folder.run_by(rank)},
         engines=harness.engine_of(folder, rank),
         outside=harness.outside_of(folder, rank),
-        given=harness.given_from(
-            folder.path / "inputs", embedding, "" if text is None else text.prompt
-        ),
+        given=harness.given_from(folder.path / "inputs", embedding, harness.counted(plan)),
+        starts=harness.starts_of(folder, rank),
         limits=limits,
         graph=arguments.graph,
         steps=arguments.steps,
@@ -423,16 +431,9 @@ def _talking(
     embedding: Embedding,
     tokens: int | None,
 ) -> Job:
-    """Tell a rank of a language model how long its prompts are, and how it goes on."""
-    buffer, own = job.plan["buffers"][texts.FILLED], job.plan["ranks"][job.rank]
-    every = harness.rows_given(folder.path / "inputs", text.prompt)
-    rows = np.full(own["samples"], text.rows) if every is None else every
-    if len(rows) != own["samples"]:
-        raise InputError(f"{text.prompt}: got {len(rows)} samples, wanted {own['samples']}")
-    for count in rows:
+    """Tell a rank of a language model how it goes on, if it does."""
+    for count in job.starts[texts.FILLED].flat:
         text.check(int(count), tokens or 1)
-    mine = rows[own["sample"] : own["sample"] + buffer["shape"][0]]
-    job = replace(job, starts={texts.FILLED: mine.reshape(-1, 1, 1)})
     if tokens is None:
         return job
     follow = texts.Likeliest(

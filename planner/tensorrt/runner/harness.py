@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import ModuleType
@@ -33,11 +34,11 @@ from planner.tensorrt.runner.checkpoint import (
     unused,
     with_scales,
 )
-from planner.tensorrt.runner.errors import InputError, RunError
+from planner.tensorrt.runner.errors import InputError, MissingError, RunError
 from planner.tensorrt.runner.external_weights import PAGE, Outside, beside, entries, read, writer
 from planner.tensorrt.runner.formats import Bits, Floats, storage
 from planner.tensorrt.runner.layers import Share
-from planner.tensorrt.runner.library import Document, load
+from planner.tensorrt.runner.library import Document, Foreign, load
 from planner.tensorrt.runner.place import place, runs
 from planner.tensorrt.runner.run import Timed
 from planner.tensorrt.runner.weights import (
@@ -357,12 +358,40 @@ def given_from(
     return given
 
 
-def rows_given(inputs: Path, name: str) -> NDArray[np.int64] | None:
-    """Count the rows of each sample of the first forward's input; None where it is drawn.
+def counted(plan: Document) -> str:
+    """Name the input whose rows engines count, "" where they count none."""
+    counts = (buffer["counts"] for buffer in plan["buffers"].values() if "counts" in buffer)
+    return str(next(counts, ""))
+
+
+def starts_of(folder: Folder, rank: int) -> dict[str, NDArray[np.generic]]:
+    """Count the rows of a rank's prompts, by the buffers that begin with them.
+
+    Raises `InputError` if a prompt has none, or more than its engine takes.
+    """
+    plan, found = folder.plan, dict[str, NDArray[np.generic]]()
+    own = plan["ranks"][rank]
+    for name, buffer in plan["buffers"].items():
+        if "counts" not in buffer:
+            continue
+        samples, most, what = own["samples"], buffer["start"], buffer["counts"]
+        forward = own["forward"] + int(name.partition("#")[2] or 0)
+        rows = rows_given(folder.path / "inputs", what, forward)
+        rows = np.full(samples, most) if rows is None else rows
+        if len(rows) != samples or rows.min(initial=1) < 1 or rows.max(initial=1) > most:
+            wanted = f"{samples} of 1 to {most} tokens, as engines were exported for"
+            raise InputError(f"{what}#{forward}: got prompts of {rows.tolist()}, wanted {wanted}")
+        mine = rows[own["sample"] : own["sample"] + buffer["shape"][0]]
+        found[name] = mine.reshape(-1, 1, 1)
+    return found
+
+
+def rows_given(inputs: Path, name: str, forward: int = 0) -> NDArray[np.int64] | None:
+    """Count the rows of each sample of a forward's input; None where it is drawn.
 
     Raises `InputError` if a sample goes on behind its end.
     """
-    path = inputs / f"{name}#0.npy"
+    path = inputs / f"{name}#{forward}.npy"
     if not path.exists():
         return None
     with _readable(path):
@@ -407,6 +436,19 @@ def pipeline_of(what: str) -> str:
     if not (Path(what) / "model_index.json").is_file():
         raise InputError(f"--weights: got {what[:200]}, wanted the folder of a diffusers pipeline")
     return what
+
+
+def picture_at(path: str) -> Foreign:
+    """Read a picture.
+
+    Raises `MissingError` if nothing here reads any, and `InputError` if the file holds none.
+    """
+    try:
+        return import_module("PIL.Image").open(path).convert("RGB")
+    except ImportError as error:
+        raise MissingError(f"--picture: {error}: pip install 'pillow>=10,<13'") from None
+    except OSError as error:
+        raise InputError(f"--picture: got {path[:200]}, wanted a picture: {error}") from None
 
 
 def embedding_of(folder: Folder) -> Embedding:

@@ -1,7 +1,7 @@
 """A prompt to a picture or a video: what stands around a plan's engines, by diffusers itself.
 
 Text encoders and the scheduler give what engines read, of every step ahead; the engines run them
-all; the VAE decodes what they leave.
+all; the VAE decodes what they leave. A picture that a video begins with is encoded by both.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,31 +16,31 @@ from numpy.typing import NDArray
 
 from planner.tensorrt.runner.errors import InputError, MissingError
 from planner.tensorrt.runner.library import Document, Foreign
+from planner.tensorrt.runner.texts import padded
 
-Arrays = dict[str, NDArray[np.float32]]
+Arrays = dict[str, NDArray[np.generic]]
 """Inputs by the names of their files, ``NAME#FORWARD``."""
-FRAMES_A_SECOND: Final = 16
-ENDS: Final = {"flux": ".png", "wan": ".mp4"}
+FRAMES_A_SECOND: Final = {"wan": 16, "cosmos3": 24}
+ENDS: Final = {"flux": ".png", "wan": ".mp4", "cosmos3": ".mp4"}
 """By family of models that are made, the end of a result's name."""
-NONE: Final = {
-    "cosmos3": (
-        "frames count on behind the last token of a prompt, whose lengths with and without text "
-        "differ, and engines are of one length"
-    )
-}
-"""By family, why no results of its models are made."""
+CONTEXT: Final = "input.image_context"
+"""What layers read of a picture."""
 WRITERS: Final = ("imageio", "cv2")
 """Packages that diffusers writes videos with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is asked of a model. guidance : how far, the model's usual where None."""
+    """What is asked of a model. guidance : how far, the model's usual where None.
+
+    picture : the first frame, where the model reads one.
+    """
 
     prompt: str
     negative: str = ""
     seed: int = 0
     guidance: float | None = None
+    picture: Foreign = None
 
 
 def check_made(plan: Document) -> str:
@@ -49,18 +49,34 @@ def check_made(plan: Document) -> str:
     Raises `InputError` if nothing here makes results of the plan's model.
     """
     name, family = plan["model"], plan["family"]
-    given = {buffer["given"]["name"] for buffer in plan["buffers"].values() if buffer["given"]}
     latents = plan.get("latents")
     if not plan["computes"]:
         raise InputError(f"{name}: networks for timing, which do not compute the model")
-    if family in NONE:
-        raise InputError(f"{name}: nothing makes its videos here: {NONE[family]}")
     if latents is None or family not in ENDS:
         raise InputError(f"{name}: got {family}, wanted {' or '.join(ENDS)}")
-    features = plan["buffers"][plan["output"]]["shape"][-1]
-    if "input.image_context" in given or features != latents["channels"] * prod(latents["patch"]):
+    if family != "wan" and reads_picture(plan):
         raise InputError(f"{name}: it reads a picture beside the prompt, which nothing here gives")
     return ENDS[family]
+
+
+def given_to(plan: Document) -> set[str]:
+    """Name what a plan's engines are given."""
+    return {buffer["given"]["name"] for buffer in plan["buffers"].values() if buffer["given"]}
+
+
+def reads_picture(plan: Document) -> bool:
+    """Whether a plan of a diffusion model reads a picture beside the prompt."""
+    return CONTEXT in given_to(plan) or _wide(plan)
+
+
+def _wide(plan: Document) -> bool:
+    """Whether rows of latents have a first frame and its mask behind what is made."""
+    return bool(plan["buffers"][plan["output"]]["shape"][-1] > _features(plan["latents"]))
+
+
+def _features(latents: Document) -> int:
+    """Count the features of a row of latents that are made."""
+    return int(latents["channels"] * prod(latents["patch"]))
 
 
 def opened(folder: str, end: str) -> Foreign:
@@ -81,6 +97,8 @@ def opened(folder: str, end: str) -> Foreign:
         pipe = diffusers.DiffusionPipeline.from_pretrained(
             folder, transformer=None, torch_dtype=torch.bfloat16
         )
+    except ImportError as error:  # such as of what judges prompts
+        raise MissingError(f"generate: {error}") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{folder}: no pipeline of diffusers: {error}") from None
     if getattr(pipe, "transformer_2", None) is not None:
@@ -99,20 +117,37 @@ def prepared(pipe: Foreign, plan: Document, asked: Asked) -> Arrays:
         np.asarray(one.cpu().float().numpy(), np.float32)
         for one in (scheduler.timesteps, scheduler.sigmas)
     )
-    grid = [n * patch for n, patch in zip(latents["grid"], latents["patch"], strict=True)]
     generator = torch.Generator().manual_seed(asked.seed)
-    noise = torch.randn((batch, latents["channels"], *grid), generator=generator)
+    noise = torch.randn((batch, latents["channels"], *_sides(latents)), generator=generator)
+    with torch.no_grad():
+        if CONTEXT in given_to(plan):
+            context = _numbers(pipe.encode_image(asked.picture))
+            made |= dict.fromkeys((CONTEXT, f"{CONTEXT}#1"), context)
+        if _wide(plan):
+            noise = _with_frame(pipe, noise, asked.picture)
     made |= {
         plan["output"]: rows_of(noise.numpy(), latents),
         "time": numbers[:steps].reshape(1, steps, 1),
         "change": np.diff(sigmas)[:steps].reshape(1, steps, 1),
     }
-    read = {one["given"]["name"] for one in plan["buffers"].values() if one["given"]}
+    read = given_to(plan)
     return {
         name if "#" in name else f"{name}#0": np.repeat(array, batch // len(array), axis=0)
         for name, array in made.items()
         if name.partition("#")[0] in read
     }
+
+
+def _with_frame(pipe: Foreign, noise: Foreign, picture: Foreign) -> Foreign:
+    """Lay a first frame's latents, and the mask of what is known, behind those of noise."""
+    batch, channels, frames, *sides = noise.shape
+    height, width = (side * pipe.vae_scale_factor_spatial for side in sides)
+    count = (frames - 1) * pipe.vae_scale_factor_temporal + 1
+    first = pipe.video_processor.preprocess(picture, height=height, width=width).float()
+    _, condition = pipe.prepare_latents(
+        first, batch, channels, height, width, count, noise.dtype, noise.device, None, noise
+    )
+    return import_module("torch").cat([noise, condition], dim=1)
 
 
 def _flux(pipe: Foreign, plan: Document, asked: Asked) -> dict[str, Foreign]:
@@ -155,14 +190,66 @@ def _wan(pipe: Foreign, plan: Document, asked: Asked) -> dict[str, Foreign]:
     }
 
 
+def _cosmos3(pipe: Foreign, plan: Document, asked: Asked) -> dict[str, Foreign]:
+    """Count tokens for Cosmos 3, whose engines read them; steps are at the pipeline's own noise."""
+    guard, most = pipe.safety_checker, plan["buffers"]["input.text#0"]["shape"][1]
+    if guard is not None and not guard.check_text_safety(asked.prompt):
+        raise InputError("prompt: got one that the model's guardrail refuses")
+    frames, height, width = _pixels(pipe, plan)
+    both = pipe.tokenize_prompt(
+        asked.prompt, asked.negative, num_frames=frames, height=height, width=width
+    )
+    longest = max(map(len, both))
+    if longest > most:
+        wanted = f"at most {most} (planner export --text-tokens)"
+        raise InputError(f"prompt: got {longest} tokens with what the model adds, wanted {wanted}")
+    noise = {}
+    if pipe.config.use_native_flow_schedule:
+        last = 1 - 1 / pipe.scheduler.config.num_train_timesteps
+        noise = {"sigmas": np.linspace(last, 0.0, plan["steps"] + 1)[:-1]}
+    pipe.scheduler.set_timesteps(plan["steps"], **noise)
+    guidance = 6.0 if asked.guidance is None else asked.guidance
+    return {
+        "input.text": padded(both[:1]),
+        "input.text#1": padded(both[1:]),
+        "scale": np.full((1, 1, 1), guidance, np.float32),
+        "scheduler": pipe.scheduler,
+    }
+
+
+def _pixels(pipe: Foreign, plan: Document) -> tuple[int, int, int]:
+    """Count frames, rows and columns of a video.
+
+    Raises `InputError` if patches of latents reach beyond those that were asked for.
+    """
+    frames, *sides = _sides(plan["latents"])
+    height, width = (side * pipe.vae_scale_factor_spatial for side in sides)
+    for name, made in (("height", height), ("width", width)):
+        asked = plan["request"][name]
+        if asked is not None and asked != made:
+            raise InputError(f"{name}: got {asked}, wanted {made}, whose latents are whole patches")
+    return (frames - 1) * pipe.vae_scale_factor_temporal + 1, height, width
+
+
+def _sides(latents: Document) -> list[int]:
+    """Frames, rows and columns of latents."""
+    return [n * patch for n, patch in zip(latents["grid"], latents["patch"], strict=True)]
+
+
 _PREPARED: Final[Mapping[str, Callable[[Foreign, Document, Asked], dict[str, Foreign]]]] = {
     "flux": _flux,
     "wan": _wan,
+    "cosmos3": _cosmos3,
 }
 
 
 def _numbers(tensor: Foreign) -> NDArray[np.float32]:
     return np.asarray(tensor.cpu().float().numpy(), np.float32)
+
+
+_FIRST: Final = (0, 2, 4, 6, 1, 3, 5, 7)
+_LAST: Final = (0, 2, 4, 6, 3, 5, 7, 1)
+"""Order of axes in rows of patches: channels ahead of a patch's points, or behind them."""
 
 
 def rows_of(image: NDArray[np.float32], latents: Document) -> NDArray[np.float32]:
@@ -174,18 +261,20 @@ def rows_of(image: NDArray[np.float32], latents: Document) -> NDArray[np.float32
     [[[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0]]]
     """
     cut = [n for pair in zip(latents["grid"], latents["patch"], strict=True) for n in pair]
-    parts = image.reshape(len(image), latents["channels"], *cut)
-    rows = parts.transpose(0, 2, 4, 6, 1, 3, 5, 7)
+    parts = image.reshape(*image.shape[:2], *cut)
+    order = _LAST if latents.get("channels_last") else _FIRST
+    rows = parts.transpose(order)
     return rows.reshape(len(image), prod(latents["grid"]), -1)
 
 
 def image_of(rows: NDArray[np.float32], latents: Document) -> NDArray[np.float32]:
-    """Lay rows of patches out as latents: the way back of `rows_of`."""
+    """Lay rows of patches out as latents: the way back of `rows_of`, without a picture's."""
     patch, grid = latents["patch"], latents["grid"]
-    parts = rows.reshape(len(rows), *grid, latents["channels"], *patch)
-    whole = parts.transpose(0, 4, 1, 5, 2, 6, 3, 7)
-    sides = [n * each for n, each in zip(grid, patch, strict=True)]
-    return whole.reshape(len(rows), latents["channels"], *sides)
+    last = latents.get("channels_last")
+    features = (*patch, latents["channels"]) if last else (latents["channels"], *patch)
+    parts = rows[..., : _features(latents)].reshape(len(rows), *grid, *features)
+    whole = parts.transpose(np.argsort(_LAST if last else _FIRST))
+    return whole.reshape(len(rows), latents["channels"], *_sides(latents))
 
 
 def decoded(pipe: Foreign, plan: Document, rows: NDArray[np.float32], target: str) -> None:
@@ -205,4 +294,11 @@ def decoded(pipe: Foreign, plan: Document, rows: NDArray[np.float32], target: st
         )
         frames = vae.decode((image * spread + mean).to(vae.dtype), return_dict=False)[0]
     video = pipe.video_processor.postprocess_video(frames.float(), output_type="np")[0]
-    import_module("diffusers.utils").export_to_video(video, target, fps=FRAMES_A_SECOND)
+    guard = getattr(pipe, "safety_checker", None)
+    if guard is not None:
+        seen = guard.check_video_safety((video * 255).astype(np.uint8))
+        if seen is None:
+            raise InputError("prompt: got a video of it that the model's guardrail refuses")
+        video = seen / np.float32(255)
+    rate = FRAMES_A_SECOND[plan["family"]]
+    import_module("diffusers.utils").export_to_video(video, target, fps=rate)
