@@ -84,7 +84,7 @@ def _computed(document: Document, gives: str) -> list[str]:
     looked = {f"input.{stream}" for stream in document["checkpoint"]["embeddings"]}
     makes = _PICTURE if gives == "results" else ()
     rows = [
-        f"- `{name}`: " + ("numbers of tokens" if name in looked else "as its encoder gives it")
+        f"- `{name}`: " + (_NUMBERS if name in looked else "as its encoder gives it")
         for name in sorted(names - {*_TOLD, document["output"]})
     ]
     return [*_COMPUTED, *_STEPS, "", *told, *rows, *makes]
@@ -324,6 +324,7 @@ _STEPS = (
     "come as rows of tokens, as the model takes its patches. Text encoders and the VAE are not in",
     "this folder. Beside the latents the inputs are, [batch, steps or rows, features]:",
 )
+_NUMBERS = "numbers of tokens, -1 behind the last where a sample has fewer"
 _PICTURE = (
     "",
     "`generate` writes all of these, of engines that were built of a pipeline's folder: text",

@@ -206,7 +206,7 @@ def _latents(model: Model, workload: Workload) -> dict[str, object] | None:
         "channels": latent.channels,
         "grid": list(latents_of(model, workload).shape),
         "patch": [latent.patch_frames, latent.patch_height, latent.patch_width],
-        "channels_last": model.family == "cosmos3",
+        "channels_last": model.numerics.channels_last,
     }
 
 

@@ -427,6 +427,7 @@ class Numerics:
     of one axis. adjacent : features that turn together are neighbours, not halves. behind : tokens
     of a prompt turn along all axes, and frames count on so far behind them; none turn where None.
     points : latents of a token, each of whose features the last product makes one after another.
+    channels_last : they lie so in the latents too.
     conditions : what is added up to the row of a step, and rows : what is made of other streams'.
     timed : what the row does: it is projected for every layer (``layers``) or for all of them,
     which then add a row of their own (``tables``), or it is added to the latents (``rows``).
@@ -446,6 +447,7 @@ class Numerics:
     adjacent: bool = False
     behind: int | None = None
     points: int = 1
+    channels_last: bool = False
     conditions: tuple[Embedding, ...] = ()
     rows: tuple[Embedding, ...] = ()
     timed: Literal["", "layers", "tables", "rows"] = ""

@@ -371,9 +371,10 @@ def test_rows_and_latents_are_the_same_numbers():
     latents = json.loads('{"channels": 3, "grid": [2, 3, 4], "patch": [1, 2, 2]}')
     image = np.random.default_rng(0).standard_normal((2, 3, 2, 6, 8)).astype(np.float32)
 
-    for more in ({}, {"channels_last": True}):
-        rows = pictures.rows_of(image, latents | more)
+    for last in (False, True):
+        rows = pictures.rows_of(image, latents | {"channels_last": last})
 
         assert rows.shape == (2, 24, 12)
-        np.testing.assert_array_equal(pictures.image_of(rows, latents | more), image)
+        again = pictures.image_of(rows, latents | {"channels_last": last})
+        np.testing.assert_array_equal(again, image)
     np.testing.assert_array_equal(rows[0, 0], image[0, :, 0, :2, :2].transpose(1, 2, 0).ravel())

@@ -37,6 +37,7 @@ pytestmark = pytest.mark.skipif(gpus() < 2, reason="needs two GPUs, cuda-binding
         ("experts", "tp2"),
         ("flux", "pp2"),
         ("wan", "pp2"),
+        ("llama", "pp2"),
     ],
 )
 def test_two_gpus_give_the_unsplit_result(model, text):

@@ -74,6 +74,7 @@ def _numerics(fields: Fields, size: int) -> Numerics | None:
             parts.timestep(factor=fields.number("timestep_scale", high=1.0, default=_TIME_SCALE)),
         ),
         timed="rows",
+        channels_last=True,
         prompted=True,
     )
 

@@ -255,23 +255,22 @@ _LAST: Final = (0, 2, 4, 6, 3, 5, 7, 1)
 def rows_of(image: NDArray[np.float32], latents: Document) -> NDArray[np.float32]:
     """Lay latents ``[b, channels, frames, height, width]`` out as rows of patches.
 
-    >>> latents = {"channels": 1, "grid": [1, 1, 2], "patch": [1, 2, 2]}
+    >>> latents = {"channels": 1, "grid": [1, 1, 2], "patch": [1, 2, 2], "channels_last": False}
     >>> image = np.arange(8, dtype=np.float32).reshape(1, 1, 1, 2, 4)
     >>> rows_of(image, latents).tolist()
     [[[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0]]]
     """
     cut = [n for pair in zip(latents["grid"], latents["patch"], strict=True) for n in pair]
     parts = image.reshape(*image.shape[:2], *cut)
-    order = _LAST if latents.get("channels_last") else _FIRST
-    rows = parts.transpose(order)
+    rows = parts.transpose(_LAST if latents["channels_last"] else _FIRST)
     return rows.reshape(len(image), prod(latents["grid"]), -1)
 
 
 def image_of(rows: NDArray[np.float32], latents: Document) -> NDArray[np.float32]:
     """Lay rows of patches out as latents: the way back of `rows_of`, without a picture's."""
     patch, grid = latents["patch"], latents["grid"]
-    last = latents.get("channels_last")
-    features = (*patch, latents["channels"]) if last else (latents["channels"], *patch)
+    channels, last = latents["channels"], latents["channels_last"]
+    features = (*patch, channels) if last else (channels, *patch)
     parts = rows[..., : _features(latents)].reshape(len(rows), *grid, *features)
     whole = parts.transpose(np.argsort(_LAST if last else _FIRST))
     return whole.reshape(len(rows), latents["channels"], *_sides(latents))
