@@ -73,8 +73,11 @@ def every(key):
 
 @cache
 def wanted(model):
-    """Every weight of the networks with its layer, and every place of a bias or norm."""
-    scenario = resolve(Request(model=model))
+    """Every weight of the networks with its layer, and every place of a bias or norm.
+
+    They are the same whatever the size of the picture.
+    """
+    scenario = resolve(Request(model=model, height=256, width=256, frames=1))
     model, work = scenario.model, scenario.workload
     if model.numerics is None:
         made = networks_of(lower(model, work, Plan()), Recipe())
