@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from costmodels.price import FoundPrices
 from costmodels.program import Real, Size
-from costmodels.tables import communicator_bytes
 from planner.lowering import cuts_of_requests, share_of
 from planner.models import Model, lengths, line_of
 from planner.request.plan import Plan
@@ -152,9 +151,8 @@ def _priced(
     target = deployment.target(scenario.model, plan)
     costs = costs_of(programs.places, scenario.workload, target, prices)
     latency = sum((stage.time for stage in costs.values()), start=np.zeros(()))
-    each = communicator_bytes(deployment.profile)
     held = [
-        _peak(as_run(scenario, program, parts)) + groups * each
+        _peak(as_run(scenario, program, parts, groups))
         for program, groups, parts in zip(
             programs.places, programs.groups, programs.parts, strict=True
         )
@@ -163,8 +161,8 @@ def _priced(
 
 
 def _peak(parts: Mapping[str, Real]) -> Real:
-    """Peak bytes of one place of a pipeline, but for what depends on where it runs."""
+    """Peak bytes of one place of a pipeline."""
     fixed = parts["transformer_weights"] + parts["other_weights"]
     widest = np.maximum(parts["activations"], parts["vae_decode"])
-    peak: Real = fixed + widest + parts["kv"] + parts["runtime"]
+    peak: Real = fixed + widest + parts["kv"] + parts["buffers"] + parts["runtime"]
     return peak

@@ -122,7 +122,7 @@ def _who(scenario: Scenario, plan: Plan) -> dict[str, Any]:
 
 
 def lowered(scenario: Scenario, plan: Plan, bodies: memory.Bodies | None = None) -> Lowered:
-    """Lower a plan, and count the memory of every place by part; but the runtime's."""
+    """Lower a plan, and count the memory of every place by part, but for where it runs."""
     bodies = bodies or memory.Bodies()
     places = lower_places(scenario.model, scenario.workload, plan)
     distinct = {id(program): program for program in places}
@@ -149,8 +149,10 @@ def _evaluate(
     whole = reduce(add, costs.values())
     latency = sum(float(stage.time) for stage in costs.values())
     held = [
-        at_peak(scenario, program, as_run(scenario, program, amounts))
-        for program, amounts in zip(programs.places, programs.parts, strict=True)
+        at_peak(scenario, program, as_run(scenario, program, amounts, groups))
+        for program, amounts, groups in zip(
+            programs.places, programs.parts, programs.groups, strict=True
+        )
     ]
     parts, peak, stage = max(held, key=lambda row: row[1])
     return PlanEstimate(

@@ -26,11 +26,18 @@ PIXEL_BYTES: Final = 6
 
 def memory_of(scenario: Scenario, program: Program) -> tuple[dict[str, float], float, str]:
     """Whole bytes on the fullest GPU: by part, at the peak, and the stage where the peak is."""
-    return at_peak(scenario, program, as_run(scenario, program, parts_of(scenario, program)))
+    parts, groups = parts_of(scenario, program), memory.groups(program.transformer)
+    return at_peak(scenario, program, as_run(scenario, program, parts, groups))
 
 
-def as_run(scenario: Scenario, program: Program, parts: Mapping[str, Real]) -> dict[str, Real]:
-    """Return a program's parts with the bytes of its runtime, and with what an engine holds."""
+def as_run(
+    scenario: Scenario, program: Program, parts: Mapping[str, Real], groups: int
+) -> dict[str, Real]:
+    """Return a program's parts with what depends on who runs it, and where.
+
+    These are the bytes of its runtime, of what an engine holds, and of NCCL for each of the
+    `groups` that it communicates in.
+    """
     model, workload, runtime = scenario.model, scenario.workload, scenario.deployment.runtime
     held, beside = workload.habits.held.get(runtime.name), cast(Real, 0.0)
     if held is not None:
@@ -40,8 +47,12 @@ def as_run(scenario: Scenario, program: Program, parts: Mapping[str, Real]) -> d
         if model.named_in(workload.habits.batched_guidance):
             batch = batch * (workload.passes // plan.degree("cfg"))
         beside = held.value * batch * rows * model.main.hidden * FORMATS["bf16"].weights
-    activations = parts["activations"] + beside
-    return {**parts, "activations": activations, "runtime": runtime.memory.value}
+    return {
+        **parts,
+        "activations": parts["activations"] + beside,
+        "buffers": groups * communicator_bytes(scenario.deployment.profile),
+        "runtime": runtime.memory.value,
+    }
 
 
 def at_peak(
@@ -66,7 +77,10 @@ def at_peak(
 def parts_of(
     scenario: Scenario, program: Program, bodies: memory.Bodies | None = None
 ) -> dict[str, Real]:
-    """Bytes by part, numbers or arrays; the decode is not there when the activations are."""
+    """Bytes by part, numbers or arrays; the decode is not there when the activations are.
+
+    What depends on where it runs is nothing yet (see `as_run`).
+    """
     bodies = bodies or memory.Bodies()
     model, workload, stages = scenario.model, scenario.workload, program.transformer
     replicas = dict(program.axes).get("dp", 1)
@@ -77,8 +91,8 @@ def parts_of(
         "other_weights": fixed["other_weights"] + draft,
         "activations": reduce(np.maximum, [memory.activations(stage, bodies) for stage in stages]),
         "kv": caches_of(model, workload, program, bodies) + kept,
-        "buffers": memory.groups(stages, bodies) * communicator_bytes(scenario.deployment.profile),
-        "runtime": fixed["runtime"],
+        "buffers": 0.0,
+        "runtime": 0.0,
         "vae_decode": decode_bytes(model, workload, replicas),
     }
 

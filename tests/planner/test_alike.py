@@ -270,6 +270,15 @@ def test_stages_and_replicas_have_their_layers_in_common(model):
     assert not layers("pp4.tp2") & layers("pp4.tp4")
 
 
+@pytest.mark.parametrize(("model", "plan"), [("flux.1-dev", "tp2"), ("llama-3.1-8b", "pp2")])
+def test_what_other_gpus_share_changes_no_estimate(model, plan):
+    """Bytes of NCCL are those of each: on two kinds of GPU they were measured."""
+    known = Shared()
+    for hardware in ("h100-sxm", "l40s", "h200-sxm"):
+        scenario = asked(model, 2, hardware=hardware)
+        assert judge(scenario, parse_plan(plan), known) == judge(scenario, parse_plan(plan))
+
+
 @pytest.mark.parametrize(
     ("model", "more"), [("llama-3.1-70b", {"precision": "fp8"}), ("flux.1-dev", {})]
 )
