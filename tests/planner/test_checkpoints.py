@@ -77,7 +77,10 @@ def wanted(model):
 
     They are the same whatever the size of the picture.
     """
-    scenario = resolve(Request(model=model, height=256, width=256, frames=1))
+    sizes = {"height": 256, "width": 256, "frames": 1}
+    if read_model(model).kind == "decoder":
+        sizes = {"input_tokens": 64}
+    scenario = resolve(Request(model=model, **sizes))
     model, work = scenario.model, scenario.workload
     if model.numerics is None:
         made = networks_of(lower(model, work, Plan()), Recipe())
