@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Unpack
 
 from planner.export.engines import TITLES, engine_folder
-from planner.export.files import write_folder
+from planner.export.files import place_of, write_folder
 from planner.export.tensorrt import FolderOptions, tensorrt_folder
 from planner.recommendation import estimate_plan
 from planner.request.request import Request
@@ -127,6 +127,7 @@ def export(
     Raises `InputError` as `files` does, and if the folder exists (`force` replaces it whole) or
     cannot be written.
     """
+    place_of(output, force=force)  # ahead of the work
     contents = files(request, plan, backend, **options)
     return ExportedFolder(
         folder=write_folder(contents, output, force=force),

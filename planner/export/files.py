@@ -15,13 +15,7 @@ def write_folder(files: Mapping[str, bytes], output: str, *, force: bool = False
     Raises `InputError` if the folder exists, or cannot be written (no room, no right); nothing is
     left behind.
     """
-    target = _target(output)
-    if target.exists() and not force:
-        raise InputError(f"--output {output}: it exists; --force replaces it")
-    if target.exists() and not target.is_dir():
-        raise InputError(f"--output {output}: it is a file, wanted a folder")
-    if target.exists() and any(target.iterdir()) and not (target / "plan.json").is_file():
-        raise InputError(f"--output {output}: --force replaces earlier exports, and it is none")
+    target = place_of(output, force=force)
     draft = beside(target)
     try:
         _fill(draft, files)
@@ -33,10 +27,20 @@ def write_folder(files: Mapping[str, bytes], output: str, *, force: bool = False
     return target
 
 
-def _target(output: str) -> Path:
+def place_of(output: str, *, force: bool = False) -> Path:
+    """Find where a folder is to be made.
+
+    Raises `InputError` if no folder can be there, or if one is and may not be replaced.
+    """
     target = place(output, "a folder to make")
     if not target.parent.is_dir():
         raise InputError(f"--output {output[:60]!r}: wanted the path of a folder to make")
+    if target.exists() and not force:
+        raise InputError(f"--output {output}: it exists; --force replaces it")
+    if target.exists() and not target.is_dir():
+        raise InputError(f"--output {output}: it is a file, wanted a folder")
+    if target.exists() and any(target.iterdir()) and not (target / "plan.json").is_file():
+        raise InputError(f"--output {output}: --force replaces earlier exports, and it is none")
     return target
 
 
