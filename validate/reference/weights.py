@@ -35,9 +35,11 @@ class Source:
     def weight(self, weight: Weight, layer: int, index: Mapping[str, int]) -> Array:
         """Return one rank's share of a weight, ``[experts,] rows, columns``."""
         place = weight.place(index)
-        if (weight, layer, place) not in self.made:
-            self.made[weight, layer, place] = self._share(weight, layer, *place)
-        return self.made[weight, layer, place]
+        key = weight, layer, place  # a weight takes a while to hash
+        share = self.made.get(key)
+        if share is None:
+            share = self.made[key] = self._share(weight, layer, *place)
+        return share
 
     def _share(self, weight: Weight, layer: int, group: int, rank: int) -> Array:
         rows = sum(part.units * part.size for part in weight.rows)
