@@ -116,7 +116,8 @@ def test_networks_that_do_not_compute_a_model_say_so(model, computed):
     ["flux.1-dev", "wan2.1-1.3b", "wan2.2-5b", "wan2.1-i2v-14b", "cosmos3-nano", "sana-1.6b"],
 )
 def test_results_are_made_of_the_models_that_are_said_to_make_them(model):
-    scenario, single = resolve(Request(model=model, gpus=1)), parse_plan("single")
+    asked, single = Request(model=model, gpus=1, height=256, width=256), parse_plan("single")
+    scenario = resolve(asked)
     short = tuple(replace(block, count=1) for block in scenario.model.blocks)
     scenario = replace(scenario, model=replace(scenario.model, blocks=short))
     plan = json.loads(tensorrt_folder(scenario, price(scenario, single))["plan.json"])

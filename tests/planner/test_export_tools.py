@@ -16,6 +16,7 @@ from planner.export.export import files
 from planner.request.request import Request
 
 SCRIPT = "tools/run_torch_tensorrt.py"
+WAN = Request(model="wan2.1-1.3b", gpus=2, height=256, width=256)
 LLAMA = Request(model="llama-3.1-8b", gpus=2, output_tokens=16)
 
 
@@ -83,7 +84,8 @@ def ran(script, monkeypatch, **own):
     ],
 )
 def test_a_transformer_is_cut_and_then_compiled(model, plan, cut, monkeypatch):
-    found = files(Request(model=model, gpus=2), plan, "tensorrt")
+    request = Request(model=model, gpus=2, height=256, width=256)
+    found = files(request, plan, "tensorrt")
     script, (line,) = found[SCRIPT].decode(), lines(found, "torchrun")
     calls = [row for row in script.splitlines() if row.startswith("pipe.")]
 
@@ -131,8 +133,8 @@ def test_a_decoder_is_cut_as_its_weights_are(monkeypatch):
 @pytest.mark.parametrize(
     ("request_", "plan", "said"),
     [
-        (Request(model="wan2.1-1.3b", gpus=2), "cfg2", "Torch-TensorRT: the axis cfg: wanted tp"),
-        (Request(model="wan2.1-1.3b", gpus=2), "tp2", "its transformer has no _tp_plan"),
+        (WAN, "cfg2", "Torch-TensorRT: the axis cfg: wanted tp"),
+        (WAN, "tp2", "its transformer has no _tp_plan"),
         (replace(LLAMA, gpus=16, nodes=2), "tp16", "8 heads of keys do not divide by 16"),
         (replace(LLAMA, model="mixtral-8x7b"), "tp2", "no linear layer of transformers is known"),
         (Request(model="flux.1-dev", gpus=2), "allgather_kv2", "wanted --model FILE.onnx"),
