@@ -48,10 +48,16 @@ def test_it_compiles_against_the_libraries_own_headers(tmp_path):
     subprocess.run([COMPILER, *words], cwd=tmp_path, check=True)
 
 
-@pytest.fixture
-def exported(tmp_path):
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
     """A small Wan 2.1 over two branches of two ranks."""
-    return export(tmp_path / "out", "wan2.1-1.3b", "cfg2.tp2")
+    return export(tmp_path_factory.mktemp("first") / "out", "wan2.1-1.3b", "cfg2.tp2")
+
+
+@pytest.fixture
+def exported(first, tmp_path):
+    """A copy of it, to damage."""
+    return shutil.copytree(first, tmp_path / "out")
 
 
 def said(done, *kinds):

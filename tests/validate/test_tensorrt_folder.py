@@ -61,13 +61,19 @@ def test_a_plan_is_checked_with_weights_beside_its_engines(tmp_path):
     assert 0 < beside.engine_bytes != within.engine_bytes
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A small FLUX.1 over two tensor-parallel ranks, exported."""
+@pytest.fixture(scope="module")
+def exported():
+    """Files of a small FLUX.1 over two tensor-parallel ranks."""
     scenario, plan = resolve(Request(model="flux.1-dev", gpus=2)), parse_plan("tp2")
     model, workload = shrink(scenario.model, scenario.workload, plan)
     little = replace(scenario, model=model, workload=workload)
-    return write_folder(tensorrt_folder(little, price(little, plan)), str(tmp_path / "out"))
+    return tensorrt_folder(little, price(little, plan))
+
+
+@pytest.fixture
+def folder(exported, tmp_path):
+    """A folder of them, to damage."""
+    return write_folder(exported, str(tmp_path / "out"))
 
 
 def command(folder, *words):
