@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from costmodels.tables import profile_for
@@ -13,7 +13,7 @@ from planner.plan_table import numbered_table, plan_rows
 from planner.request.plan import Plan, nearest
 from planner.request.request import LARGEST, Request
 from planner.runners.launch import Launch, launch_lines
-from planner.runners.refusal import Refusal, footnotes, refusal, refusals
+from planner.runners.refusal import Refusal, footnotes, refusals, refuser
 from planner.runners.runners import Contender, compare, runners
 from planner.runners.worker_lines import worker_lines
 from planner.scenario.scenario import Scenario
@@ -215,11 +215,11 @@ def recommend_plans(
     shared = Shared() if shared is None else shared
     runs = compare(scenario, shared)
     chosen = runs[0].scenario if runs and (runs[0].estimate or runs[0].nearest) else scenario
-    able = cache(lambda plan: not refusal(chosen, plan))
-    ranking = search(chosen, shared, able)
+    refuses = refuser(chosen)
+    ranking = search(chosen, shared, lambda plan: not refuses(plan))
     refused = refusals(chosen, [estimate.plan for estimate in ranking.plans])
     barred = {row.plan for row in refused}
-    runnable = ranking.only(able)
+    runnable = ranking.only(lambda plan: not refuses(plan))
     if chosen.served:
         from planner.serving.serving import served_ranking  # noqa: PLC0415  # slow to load
 
@@ -385,7 +385,8 @@ def _run_by_some(scenario: Scenario, plans: Sequence[Plan]) -> list[Plan]:
     others = list(runners(scenario))
     asked = [who for who in others if who.deployment.name == scenario.deployment.name]
     for group in (asked, others):
-        able = [plan for plan in plans if not all(refusal(who, plan) for who in group)]
+        refusers = [refuser(who) for who in group]
+        able = [plan for plan in plans if not all(refuses(plan) for refuses in refusers)]
         if able:
             return able
     return []

@@ -14,7 +14,7 @@ from planner.lowering import lower
 from planner.models import unsupported
 from planner.request.plan import Plan, nearest
 from planner.request.request import Request
-from planner.runners.refusal import refusal
+from planner.runners.refusal import refuser
 from planner.runners.runners import Contender, compare, runners
 from planner.scenario.scenario import Scenario, workload_of
 from planner.search.estimate import PlanEstimate
@@ -107,8 +107,8 @@ def alternatives(
     slow = scenario.request.objective == "latency" and any(s.latency_s < enough for s in short)
     if any(unsupported(scenario.model)) or not (slow or lead is None):
         return
-    able = list(runners(scenario))
-    known = [s for s in short if any(not refusal(runner, s.plan) for runner in able)]
+    refusers = [refuser(runner) for runner in runners(scenario)]
+    known = [s for s in short if not all(refuses(s.plan) for refuses in refusers)]
     for other, _ in ways(scenario, known, more=DOUBLINGS if lead is None else 0):
         runs = tuple(compare(other))
         best = runs[0].estimate if runs else None

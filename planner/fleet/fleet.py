@@ -23,7 +23,7 @@ from planner.request.lengths import traced
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.runners.launch import launched
-from planner.runners.refusal import refusal
+from planner.runners.refusal import refusal, refuser
 from planner.runners.runners import exported, runners, why_none
 from planner.scenario.scenario import Scenario, resolve
 from planner.search.clients import Serving, wanted_of
@@ -303,7 +303,8 @@ def _fastest(request: Request, shared: Shared) -> PlanEstimate | Short:
     """Find the plan without replicas that is done first and can be run, or say why none can."""
     scenario = resolve(request)
     try:
-        outcomes = list(judge_undivided(scenario, shared, lambda plan: not refusal(scenario, plan)))
+        refuses = refuser(scenario)
+        outcomes = list(judge_undivided(scenario, shared, lambda plan: not refuses(plan)))
     except ModelError as error:
         return Short(reason=str(error))
     fitting = estimates(outcomes)

@@ -116,6 +116,7 @@ def _different(subset: Subset, table: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.sort(np.unique(rows, return_index=True)[1])
 
 
+@lru_cache(maxsize=64)
 def _alike(subset: Subset) -> bool:
     """Whether any GPU in use may stand for any other."""
     names = [gpu.name for gpu in subset.chosen]

@@ -1,6 +1,7 @@
 """Why a plan cannot be run: one answer, of engines and of TensorRT alike."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from itertools import islice
 from typing import Final
 
@@ -53,9 +54,26 @@ class Refusal:
 
 def refusal(scenario: Scenario, plan: Plan) -> str:
     """Say why the engine or the runtime of a request cannot run a plan; empty where it can."""
+    return refuser(scenario)(plan)
+
+
+def refuser(scenario: Scenario) -> Callable[[Plan], str]:
+    """Say of many plans what `refusal` says of one; what is asked of all is collected once."""
     engine = scenario.deployment.runner
-    if engine is not None:
-        return refusal_of(engine, scenario.model, plan, settings_of(scenario, plan))
+    if engine is None:
+        return cache(partial(_refusal_here, scenario))
+    alike = cache(lambda gpus: settings_of(scenario, Plan((("dp", gpus),))))
+
+    def refuses(plan: Plan) -> str:
+        spread = plan.degree("adp") > 1  # over links that settings tell of
+        settings = settings_of(scenario, plan) if spread else alike(plan.gpus)
+        return refusal_of(engine, scenario.model, plan, settings)
+
+    return cache(refuses)
+
+
+def _refusal_here(scenario: Scenario, plan: Plan) -> str:
+    """Say why TensorRT or `planner validate` cannot run a plan."""
     if scenario.workload.prefixed:
         return "runs whole prompts, of which nothing is cached"
     return tensorrt_refusal(scenario, plan) if scenario.deployment.exported else ""
@@ -83,7 +101,8 @@ def refusals(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Refusal, ...]:
 
     plans : best first.
     """
-    reasons = {plan: refusal(scenario, plan) for plan in plans}
+    refuses = refuser(scenario)
+    reasons = {plan: refuses(plan) for plan in plans}
     runs = [plan for plan, reason in reasons.items() if not reason]
     most = GOOD if scenario.deployment.exported else len(runs)
     return tuple(

@@ -6,7 +6,6 @@ That is TensorRT, by ``planner export``, and engines in each of their runtimes.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from itertools import groupby
 from math import inf
 from typing import Final
@@ -18,7 +17,7 @@ from planner.models import Exports, Model
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, RUNTIME, Request
 from planner.runners.launch import Launch, launched
-from planner.runners.refusal import refusal
+from planner.runners.refusal import refuser
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
@@ -202,10 +201,10 @@ def _outcomes(scenario: Scenario, shared: Shared) -> Iterator[Outcome]:
     seen: dict[Plan, Outcome] = {}
     soonest = scenario.served and not (scenario.ranked_under_load or request.at_most_gpus)
     in_turn = soonest and deployment.runtime.launch == "graph"
-    able = cache(lambda plan: not refusal(scenario, plan))
+    refuses = refuser(scenario)
 
     def runs(plan: Plan) -> bool:
-        return able(plan) and not (in_turn and _slower(plan, seen))
+        return not refuses(plan) and not (in_turn and _slower(plan, seen))
 
     counts = gpu_counts(deployment) if request.at_most_gpus else [deployment.gpus]
     for gpus in counts:
@@ -267,7 +266,7 @@ def why_none(scenario: Scenario, outcomes: Iterable[Outcome]) -> str:
         return late or closest(short)
     model, gpus = scenario.model, scenario.deployment.gpus
     legal = legal_plans(model, scenario.workload, gpus)
-    reasons = Counter(refusal(scenario, plan) for plan in legal)
+    reasons = Counter(map(refuser(scenario), legal))
     if "" in reasons:  # it runs, and serves no request
         return next((row.reason for row in reversed(rejected) if row.plan in legal), "")
     if not reasons:

@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.runners.refusal import refusal
+from planner.runners.refusal import refuser
 from planner.scenario.scenario import Scenario, resolve, workload_of
 from planner.search.batched import Programs, Replicas, Sweep, sweep
 from planner.search.evaluate import throughput
@@ -57,7 +57,8 @@ def _on(
     stacked = replace(first, workload=_stacked(works))
     replicas = _replicas(_on_any(first), tuple(works)) if len(works) <= MANY else {}
     found = sweep(stacked, _plans(portion, first, works), programs, replicas)
-    refused = {plan: refusal(first, plan) for plan in found.plans}
+    refuses = refuser(first)
+    refused = {plan: refuses(plan) for plan in found.plans}
     names = LANGUAGE if first.model.kind == "decoder" else PICTURE
     for place, (request, work) in enumerate(zip(asked, works, strict=True)):
         alone = replace(first, request=request, workload=work)

@@ -6,10 +6,11 @@ import planner
 from planner.engines.tables import engines, find_engine
 from planner.models import read_model
 from planner.request.request import Request
+from planner.runners import refusal as refusing
 from planner.runners.launch_settings import Settings
-from planner.runners.refusal import refusal, refusal_of
+from planner.runners.refusal import refusal, refusal_of, refuser
 from planner.scenario.scenario import resolve
-from planner.search.plans import objections
+from planner.search.plans import objections, plans
 from planner.strategies import parse_plan
 
 # Tencent/HunyuanVideo README at fa14b00, Supported Parallel Configurations, 129 frames:
@@ -174,3 +175,17 @@ def test_the_own_repository_is_an_engine_with_its_habits():
     )
 
     assert own.latency_s == named.latency_s
+
+
+def test_what_is_asked_of_all_plans_of_as_many_gpus_is_collected_once(monkeypatch):
+    """But for links that experts are spread over, which are a plan's own."""
+    scenario = resolve(Request(model="mixtral-8x7b", gpus=8, engine="sglang-llm"))
+    every = list(plans(scenario.model, 8))
+    alone = {plan: refusal(scenario, plan) for plan in every}
+    asked = []
+    collect = refusing.settings_of
+    monkeypatch.setattr(refusing, "settings_of", lambda *of: asked.append(of[1]) or collect(*of))
+    refuses = refuser(scenario)
+
+    assert {plan: refuses(plan) for plan in every} == alone
+    assert len([plan for plan in asked if plan.degree("adp") == 1]) == 1
