@@ -19,6 +19,7 @@ from topology.catalogue import all_devices, all_hardware
 from validate.__main__ import main
 from validate.accuracy import collectives as accuracy_collectives
 from validate.accuracy import kernels as accuracy_kernels
+from validate.accuracy import layers as accuracy_layers
 from validate.accuracy import plans as accuracy_plans
 from validate.accuracy.figures import Score, score
 from validate.accuracy.table import (
@@ -294,3 +295,16 @@ def test_a_reader_that_stops_is_no_failure():
 
     assert stderr == ""
     assert process.returncode == 0
+
+
+def test_a_gpu_left_out_keeps_its_data_sheet_and_takes_the_kernels_of_another(monkeypatch):
+    layers = accuracy_layers.read_figures(text("engine_layer_figures.csv"), all_devices())
+    layers = [figure for figure in layers if figure.device.name == "h100-sxm"]
+    errors = {}
+    for other in ("h200-sxm", "b200"):
+        monkeypatch.setattr(accuracy_layers, "NEAREST", {"h100-sxm": other})
+        (errors[other],) = accuracy_layers.left_out(layers, all_devices()).values()
+
+    assert errors["h200-sxm"] == [figure.error for figure in layers]
+    assert len(errors["b200"]) == len(layers)
+    assert median(errors["b200"]) > 2 * median(errors["h200-sxm"])

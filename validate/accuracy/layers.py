@@ -1,6 +1,8 @@
 """Measured layers of serving engines: mixtures of experts, latent attention, kept states."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from costmodels.expert_routing import routing_of
@@ -11,7 +13,7 @@ from costmodels.kernels import (
     latent_decode_time,
 )
 from costmodels.kernels.state import Rule, convolution_time, scan_time, update_time
-from topology.base import InputError, Seconds
+from topology.base import InputError, Seconds, UncalibratedError
 from topology.base.rows import gathered
 from topology.base.values import dataclass
 from topology.catalogue import Device
@@ -27,6 +29,11 @@ WORDS: Final = {
     "head_product": "engines' products of a head in {precision}",
     "state": "engines' layers with a state, {precision}",
 }
+
+NEAREST: Final = {
+    "a100-sxm-80gb": "h100-sxm", "h100-sxm": "b200", "b200": "h100-sxm", "rtx-pro-6000": "b200",
+}  # fmt: skip
+"""GPUs that parameters are fitted to, and whose they would take if they were not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,3 +131,26 @@ def groups(figures: Iterable[LayerFigure]) -> dict[str, list[float]]:
         )
         for figure in figures
     )
+
+
+def left_out(
+    figures: Iterable[LayerFigure], devices: Mapping[str, Device]
+) -> dict[str, list[float]]:
+    """Give the errors of GPUs that take the parameters of the `NEAREST` other generation.
+
+    What their data sheets say stays theirs. Number formats that the other has no kernels of are
+    left out.
+    """
+    return gathered(_left_out(figures, devices))
+
+
+def _left_out(
+    figures: Iterable[LayerFigure], devices: Mapping[str, Device]
+) -> Iterator[tuple[str, float]]:
+    for figure in figures:
+        name, other = figure.device.name, NEAREST[figure.device.name]
+        capability = devices[other].compute_capability
+        device = replace(figure.device, name=f"{name} as {other}", compute_capability=capability)
+        with suppress(UncalibratedError):
+            error = replace(figure, device=device).error
+            yield f"GPUs left out: engines' layers on {name}, with kernels of {other}", error

@@ -50,6 +50,7 @@ def groups() -> Groups:
         for name in ("table", "unseen")
     )
     published = collectives.read_figures(text("collectives_figures.csv"), all_hardware())
+    layered = layers.read_figures(text("engine_layer_figures.csv"), all_devices())
     errors: dict[str, list[float]] = {
         **collectives.groups(published),
         **collectives.log_groups(logs),
@@ -59,7 +60,8 @@ def groups() -> Groups:
             kernels.read_figures(text("engine_kernel_figures.csv"), all_devices())
         ),
         **dispatch.groups(dispatch.read_figures(text("dispatch_figures.csv"))),
-        **layers.groups(layers.read_figures(text("engine_layer_figures.csv"), all_devices())),
+        **layers.groups(layered),
+        **layers.left_out(layered, all_devices()),
     }
     for words, figures in _published().items():
         by_family = plans.groups(figures)
