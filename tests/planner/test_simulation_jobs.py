@@ -103,7 +103,7 @@ def test_jobs_on_a_machine_that_was_read_are_as_on_its_hardware(tmp_path):
 def test_jobs_of_one_and_two_hosts_meet_on_slow_links():
     """The links of both are those of the first job's machine, slow ones too."""
     words = ("simulate", "--model", "wan2.1-1.3b", "--even", "--gpus", "10",
-             "--hardware", "l20", "--plan", "ring10", "--format", "json")  # fmt: skip
+             "--hardware", "l20", "--plan", "allgather_kv10", "--format", "json")  # fmt: skip
     code, out, err = run(*words, "--link", "pcie=0.5", "--beside", "wan2.1-1.3b:ring3")
 
     assert (code, err) == (0, "")
