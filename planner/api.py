@@ -495,9 +495,9 @@ def matmul(  # noqa: PLR0913  # the contract's signature
     Parameters
     ----------
     precision : ``bf16``, ``fp16``, ``fp8``, ``fp8_block`` (a scale a block), ``nvfp4``, ``int8``,
-        and weights alone in ``int4`` or ``mxfp4``.
-    engine : as ``vllm``, ``sglang-llm`` or ``tensorrt-llm`` calls it, which rounds the inputs of
-        quantised products first; empty for the product alone, of inputs that are rounded already.
+        and weights alone in ``int4`` or ``mxfp4``; quantised ones with what a serving engine does
+        to their inputs.
+    engine : whose kernels: ``vllm``, ``sglang-llm`` or ``tensorrt-llm``; empty for any.
     sustained : at the clock after seconds of load.
     profile : path of a calibration profile; empty for the one that ships, ``none`` for none.
 
@@ -508,7 +508,7 @@ def matmul(  # noqa: PLR0913  # the contract's signature
 
     kernel = _kernel(hardware, precision, profile, engine, sustained=sustained)
     sizes = _sizes(m=m, n=n, k=k)
-    return cast(Number, matmul_time(rounding=float(bool(engine)), **{**kernel, **sizes}))
+    return cast(Number, matmul_time(**{**kernel, **sizes}))
 
 
 @_public
@@ -543,8 +543,8 @@ def experts(  # noqa: PLR0913  # the contract's signature
         ``power_law_1.2``, some far more than others, and ``uniform`` as chance has it; or the
         tokens that each expert was seen to take.
     gated : whether experts have a gate beside their first matrix.
-    precision, sustained, profile : as of `matmul`; also ``mxfp4_mxfp8``. Inputs are rounded too.
-    engine : whose kernels; empty for any.
+    precision, engine, sustained, profile : as of `matmul`; also ``mxfp4_mxfp8``, whose inputs are
+        rounded too.
 
     Raises `InputError` if a name is unknown, a number cannot be right, or the GPU lacks the
     precision.
@@ -613,7 +613,7 @@ def attention(  # noqa: PLR0913  # the contract's signature
     kernel : ``engine`` is a call as a serving engine makes it, with what it does around its
         kernel; ``auto`` the bare kernel that is usual on the GPU (cuDNN on Hopper; another may
         be faster at a size); or one by name (``fa2``, ``fa3``, ``cudnn`` ...).
-    engine : whose kernels; empty for any. sustained, profile : as of `matmul`.
+    engine, sustained, profile : as of `matmul`.
 
     Raises `InputError` if a name is unknown, a number cannot be right, or the GPU lacks the
     precision.

@@ -422,22 +422,6 @@ def test_attention_in_8_bits_goes_along_with_16_bits_that_a_machine_measured(len
     assert took == pytest.approx(ms / 1e3, rel=0.11)
 
 
-@pytest.mark.parametrize(
-    ("hardware", "m", "n", "k", "us"),
-    [
-        ("h800-sxm", 64, 7168, 16384, 44.74),
-        ("h800-sxm", 4096, 4096, 7168, 184.45),
-        ("h800-sxm", 4096, 7168, 16384, 708.5),
-    ],
-)
-def test_a_product_in_8_bits_is_the_product_alone_unless_an_engine_calls_it(hardware, m, n, k, us):
-    """DeepGEMM's README of 2025-02-25, which nothing is fitted to."""
-    alone = planner.matmul(m, n, k, hardware, "fp8")
-
-    assert alone == pytest.approx(us * 1e-6, rel=0.11)
-    assert planner.matmul(m, n, k, hardware, "fp8", engine="vllm") > 1.05 * alone
-
-
 def test_sizes_broadcast_or_are_refused():
     with pytest.raises(planner.InputError, match=r"queries \(2,\), keys \(3,\), wanted ones that"):
         planner.attention(8, [1, 2], [1, 2, 3], 64)
