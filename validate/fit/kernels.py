@@ -39,7 +39,7 @@ from validate.fit.rows import Row
 
 MATMUL_FREE: Final = (
     "efficiency", "tile_half", "floor", "vector_floor", "tile_overhead", "split_overhead",
-    "reduction_passes", "load_bandwidth", "memory_efficiency", "ramp", "softness", "sustained_drop",
+    "reduction_passes", "load_bandwidth", "memory_efficiency", "softness", "sustained_drop",
 )  # fmt: skip
 ATTENTION_FREE: Final = ("tile_overhead", "softness", "tail", "sustained_drop")
 ENGINE_FREE: Final = ("fixed", "passes", "causal_fixed", "causal_passes")
