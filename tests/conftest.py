@@ -31,6 +31,15 @@ def pytest_collection_finish():
     gc.set_threshold(500_000, 20, 100)
 
 
+@pytest.fixture
+def port():
+    """Give a port of this host that no other process is given while the test runs."""
+    from planner.tensorrt.runner.connections import held_port
+
+    with held_port() as held:
+        yield held
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--renew-golden",

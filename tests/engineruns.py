@@ -1,7 +1,7 @@
 """What ranks of the runner are given: schedules, documents and engines of a small model."""
 
 import json
-import socket
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import faketensorrt as fake
@@ -16,8 +16,12 @@ from planner.tensorrt import (
     programs_of,
     schedule_of,
 )
+from planner.tensorrt.runner.connections import held_port
 from planner.tensorrt.runner.run import Job, Limits
 from validate.reference.weights import Source
+
+HELD = ExitStack()
+"""Ports of setups, which stay this process's own: others run the same tests beside it."""
 
 
 @dataclass
@@ -31,11 +35,6 @@ class Quiet:
 
     def end(self):
         pass
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def setup(model, text, **changes):
     made = networks_of_stages(programs, Recipe(compute="fp32"))
     order = json.loads(json.dumps(schedule_of(made, programs[0], work, plan)))
     documents = [json.loads(json.dumps(document_of(network))) for network in made]
-    return Setup(order, documents, list(made), fake.World(), free_port())
+    return Setup(order, documents, list(made), fake.World(), HELD.enter_context(held_port()))
 
 
 def place(setup, name, rank):

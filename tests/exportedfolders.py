@@ -23,7 +23,7 @@ from typing import Final
 
 import everymodel
 import faketensorrt as fake
-from engineruns import Quiet, free_port
+from engineruns import Quiet
 
 from costmodels.program import Collective, Loop
 from planner.export.files import write_folder
@@ -38,7 +38,7 @@ from planner.search.plans import objections, plans
 from planner.tensorrt import Recipe, programs_of, written
 from planner.tensorrt.runner import build as builder
 from planner.tensorrt.runner import harness
-from planner.tensorrt.runner.connections import join
+from planner.tensorrt.runner.connections import held_port, join
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.library import Document, load
@@ -91,21 +91,22 @@ def started(
 
     change : what a rank is told otherwise.
     """
-    world, port = fake.World(), free_port()
+    world = fake.World()
     left: dict[int, object] = dict.fromkeys(range(len(folder.plan["ranks"])), "it does not end")
 
-    def one(rank: int) -> None:
+    def one(rank: int, port: int) -> None:
         try:
             job = change(rank, _told(folder, rank, steps=steps, graph=graph))
             left[rank] = _rank(folder.plan, (world, port), job)
         except Exception as error:  # noqa: BLE001  # is told of
             left[rank] = f"{type(error).__name__}: {error}"
 
-    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in left]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
+    with held_port() as port:
+        threads = [threading.Thread(target=one, args=(rank, port), daemon=True) for rank in left]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
     return left
 
 

@@ -188,7 +188,7 @@ def test_several_hosts_need_to_know_the_first():
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_ranks_that_were_started_build_once_a_host_and_hear_each_other(
-    monkeypatch, tmp_path, fails
+    monkeypatch, tmp_path, port, fails
 ):
     built, heard = [], {}
     monkeypatch.setattr(
@@ -202,11 +202,9 @@ def test_ranks_that_were_started_build_once_a_host_and_hear_each_other(
         return "", RankResult(error=0.1 * execution.place.rank, seconds=(1.0, 2.0))
 
     monkeypatch.setattr(start, "_one", one)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1] - 1
 
     def rank(number):
-        place = Place(rank=number, world=2, local=number, port=port)
+        place = Place(rank=number, world=2, local=number, port=port - 1)
         execution = Execution(weights="filler", place=place)
         files = {"plan.json": b'{"digest": "1"}'}
         try:

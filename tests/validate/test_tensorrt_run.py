@@ -12,7 +12,7 @@ import faketensorrt as fake
 import numpy as np
 import pytest
 import testmodels
-from engineruns import Quiet, Setup, free_port, job, place, setup
+from engineruns import Quiet, Setup, job, place, setup
 from exportedfolders import exportable, of_a_model, started
 
 from planner.export.files import write_folder
@@ -23,7 +23,7 @@ from planner.strategies import parse_plan
 from planner.tensorrt import Recipe, document_of, networks_of, schedule_of
 from planner.tensorrt.runner import connections, harness, processes
 from planner.tensorrt.runner import device as driver
-from planner.tensorrt.runner.connections import join
+from planner.tensorrt.runner.connections import held_port, join
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
 from planner.tensorrt.runner.external_weights import entries, is_outside, read, writer
 from planner.tensorrt.runner.formats import bits
@@ -430,10 +430,20 @@ def test_a_version_that_is_too_old_is_refused(has, needs, fits):
             require("NCCL", has, needs)
 
 
-def meet(world, plans):
-    port, found = free_port(), {}
+def test_a_port_is_nobody_else_s_until_rank_0_listens(port):
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    for _ in range(2):  # and again, after it has closed
+        with socket.create_server(("127.0.0.1", port)):
+            socket.create_connection(("127.0.0.1", port), timeout=10).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=10)
 
-    def one(rank):
+
+def meet(world, plans):
+    found = {}
+
+    def one(rank, port):
         try:
             joined = join(rank, world, ("127.0.0.1", port), 300.0, plans[rank])
             found[rank] = joined.say("word", rank * rank)
@@ -441,11 +451,12 @@ def meet(world, plans):
         except RunError as error:
             found[rank] = error
 
-    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(world)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(600)
+    with held_port() as port:
+        threads = [threading.Thread(target=one, args=(n, port), daemon=True) for n in range(world)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(600)
     return found
 
 

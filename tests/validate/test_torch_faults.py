@@ -18,7 +18,6 @@ torch = pytest.importorskip("torch")
 
 from validate.launch import TimeLimits, launch  # noqa: E402
 from validate.launch.blame import PATIENCE_S  # noqa: E402
-from validate.launch.system import free_port  # noqa: E402
 from validate.plans.cases import Case  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -144,13 +143,19 @@ def test_torchrun_ends_with_the_name_of_the_rank_that_left_a_message_out(tmp_pat
     assert re.match(r"rank 1: stands still in proof .*rank 0 waits in all_reduce tp", said[0])
 
 
-def test_ranks_that_somebody_started_name_the_first_that_is_stopped(tmp_path):
+def test_ranks_that_somebody_started_name_the_first_that_is_stopped(tmp_path, port):
     """All meet at its place, so that nobody says anything any more."""
-    words, port = written(tmp_path, FIRST_STOPS, 2, {}), str(free_port())
+    words = written(tmp_path, FIRST_STOPS, 2, {})
     first, second = (
         subprocess.Popen(
             [sys.executable, *words],
-            env={**ENV, "RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "MASTER_PORT": port},
+            env={
+                **ENV,
+                "RANK": rank,
+                "WORLD_SIZE": "2",
+                "LOCAL_RANK": rank,
+                "MASTER_PORT": f"{port}",
+            },
             stderr=subprocess.PIPE,
             text=True,
         )

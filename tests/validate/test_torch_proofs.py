@@ -18,7 +18,6 @@ torch = pytest.importorskip("torch")
 from costmodels.program import Matmul  # noqa: E402
 from planner.strategies import parse_plan  # noqa: E402
 from validate.launch import Place, begin  # noqa: E402
-from validate.launch.system import free_port  # noqa: E402
 from validate.plans.cases import Case, look_up  # noqa: E402
 from validate.plans.job import Job  # noqa: E402
 from validate.torch import (  # noqa: E402
@@ -245,9 +244,9 @@ def test_waiting_for_a_rank_is_taken_off_message_by_message():
     assert one.merged([[4.0, 1.0], [1.0]]) == (dict(one.classes), 0.0)
 
 
-def test_a_rank_that_does_not_arrive_is_named(monkeypatch):
+def test_a_rank_that_does_not_arrive_is_named(monkeypatch, port):
     monkeypatch.setattr(rendezvous, "RENDEZVOUS_S", 1)
-    place = Place(rank=0, world=4, local=0, port=free_port())
+    place = Place(rank=0, world=4, local=0, port=port)
     store = rendezvous.open_store(place)
     for rank in (1, 2):
         store.set(f"here/{rank}", "")
@@ -293,9 +292,9 @@ def test_torchrun_starts_the_ranks_of_the_planner(folder):
 
 
 @pytest.mark.skipif(MPIRUN is None, reason="Open MPI is not installed")
-def test_mpirun_starts_the_ranks_of_the_planner(folder):
+def test_mpirun_starts_the_ranks_of_the_planner(folder, port):
     words = [MPIRUN, "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "-np", "2"]
-    done = started((), {"MASTER_PORT": str(free_port())}, folder, words)
+    done = started((), {"MASTER_PORT": str(port)}, folder, words)
 
     assert done.returncode == 0, done.stderr
     assert sum(one.startswith("case ") for one in done.stdout.splitlines()) == 1
@@ -304,16 +303,14 @@ def test_mpirun_starts_the_ranks_of_the_planner(folder):
     assert json.loads(row)["machine"].startswith("2 ranks on ")
 
 
-def test_ranks_of_mpirun_meet_too(folder):
+def test_ranks_of_mpirun_meet_too(folder, port):
     """Two processes, as Open MPI tells them their ranks."""
     from concurrent.futures import ThreadPoolExecutor
-
-    port = str(free_port())
 
     def rank(number):
         env = {
             "OMPI_COMM_WORLD_RANK": str(number), "OMPI_COMM_WORLD_SIZE": "2",
-            "OMPI_COMM_WORLD_LOCAL_RANK": str(number), "MASTER_PORT": port,
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(number), "MASTER_PORT": str(port),
         }  # fmt: skip
         return started((), env, folder)
 

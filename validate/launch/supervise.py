@@ -6,6 +6,7 @@ The parent starts the ranks, reads their heartbeats, and ends all of them when o
 import math
 import mmap
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from planner.tensorrt.runner.connections import held_port
 from topology.base import InputError
 from topology.base.values import dataclass
 from validate.launch.blame import Blame, Seen, faulty, stands_still
@@ -23,7 +25,6 @@ from validate.launch.progress import SIZE, Progress, read
 from validate.launch.system import (
     content,
     end,
-    free_port,
     prepare,
     shared,
     spawn,
@@ -126,16 +127,27 @@ def launch(
     if world_size < 1:
         raise InputError(f"ranks: got {world_size}, wanted a whole number from 1")
     prepare(log_dir, world_size)
-    port, begun = free_port(), time.monotonic()
     told = {**env, PHASE_LIMIT: f"{limits.phase_s:.0f}"}
-    children = [
-        spawn(
-            argv,
-            {**told, **variables(rank, world_size, port, str(log_dir.resolve()))},
-            log_dir / f"rank{rank}.log",
-        )
-        for rank in range(world_size)
-    ]
+    with held_port() as port:
+        children = [
+            spawn(
+                argv,
+                {**told, **variables(rank, world_size, port, str(log_dir.resolve()))},
+                log_dir / f"rank{rank}.log",
+            )
+            for rank in range(world_size)
+        ]
+        return _watched(children, limits, log_dir, tell)
+
+
+def _watched(
+    children: "Sequence[subprocess.Popen[bytes]]",
+    limits: TimeLimits,
+    log_dir: Path,
+    tell: Callable[[str], object],
+) -> LaunchResult:
+    """Look at children until all have ended, and leave none."""
+    begun = time.monotonic()
 
     before: list[Seen] = []
 

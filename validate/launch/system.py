@@ -3,7 +3,6 @@
 import mmap
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -30,13 +29,6 @@ def content(path: Path) -> bytes:
 def tail(path: Path) -> str:
     """Read the end of a log."""
     return content(path)[-_TAIL:].decode(errors="replace")
-
-
-def free_port() -> int:
-    """Find a port of this host that nobody listens on."""
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        return int(opened.getsockname()[1])
 
 
 def prepare(folder: Path, ranks: int) -> None:

@@ -6,7 +6,8 @@ Rank 0 listens; the others come to it. Every word is said by all ranks in the sa
 import json
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -56,6 +57,18 @@ def _word(said: Sequence[object], rank: int, what: str) -> object:
     if said[0] != what:
         raise RunError(f"rank {rank} is at {said[0]!r} while this one is at {what!r}")
     return said[1]
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """Hold a port of this host, which the system gives to nobody else; rank 0 may listen at it.
+
+    Both allow the address to be used again, and this one never listens.
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
 
 
 def join(rank: int, world: int, address: tuple[str, int], limit_s: float, plan: str) -> Connections:

@@ -3,7 +3,6 @@
 A rank that hangs ends itself: no call into a library can be trusted to come back.
 """
 
-import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 from typing import IO, Final
 
+from planner.tensorrt.runner.connections import held_port
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
 
 WRONG: Final = 2
@@ -30,12 +30,11 @@ def start(argv: Sequence[str], world: int, limit_s: float, environment: Mapping[
     Raises `RunError`, saying of each rank that failed what it said; InputError where all blame what
     was given, LateError where some do not end.
     """
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    common = {**environment, "WORLD_SIZE": str(world), "MASTER_PORT": str(port)}
-    common["MASTER_ADDR"] = "127.0.0.1"
     command = [sys.executable, *argv]
     with ExitStack() as stack:
+        port = stack.enter_context(held_port())
+        common = {**environment, "WORLD_SIZE": str(world), "MASTER_PORT": str(port)}
+        common["MASTER_ADDR"] = "127.0.0.1"
         logs = [stack.enter_context(TemporaryFile("w+")) for _ in range(world)]
         children = [
             subprocess.Popen(  # noqa: S603  # this very program
