@@ -14,7 +14,8 @@ from topology.base.values import dataclass
 SEED: Final = 7
 LATEST: Final = 1000.0 * 86400
 """Seconds of the longest trace, about three years."""
-MOST_BYTES: Final = 2**25
+MOST_BYTES: Final = 2**23
+"""Of a file, some hundred thousands of requests, which take seconds and hundreds of MB."""
 MOST_COUNT: Final = 10**12
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "arrivals": ("arrival_s", "input_tokens", "output_tokens"),
@@ -178,14 +179,18 @@ def _arrival(row: Mapping[str, object], where: str) -> tuple[float, int, int]:
 def _length(row: Mapping[str, object], where: str) -> tuple[int, int, float]:
     often = _number(row, "count", where) if row.get("count") not in (None, "") else 1.0
     if not 0 < often <= MOST_COUNT:
-        raise InputError(f"{where}: count: got {often:g}, wanted more than 0")
+        raise InputError(
+            f"{where}: count: got {often:g}, wanted more than 0, at most {MOST_COUNT:g}"
+        )
     return _tokens(row, "input_tokens", where), _tokens(row, "output_tokens", where), often
 
 
 def _tokens(row: Mapping[str, object], name: str, where: str) -> int:
     tokens = _number(row, name, where)
-    if not 1 <= tokens <= LARGEST["input_tokens"] or tokens != int(tokens):
-        raise InputError(f"{where}: {name}: got {tokens:g}, wanted a whole number from 1")
+    most = LARGEST["input_tokens"]
+    if not 1 <= tokens <= most or tokens != int(tokens):
+        wanted = f"a whole number from 1 to {most:,}"
+        raise InputError(f"{where}: {name}: got {tokens:g}, wanted {wanted}")
     return int(tokens)
 
 

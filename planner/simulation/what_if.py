@@ -1,10 +1,12 @@
 """What would change a plan's time, and what to do where a rank or a link is not as it should be."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 
 from planner.request.plan import Plan
+from planner.request.request import FASTEST
 from planner.scenario.scenario import Scenario, resolve
 from planner.search.estimate import PlanEstimate
 from planner.search.evaluate import seated
@@ -66,19 +68,22 @@ def what_if_table(simulation: Simulation, changes: Sequence[WhatIf]) -> Table:
 
 def _changes(scenario: Scenario, plan: Plan, disturbed: Disturbances) -> Iterator[Instead]:
     deployment = seated(scenario, plan)
-    fabrics = list(deployment.fabrics(plan).values())
+    fabrics = [links for axis, links in deployment.fabrics(plan).items() if axis != "dp"]
     for words, changed in _undisturbed(disturbed, plan):
         yield words, scenario, plan, changed
     if even := evened(scenario, plan):
         yield "even sequences", even, plan, disturbed
     if deployment.graph_mixing and deployment.runtime.launch == "graph" and fabrics:
         yield "NCCL_GRAPH_MIXING_SUPPORT=0", scenario.unmixed, plan, disturbed
-    given = scenario.request.links
-    usual = ((f"{name} as usual", {name: 1.0}) for name, times in given if times != 1.0)
-    for words, links in (*usual, *_links(fabrics)):
-        kept = [link for link in given if not (words.endswith("usual") and link[0] in links)]
-        request = replace(scenario.request, links=(*kept, *links.items()))
-        yield words, resolve(request), plan, disturbed
+    given = dict(scenario.request.links)
+    usual = ((f"{name} as usual", name, 1.0) for name, times in given.items() if times != 1.0)
+    scaled = (
+        (words, name, times * given.get(name, 1.0)) for words, name, times in _links(fabrics, given)
+    )
+    for words, name, times in (*usual, *scaled):
+        if times <= FASTEST:
+            request = replace(scenario.request, links=tuple({**given, name: times}.items()))
+            yield words, resolve(request), plan, disturbed
 
 
 def _undisturbed(disturbed: Disturbances, plan: Plan) -> Iterator[tuple[str, Disturbances]]:
@@ -100,15 +105,21 @@ def _undisturbed(disturbed: Disturbances, plan: Plan) -> Iterator[tuple[str, Dis
         yield f"no traffic on {name}", replace(disturbed, traffic=rest)
 
 
-def _links(fabrics: Sequence[Fabric]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Name links that a plan's messages pass, with other bandwidths."""
+def _links(
+    fabrics: Sequence[Fabric], given: Mapping[str, float]
+) -> Iterator[tuple[str, str, float]]:
+    """Name links that a plan's messages pass, and times the bandwidth that they have now.
+
+    given : what is said of links already; of NICs the first that is not down is named.
+    """
     inside = {fabric.link for fabric in fabrics if fabric.local > 1}
     for kind, words in (("nvlink", "NVLink"), ("pcie", "PCIe")):
         if any(kind == ("pcie" if link == "pcie" else "nvlink") for link in inside):
-            yield f"{words} twice as fast", {kind: 2.0}
-            yield f"{words} half as fast", {kind: 0.5}
+            yield f"{words} twice as fast", kind, 2.0
+            yield f"{words} half as fast", kind, 0.5
     networks = [fabric.network for fabric in fabrics if fabric.network is not None]
     if networks:
-        yield "the network twice as fast", {NETWORK: 2.0}
+        yield "the network twice as fast", NETWORK, 2.0
     if any(network.nics > 1 for network in networks):
-        yield "one NIC fewer a host", {f"NIC0-{NETWORK}": 0.0}
+        ports = (f"NIC{number}-{NETWORK}" for number in count())
+        yield "one NIC fewer a host", next(port for port in ports if given.get(port, 1.0)), 0.0

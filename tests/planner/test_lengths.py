@@ -266,6 +266,7 @@ def test_a_trace_takes_the_replicas_that_keep_up_with_it(tmp_path):
         ("input_tokens,output_tokens\n10,inf\n", "line 2: output_tokens: got inf, wanted a whole"),
         ("input_tokens,output_tokens,count\n10,1,0\n", "line 2: count: got 0, wanted more than 0"),
         ("input_tokens,output_tokens,count\n10,1,inf\n", "line 2: count: got inf, wanted more"),
+        ("input_tokens,output_tokens,count\n10,1,1e20\n", "more than 0, at most 1e+12"),
         ("input_tokens,output_tokens\n131000,100\n", "tokens: got 131,100 of the longest prompt"),
     ],
 )

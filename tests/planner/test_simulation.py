@@ -361,6 +361,46 @@ def test_what_would_change_it_is_run_too(capsys):
     assert list(times.values()) == sorted(times.values())
 
 
+@pytest.mark.parametrize("kind", ["nvlink", "network"])
+def test_a_link_that_was_altered_is_changed_from_there(capsys, kind):
+    """Twice half is as usual."""
+    asked = ("--model", "flux.1-dev", "--gpus", "16", "--plan", "ring16", "--steps", "1", "--even")
+    code, out, err = run(capsys, *asked, "--link", f"{kind}=0.5", "--what-if", "--format", "json")
+
+    assert (code, err) == (0, "")
+    times = {row["change"]: row["latency_s"] for row in json.loads(out)["what_if"]}
+    words = {"nvlink": "NVLink", "network": "the network"}[kind]
+    assert times[f"{words} twice as fast"] == pytest.approx(times[f"{kind} as usual"])
+
+
+def test_no_link_is_made_faster_than_links_may_be(capsys):
+    code, out, err = run(capsys, *WORDS, "--link", "nvlink=60", "--what-if", "--format", "json")
+
+    assert (code, err) == (0, "")
+    assert "NVLink twice as fast" not in {row["change"] for row in json.loads(out)["what_if"]}
+
+
+def test_a_nic_fewer_is_one_that_is_there(capsys):
+    asked = ("--model", "flux.1-dev", "--gpus", "16", "--plan", "ring16", "--steps", "1", "--even")
+    code, out, err = run(
+        capsys, *asked, "--link", "NIC0-network=0", "--what-if", "--format", "json"
+    )
+
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    times = {row["change"]: row["latency_s"] for row in document["what_if"]}
+    assert times["one NIC fewer a host"] != document["latency_s"]
+
+
+def test_links_that_no_message_passes_are_not_changed(capsys):
+    """Replicas never meet."""
+    asked = ("--model", "flux.1-dev", "--gpus", "16", "--plan", "dp16", "--batch", "16")
+    code, out, err = run(capsys, *asked, "--what-if", "--format", "json")
+
+    assert (code, err) == (0, "")
+    assert json.loads(out)["what_if"] == []
+
+
 def test_the_first_plans_are_ranked_again_by_events():
     found = planner.recommend("flux.1-dev", 4, simulate=3)
 
