@@ -97,17 +97,18 @@ def settings_of(scenario: Scenario, plan: Plan, told: Mapping[str, int] | None =
 def folder_of(text: str, *, pipeline: bool) -> str:
     """Say which folder engines load, of the path of a configuration; a pipeline's is its whole.
 
-    They load no graphs: of an ONNX file the folder is not known.
+    They load no graphs and no configuration by another name: where that lies is no model's folder.
 
     >>> folder_of("flux/transformer/config.json", pipeline=True), folder_of("hf/", pipeline=False)
     ('flux', 'hf')
-    >>> folder_of("exports/llama.onnx", pipeline=False)
-    'MODEL'
+    >>> folder_of("exports/llama.onnx", pipeline=False), folder_of("qwen-awq.json", pipeline=False)
+    ('MODEL', 'MODEL')
     """
     path = PurePath(text)
-    if text.lstrip().startswith("{") or path.suffix == ".onnx":
+    configures = path.name in ("config.json", "model_index.json")
+    if text.lstrip().startswith("{") or (path.suffix in (".onnx", ".json") and not configures):
         return UNNAMED
-    path = path.parent if path.suffix == ".json" else path
+    path = path.parent if configures else path
     return str(path.parent if pipeline and path.name == "transformer" else path)
 
 
