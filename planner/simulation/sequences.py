@@ -178,11 +178,11 @@ def _pieces(scenario: Scenario, plan: Plan) -> Sequences | None:
         return None
     rows = []
     for index in range(degree):
-        held = {name: tokens // degree + (index < tokens % degree) for name, tokens in cut.items()}
-        even = {name: rows * degree for name, rows in held.items() if rows * degree < cut[name]}
+        held = {name: count // degree + (index < count % degree) for name, count in cut.items()}
+        even = {name: degree * own for name, own in held.items() if degree * own < cut[name]}
         tokens = tuple((name, even.get(name, count)) for name, count in whole.tokens)
-        own = replace(whole, tokens=tokens)
-        rows.append(OwnRows(tokens=sum(held.values()), own=own, together=whole, most=whole))
+        alike = replace(whole, tokens=tokens)
+        rows.append(OwnRows(tokens=sum(held.values()), own=alike, together=whole, most=whole))
     return Sequences(axis=uaa.AXIS, rows=rows)
 
 

@@ -137,10 +137,10 @@ def launch(
             )
             for rank in range(world_size)
         ]
-        return _watched(children, limits, log_dir, tell)
+        return _until_ended(children, limits, log_dir, tell)
 
 
-def _watched(
+def _until_ended(
     children: "Sequence[subprocess.Popen[bytes]]",
     limits: TimeLimits,
     log_dir: Path,
