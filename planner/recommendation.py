@@ -396,9 +396,10 @@ def _instead(scenario: Scenario, rejected: Rejected) -> str:
     """Say what to do in place of a plan: its remedy, the nearest that run, or what would fit."""
     outcomes = list(outcomes_on(scenario, {}, Shared()))
     plans = [estimate.plan for estimate in estimates(outcomes)]
-    judged = (judge(scenario, plan) for plan in unequal(rejected.plan))
-    uneven = [estimate.plan for estimate in estimates(judged)]
-    able = [*(_run_by_some(scenario, plans) or plans), *_run_by_some(scenario, uneven)]
+    uneven = [plan for plan in plans if plan in {*unequal(rejected.plan)}]
+    able = dict.fromkeys(
+        [*(_run_by_some(scenario, plans) or plans), *_run_by_some(scenario, uneven)]
+    )
     if able:
         near = ", ".join(map(str, nearest(rejected.plan, able)))
         nearby = f"nearest that can on {counted(scenario.request.gpus, 'GPU')}: {near}"

@@ -371,13 +371,22 @@ class Encoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """The request assumed when none is made. passes : forwards a step (2 with CFG)."""
+    """The request assumed when none is made.
+
+    passes : forwards a step (2 with CFG). picture_steps : of one frame, where a model of videos
+    takes others for it.
+    """
 
     height: int = 0
     width: int = 0
     frames: int = 1
     steps: int = 1
     passes: int = 1
+    picture_steps: int = 0
+
+    def steps_of(self, frames: int) -> int:
+        """Give the steps of so many frames."""
+        return self.picture_steps if frames == 1 and self.picture_steps else self.steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from planner.plan_table import time_name
 from planner.request.request import RUNTIME, Request
 from planner.runners.runners import Contender, exported
 from planner.search.estimate import PlanEstimate, Rejected
-from planner.search.ranking import near, seconds_of
+from planner.search.ranking import goal, near, seconds_of
 from topology.base import counted, format_bytes, format_interval, format_number, format_seconds
 from topology.base.table import Line, Part, Said, Table, Title, Typed
 
@@ -32,12 +32,23 @@ def typed(run: Contender) -> list[Typed]:
 
 def unfinished(runs: Sequence[Contender]) -> Iterator[str | Typed]:
     """Say what an exported plan makes, and what to type for the fastest of other engines."""
+    yield from _passed_over(runs)
     said, other = exported(runs[0].scenario), _instead(runs)
     if said and other is not None and other.estimate is not None:
         yield f"{said}; the fastest of other engines: {_named(other, other.estimate)}"
         yield from typed(other)
     elif said:
         yield said
+
+
+def _passed_over(runs: Sequence[Contender]) -> Iterator[str]:
+    """Say what is faster than the lead, and stands behind it as it makes no result."""
+    request = runs[0].scenario.request
+    for run in runs[1:2]:
+        if runs[0].estimate is None or run.estimate is None or run.estimate.unproven:
+            continue
+        if goal(run.estimate, request) < goal(runs[0].estimate, request):
+            yield f"too close to call: {_named(run, run.estimate)}; {exported(run.scenario)}"
 
 
 def _instead(runs: Sequence[Contender]) -> Contender | None:

@@ -5,9 +5,8 @@ from dataclasses import field
 from pathlib import PurePath
 from typing import Any, Final
 
-from planner.models import Latent, known_as, sides_made
+from planner.models import known_as, sides_made
 from planner.request.plan import Plan
-from planner.request.request import Request
 from planner.request.workload import Workload
 from planner.scenario.drafts import OWN
 from planner.scenario.scenario import Scenario, usual_cache
@@ -76,7 +75,7 @@ def settings_of(scenario: Scenario, plan: Plan, told: Mapping[str, int] | None =
     usual = usual_cache(model, workload.precision, scenario.deployment.habits)
     return Settings(
         folder="" if known_as(called) else folder_of(called, pipeline=not language),
-        sizes=_lengths(scenario, load) if language else _sizes(request, model.latent, video=video),
+        sizes=_lengths(scenario, load) if language else _sizes(scenario, video=video),
         longest=_prompted(workload, load) if language else 0,
         video=video,
         cache=workload.kv_precision if "fp8" in (workload.kv_precision, usual) else "",
@@ -112,11 +111,16 @@ def folder_of(text: str, *, pipeline: bool) -> str:
     return str(path.parent if pipeline and path.name == "transformer" else path)
 
 
-def _sizes(request: Request, latent: Latent | None, *, video: bool) -> dict[str, int]:
-    """Give what is asked for of an image, its sides as the pipeline makes them."""
-    names = ("height", "width", *(["frames"] if video else []), "steps")
+def _sizes(scenario: Scenario, *, video: bool) -> dict[str, int]:
+    """Give what is asked for of an image, its sides as the pipeline makes them.
+
+    Steps too where they follow from its frames: engines take those of videos.
+    """
+    request, model, steps = scenario.request, scenario.model, int(scenario.workload.steps)
+    names = ("height", "width", *(["frames"] if video else []))
     sizes = {name: getattr(request, name) for name in names}
-    made = sides_made(latent, request.height or 0, request.width or 0)
+    sizes["steps"] = request.steps or (steps if steps != model.defaults.steps else 0)
+    made = sides_made(model.latent, request.height or 0, request.width or 0)
     sizes["height"], sizes["width"] = made
     sizes["batch"] = request.batch if request.batch > 1 else 0
     return {name: int(size) for name, size in sizes.items() if size}

@@ -76,7 +76,15 @@ def _refusal_here(scenario: Scenario, plan: Plan) -> str:
     """Say why TensorRT or `planner validate` cannot run a plan."""
     if scenario.workload.prefixed:
         return "runs whole prompts, of which nothing is cached"
-    return tensorrt_refusal(scenario, plan) if scenario.deployment.exported else ""
+    return (
+        tensorrt_refusal(scenario, plan) if scenario.deployment.exported else executor_refusal(plan)
+    )
+
+
+def executor_refusal(plan: Plan) -> str:
+    """Say why `planner validate` runs no such plan in PyTorch; empty where it does."""
+    beside = plan.patch > 1 or plan.fsdp > 1 or plan.degree("uaa") > 1
+    return "proved by the reference, not run here" if beside else ""
 
 
 def tensorrt_refusal(scenario: Scenario, plan: Plan) -> str:

@@ -20,7 +20,7 @@ from planner.runners.launch import Launch, launched
 from planner.runners.refusal import refuser
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving
-from planner.search.estimate import Outcome, PlanEstimate, Rejected
+from planner.search.estimate import APART, Outcome, PlanEstimate, Rejected
 from planner.search.evaluate import Shared
 from planner.search.judging import estimates, judge, outcomes_on
 from planner.search.plans import legal_plans, unpiped
@@ -88,11 +88,17 @@ def exported(scenario: Scenario) -> str:
         return ""
     model = scenario.model
     made = "videos" if model.defaults.frames > 1 else "pictures"
-    gives = model.exports
-    if gives == "results" and scenario.deployment.hosts > 1:  # its ranks are started on one
-        gives = "numbers"
-    said = _EXPORTED[gives].format(made="text" if model.kind == "decoder" else made)
+    said = _EXPORTED[_gives(scenario)].format(made="text" if model.kind == "decoder" else made)
     return f"{said}; nobody has run that on GPUs yet"
+
+
+def _gives(scenario: Scenario) -> Exports:
+    """Say what a scenario gives where it is run: an engine gives results."""
+    deployment, gives = scenario.deployment, scenario.model.exports
+    if not deployment.exported:
+        return "results"
+    alone = gives == "results" and deployment.hosts > 1  # its ranks are started on one
+    return "numbers" if alone else gives
 
 
 def runners(scenario: Scenario) -> Iterator[Scenario]:
@@ -140,7 +146,8 @@ def _runtimes(name: str, model: Model) -> list[str]:
 def compare(scenario: Scenario, shared: Shared | None = None) -> tuple[Contender, ...]:
     """Find the best plan of everything that a request leaves open to run it.
 
-    Those that can come first, the best by the objective of the request; of others one row each.
+    Those that can come first, the best by the objective of the request, which makes the result if
+    one that does is as good; of others one row each.
     """
     shared, request = shared or Shared(), scenario.request
 
@@ -156,10 +163,21 @@ def compare(scenario: Scenario, shared: Shared | None = None) -> tuple[Contender
         able = list(_runs(list(runs), shared))
         rows += [run for run in able if run.estimate is not None]
         others |= {run.scenario.deployment.name: run for run in able if run.estimate is None}
-    rows.sort(key=order)
+    rows = _making_first(sorted(rows, key=order), request)
     names = {run.scenario.deployment.name for run in rows}
     unable = [run for name, run in others.items() if name not in names]
     return (*rows, *sorted(unable, key=order))
+
+
+def _making_first(runs: list[Contender], request: Request) -> list[Contender]:
+    """Let the fastest that makes the result lead, where what makes none is as good as it."""
+    goals = [goal(run.estimate, request) for run in runs if run.estimate is not None]
+    for run, reached in zip(runs, goals, strict=True):
+        if reached > goals[0] + APART * abs(goals[0]):
+            break
+        if _gives(run.scenario) == "results":
+            return [run, *(other for other in runs if other is not run)]
+    return runs
 
 
 def _runs(scenarios: Sequence[Scenario], shared: Shared) -> Iterator[Contender]:

@@ -222,7 +222,7 @@ def workload_of(
     return Workload(
         tokens=tuple(tokens.items()),
         batch=request.batch,
-        steps=request.steps or sizes.steps,
+        steps=request.steps or sizes.steps_of(frames),
         passes=sizes.passes,
         pixels=height * width * frames,
         frames=frames,

@@ -22,6 +22,7 @@ from planner.search.plans import (
     replicated,
     tried,
     turned,
+    unequal,
 )
 from topology.base import format_bytes
 
@@ -69,7 +70,8 @@ def outcomes_on(
     model, workload, gpus = scenario.model, scenario.workload, scenario.deployment.gpus
     short = _short_prompt(scenario)
     if scenario.request.gpus <= many(model):
-        for plan in plans(model, gpus) if others else filter(runs, _by_depth(model, gpus)):
+        usual = plans(model, gpus) if others else filter(runs, _by_depth(model, gpus))
+        for plan in (*usual, *_unequal(scenario, runs)):
             if short and plan.sequence_ranks > 1 and not runs(plan):
                 yield Rejected(plan=plan, reason=short)
                 continue
@@ -84,7 +86,7 @@ def outcomes_on(
         }
     for axis, reason in barred.items():
         yield Rejected(plan=Plan((axis,)), reason=f"{reason}; so for every plan that has it")
-    legal = tried(model, workload, gpus)
+    legal = {**tried(model, workload, gpus), **dict.fromkeys(_unequal(scenario, runs), True)}
     for plan in sorted(legal, key=lambda plan: plan.degree("pp")):
         if not barred.keys().isdisjoint(plan.axes):
             continue
@@ -92,6 +94,17 @@ def outcomes_on(
         left_out = fine and _left_out(scenario, plan, seen, runs if can else anything)
         if (can or others) and not left_out:
             yield _outcome(scenario, plan, seen, shared, legal=fine)
+
+
+def _unequal(scenario: Scenario, runs: Runs) -> Iterator[Plan]:
+    """Yield plans that exchange pieces of any size, where equal pieces do not divide or run."""
+
+    def able(plan: Plan) -> bool:
+        return runs(plan) and not any(objections(scenario.model, scenario.workload, plan, gpus))
+
+    gpus = scenario.deployment.gpus
+    for plan in plans(scenario.model, gpus):
+        yield from (other for other in unequal(plan) if able(other) and not able(plan))
 
 
 def _by_depth(model: Model, gpus: int) -> list[Plan]:

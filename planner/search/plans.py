@@ -326,7 +326,7 @@ def asking(workload: Workload, plan: Plan) -> Plan | None:
 def unequal(plan: Plan) -> Iterator[Plan]:
     """Yield the plan that exchanges pieces of any size, where one exchanges equal pieces.
 
-    No search takes it: it is the same where all divides.
+    It is the same where all divides.
 
     >>> [str(other) for other in unequal(Plan((("cfg", 2), ("ulysses", 5))))]
     ['cfg2.uaa5']

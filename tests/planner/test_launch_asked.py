@@ -14,6 +14,7 @@ from planner.engines.tables import engines
 from planner.export.export import files
 from planner.models import known_as, names, read_model, repositories
 from planner.recommendation import estimate_plan, lines_of
+from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.runners.launch import launch_lines, launches
 from planner.runners.launch_settings import Settings, settings_of
@@ -591,3 +592,17 @@ def test_unknown_models_are_told_near_names(got, said):
 def test_names_of_the_catalogue_are_known():
     assert all(known_as(name.upper()) == name for name in names())
     assert isinstance(scenario("flux.1-dev"), Scenario)
+
+
+def test_a_picture_of_cosmos_takes_its_own_steps_and_engines_are_told() -> None:
+    for asked, steps, told in (
+        ({"frames": 1}, 50, "num_inference_steps=50"),
+        ({"frames": 1, "steps": 35}, 35, "num_inference_steps=35"),
+        ({"frames": 93}, 35, "num_frames=93"),
+    ):
+        scenario = resolve(Request(model="cosmos3", engine="vllm-omni", **asked))
+        assert scenario.workload.steps == steps
+        line = next(
+            one.line for one in launch_lines(scenario, Plan()) if one.engine.startswith("vLLM")
+        )
+        assert line.endswith(told)

@@ -12,7 +12,7 @@ from generators import asked, priced, recommended
 from planner.models import names, repositories
 from planner.rendering import report
 from planner.runners.launch import launch_lines
-from planner.search.estimate import WORDS, worded
+from planner.search.estimate import APART, WORDS, worded
 from topology.base import format_bytes, format_seconds
 from topology.base.table import continued, terminal
 from topology.base.table import document as in_document
@@ -345,6 +345,18 @@ def test_beside_an_export_the_fastest_engine_s_line_stands_once():
     assert f"{other.estimate.plan} with xDiT (torch-compile): " in lines[2]
     assert text.count(other.launch.command) == 1
     assert lines[3].strip().startswith(other.launch.command)
+
+
+def test_an_engine_that_makes_the_result_leads_where_what_makes_none_is_as_fast():
+    text, answer = shown("wan2.2-a14b", {"gpus": 8, "hardware": "h20"}, width=400)
+    first, other = answer.runs[:2]
+
+    assert (first.title, other.title) == ("SGLang Diffusion", "TensorRT")
+    assert answer.scenario.deployment.title == first.title
+    assert 0 < first.estimate.latency_s / other.estimate.latency_s - 1 < APART
+    said = f"\ntoo close to call: {other.estimate.plan} with TensorRT: "
+    assert said in text
+    assert "makes no videos yet" in text.split(said)[1].splitlines()[0]
 
 
 def test_what_would_fit_has_the_line_of_the_fastest_engine_too():

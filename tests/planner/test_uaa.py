@@ -43,6 +43,15 @@ def test_keys_that_fewer_heads_share_are_not_cut_unevenly() -> None:
     assert said == ["32 heads over 8 of keys and values for uaa3"]
 
 
-def test_nobody_is_recommended_what_was_not_asked_for() -> None:
-    plans = planner.recommend("flux.1-dev", gpus=2).plans
-    assert not any(one.plan.degree("uaa") > 1 for one in plans)
+def test_it_is_recommended_where_equal_pieces_do_not_divide_and_an_engine_runs_it() -> None:
+    short = {"height": 464, "width": 832, "engine": "diffusers"}  # 31,668 tokens, not by 8
+    assert str(planner.recommend("wan2.1-14b", gpus=8, **short).to_dict()["recommended"]) == "uaa8"
+    many = planner.recommend("wan2.1-14b", gpus=96, engine="diffusers", height=464).plans
+    assert any(one.plan.degree("uaa") > 1 for one in many)
+    for asked in (
+        {"gpus": 2, "engine": "diffusers"},
+        {"gpus": 5, "engine": "xdit"},
+        {"gpus": 5, "runtime": "torch-graph"},
+    ):
+        plans = planner.recommend("flux.1-dev", **asked).plans
+        assert not any(one.plan.degree("uaa") > 1 for one in plans), asked

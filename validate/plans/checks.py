@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from planner.request.request import LARGEST
+from planner.runners.refusal import executor_refusal
 from planner.strategies import parse_plan
 from topology.base import InputError
 from topology.catalogue import by_product, gpu_names
@@ -32,8 +33,8 @@ def check_cases(cases: Iterable[Case], gpus: int, device: str = "cuda") -> None:
             wanted = ", ".join(RUNNABLE)
             raise InputError(f"precision: got {case.precision}, wanted {wanted} to run with torch")
         plan = parse_plan(case.plan)
-        if not case.engine and (plan.patch > 1 or plan.fsdp > 1 or plan.degree("uaa") > 1):
-            raise InputError(f"plan {plan}: proved by the reference, not run here")
+        if not case.engine and (reason := executor_refusal(plan)):
+            raise InputError(f"plan {plan}: {reason}")
     if device == "cpu" and gpus > CPU_RANKS:
         raise InputError(f"ranks on a CPU: got {gpus}, wanted at most {CPU_RANKS}")
 
