@@ -498,7 +498,7 @@ def test_cards_without_peer_access_say_so_and_what_it_changes():
     said = [line for line in answer.advice if "no peer access" in line]
 
     assert len(said) == 1
-    assert "common servers" in said[0]
+    assert "measured: ai-dynamo/aiconfigurator#1346" in said[0]
     name, then, now = re.search(r"with it (\S+) takes (.*), not (.*)$", said[0]).groups()
     joined = replace(
         resolve(Request(model="flux.1-dev", gpus=4, hardware="l40s")).deployment.hardware,
@@ -511,6 +511,20 @@ def test_cards_without_peer_access_say_so_and_what_it_changes():
     assert format_seconds(fastest) == then != now
     assert fastest < answer.lead.latency_s
     assert all(price(there, n.plan).latency_s >= fastest for n in answer.runnable if not n.unproven)
+
+
+def test_where_peer_access_decides_servers_without_it_are_spoken_of():
+    answer = api.recommend("flux.1-dev", gpus=4, hardware="l40")
+    (said,) = (line for line in answer.advice if "peer access" in line)
+
+    name, then = re.search(r"there (\S+) takes (.*), and dp4 ", said).groups()
+    scenario = answer.scenario
+    hardware = replace(scenario.deployment.hardware, peer_to_peer=False)
+    there = replace(scenario, deployment=replace(scenario.deployment, hardware=hardware))
+    assert name == str(answer.lead.plan) == "allgather_kv4"
+    assert then == format_seconds(price(there, answer.lead.plan).latency_s)
+    bridged = api.recommend("flux.1-dev", gpus=2, hardware="h100-nvl")
+    assert not [line for line in bridged.advice if "peer access" in line]
 
 
 def test_peer_access_that_makes_no_plan_the_fastest_is_not_spoken_of():
