@@ -14,12 +14,13 @@ _SCALES: Final = (
 
 def _add(parser: argparse.ArgumentParser) -> None:
     common.add_request(parser)
+    common.add_load(parser)
     common.add_plan(parser)
     parser.add_argument(
         "--backend",
         default="tensorrt",
-        help="tensorrt, networks with a builder and runners; or launch line and settings of "
-        "xdit, diffusers, sglang, vllm-omni or trtmc (default: tensorrt)",
+        help="tensorrt, networks with a builder and runners; or the launch script of xdit, "
+        "diffusers, sglang, vllm-omni, trtmc, vllm, sglang-llm or tensorrt-llm (default: tensorrt)",
     )
     common.add_flags(parser, {"--multi-device-attention": _MULTI_DEVICE})
     parser.add_argument("--scales", default="", metavar="FILE", help=_SCALES)
@@ -48,12 +49,14 @@ def _run(options: argparse.Namespace) -> common.Answer:
 COMMAND: Final = common.Command(
     help="a plan as a folder to build and run",
     text="Write a plan as a folder. For the backend tensorrt it holds the layers of each\n"
-    "engine, a builder and runners in Python and C++; for an engine such as xdit or sglang\n"
-    "its launch line and settings.",
+    "engine, a builder and runners in Python and C++; for an engine such as xdit or vllm\n"
+    "its launch script and settings.",
     examples="planner export --model flux.1-dev --gpus 4 --plan ulysses4 --output engines\n"
     "    networks, builder and runners for TensorRT in ./engines\n"
     "planner export --model flux --gpus 4 --plan ulysses4 --backend xdit --output run\n"
-    "    how xDiT runs the plan",
+    "    how xDiT runs the plan\n"
+    "planner export --model llama-3.1-8b --backend vllm --concurrency 64 --output serve\n"
+    "    how vLLM serves it, with limits for 64 requests at once",
     add=_add,
     run=_run,
 )

@@ -5,35 +5,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from planner.engines.tables import engines, find_engine
+from planner.engines.engine import Engine
 from planner.request.plan import Plan
-from planner.runners.launch import Launch, launches, whole_prompts
+from planner.runners.launch import Launch, launch_with, whole_prompts
 from planner.runners.launch_settings import Settings, settings_of
 from planner.runners.refusal import instead, refusal_of
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
 from planner.tensorrt import SCHEMA
 from planner.tensorrt.runner.library import Document
-from topology.base import IllegalPlanError, InputError, format_bytes, format_seconds
+from topology.base import IllegalPlanError, format_bytes, format_number, format_seconds
 from topology.base.values import dataclass
-
-TITLES: Final[Mapping[str, str]] = {
-    "xdit": "xDiT",
-    "diffusers": "diffusers",
-    "sglang": "SGLang Diffusion",
-    "vllm-omni": "vLLM-Omni",
-    "trtmc": "TensorRT Model Connect",
-}
-"""Backends, and what their engines are called in the planner's table."""
-
-STARTS: Final[Mapping[str, str]] = {
-    "xdit": "./launch.sh --prompt TEXT",
-    "diffusers": "./launch.sh TEXT",
-    "sglang": "./launch.sh --prompt TEXT",
-    "vllm-omni": "./launch.sh",
-    "trtmc": "./launch.sh",
-}
-"""How each folder is started. vLLM-Omni serves, and TensorRT Model Connect builds first."""
 
 CONFIGURATIONS: Final = (
     "ContextParallelConfig", "FirstBlockCacheConfig", "TensorParallelConfig",
@@ -83,28 +65,20 @@ class Frame:
     close: str = CLOSE
 
 
-def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> dict[str, bytes]:
+def engine_folder(scenario: Scenario, estimate: PlanEstimate, engine: Engine) -> dict[str, bytes]:
     """Return the files of the folder.
 
-    Raises `IllegalPlanError` if the engine cannot run the plan: why, and the nearest that it can;
-    `InputError` if it runs no models of this kind.
+    Raises `IllegalPlanError` if the engine cannot run the plan: why, and the nearest that it can.
     """
-    title = TITLES[backend]
-    settings = whole_prompts(find_engine(backend), script_settings(scenario, estimate))
-    every = launches(engines(), scenario.model, estimate.plan, settings)
-    launch = next((launch for launch in every if launch.engine == title), None)
-    if launch is None:
-        raise InputError(
-            f"backend: got {backend}, which runs no {scenario.model.kind} models such as "
-            f"{scenario.model.name} (estimate says what to type for those that do)"
-        )
+    settings = whole_prompts(engine, script_settings(scenario, estimate))
+    launch = launch_with(engine, scenario.model, estimate.plan, settings)
     if launch.reason:
-        raise IllegalPlanError(_refused(scenario, estimate.plan, backend, settings))
+        raise IllegalPlanError(_refused(scenario, estimate.plan, engine, settings))
     placed = estimate.placement
     devices = placed.devices if placed else range(estimate.plan.gpus // settings.hosts)
     document = {
         "schema": SCHEMA,
-        "backend": backend,
+        "backend": engine.name,
         "model": scenario.model.name,
         "weights": weights_name(scenario, settings),
         "plan": str(estimate.plan),
@@ -118,8 +92,8 @@ def engine_folder(scenario: Scenario, estimate: PlanEstimate, backend: str) -> d
         "expected": estimate.to_dict(),
     }
     files = {"plan.json": json.dumps(document, indent=1, allow_nan=False).encode()}
-    files |= _scripts(launch, backend, settings, document)
-    files["README.md"] = _readme(document, title, files).encode()
+    files |= _scripts(launch, engine, settings, document)
+    files["README.md"] = _readme(document, scenario.deployment.runs_as, launch, files).encode()
     return files
 
 
@@ -128,9 +102,9 @@ def weights_name(scenario: Scenario, settings: Settings) -> str:
     return settings.folder or scenario.model.repository or scenario.model.name
 
 
-def _refused(scenario: Scenario, plan: Plan, backend: str, settings: Settings) -> str:
+def _refused(scenario: Scenario, plan: Plan, engine: Engine, settings: Settings) -> str:
     """Say why an engine cannot run a plan, and which plans like it it can."""
-    engine, model = find_engine(backend), scenario.model
+    model = scenario.model
     near = instead(scenario, plan, lambda other: refusal_of(engine, model, other, settings))
     reason = refusal_of(engine, model, plan, settings)
     return f"plan {plan}: {engine.title} {reason}{near}"
@@ -140,23 +114,21 @@ def script_settings(scenario: Scenario, estimate: PlanEstimate) -> Settings:
     """Collect all that was priced: usual sizes too, so that the folder runs those."""
     request, usual = scenario.request, scenario.model.defaults
     settings = settings_of(scenario, estimate.plan, estimate.told)
-    sizes = {
-        name: int(getattr(request, name) or getattr(usual, name) or 0)
-        for name in ("height", "width", "frames", "steps")
-    }
+    names = () if scenario.model.kind == "decoder" else ("height", "width", "frames", "steps")
+    sizes = {name: int(getattr(request, name) or getattr(usual, name) or 0) for name in names}
     kept = {name: n for name, n in sizes.items() if n and (name, n) != ("frames", 1)}
     return replace(settings, sizes=kept | dict(settings.sizes), host='"$HOST"', rank='"$NODE_RANK"')
 
 
 def _scripts(
-    launch: Launch, backend: str, settings: Settings, document: Document
+    launch: Launch, engine: Engine, settings: Settings, document: Document
 ) -> dict[str, bytes]:
     order = ",".join(map(str, document["devices"]))
     head = ["#!/bin/sh", "set -eu", *_needs(launch), f"export CUDA_VISIBLE_DEVICES={order}"]
     notes = [f"# {note}" for note in launch.notes]
     command = f'{launch.command} "$@"'
     files = {"launch.sh": "\n".join([*head, *notes, command, ""]).encode()}
-    if backend == "diffusers":
+    if engine.line.python:
         files["run.py"] = _diffusers(launch, settings, document).encode()
     elif launch.request:
         files["request.json"] = json.dumps(dict(launch.request), indent=1).encode()
@@ -203,22 +175,32 @@ def _docstring(text: str) -> str:
     return f'"""{escaped}"""'
 
 
-def _readme(document: Document, title: str, files: Mapping[str, bytes]) -> str:
-    expected, how = document["expected"], document["expected"]["runtime"]
+def _readme(document: Document, how: str, launch: Launch, files: Mapping[str, bytes]) -> str:
+    expected = document["expected"]
     about = (
         f"{document['gpus']} x {document['hardware']}, {document['precision']}, {how}. Expected: "
-        f"{format_seconds(expected['latency_s'])} a request, "
-        f"{format_bytes(expected['memory_bytes'])} on the fullest GPU."
+        f"{_expected(expected)}, {format_bytes(expected['memory_bytes'])} on the fullest GPU."
     )
+    start = "./launch.sh " + launch.prompt.replace('"..."', "TEXT")
     request = ["`request.json` has what each request carries."] if "request.json" in files else []
     return "\n".join([
-        f"# {document['model']}, {document['plan']}, {title}",
+        f"# {document['model']}, {document['plan']}, {launch.engine}",
         "",
         about,
         "",
-        f"    {STARTS[document['backend']]}",
+        f"    {start.strip()}",
         "",
         "`plan.json` has the plan, its sizes, the order of GPUs and what was expected.",
         *request,
         "",
     ])  # fmt: skip
+
+
+def _expected(expected: Document) -> str:
+    """Say how long a request takes, or what clients see under the load that was asked for."""
+    load = expected.get("serving")
+    if load is None:
+        return f"{format_seconds(expected['latency_s'])} a request"
+    ttft, tpot = (format_seconds(load[name]["mean"]) for name in ("ttft_s", "tpot_s"))
+    rate = f"{format_number(load['tokens_per_s'])} tokens/s"
+    return f"TTFT {ttft}, TPOT {tpot}, {rate} with {format_number(load['concurrency'])} at once"

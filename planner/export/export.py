@@ -3,21 +3,22 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Final, Unpack
 
-from planner.export.engines import TITLES, engine_folder
+from planner.engines.tables import engines
+from planner.export.engines import engine_folder
 from planner.export.files import place_of, write_folder
 from planner.export.tensorrt import FolderOptions, tensorrt_folder
 from planner.recommendation import estimate_plan
-from planner.request.request import Request
+from planner.request.request import RUNTIME, Request
 from planner.scenario.scenario import resolve
 from planner.tensorrt.runner.library import Document
 from topology.base import InputError, format_bytes, format_seconds, unknown
 from topology.base.table import Table
 from topology.base.values import dataclass
 
-BACKENDS: Final = ("tensorrt", *TITLES)
 _OPTIONS: Final = {
     "multi_device": "--multi-device-attention",
     "scales": "--scales",
@@ -80,6 +81,12 @@ class ExportedFolder:
         return f"{self.line()}\n\n{summary}\n\n{table.markdown()}"
 
 
+@cache
+def backends() -> tuple[str, ...]:
+    """Name what folders are written for: TensorRT, and engines with a line for all their models."""
+    return (RUNTIME, *(engine.name for engine in engines().engines if engine.line.command))
+
+
 def files(
     request: Request, plan: str | None, backend: str, **options: Unpack[FolderOptions]
 ) -> dict[str, bytes]:
@@ -90,27 +97,35 @@ def files(
     Raises `InputError` if the backend is unknown, or anything in the request cannot be right, and
     `IllegalPlanError` if the plan cannot run, does not fit, or is none that the backend can run.
     """
-    if backend not in BACKENDS:
-        raise unknown("backend", backend, BACKENDS)
-    for name, option in _OPTIONS.items():
-        if options.get(name) and backend != "tensorrt":
-            raise InputError(f"{option}: got --backend {backend}, wanted tensorrt")
-    if request.tensorrt_version and backend != "tensorrt":
-        raise InputError(f"tensorrt_version: got one for --backend {backend}, wanted none")
-    if backend in TITLES and request.engine.partition("@")[0] not in ("", backend):
-        raise InputError(f"engine: got {request.engine}, wanted {backend}, as --backend has it")
-    if backend in TITLES:  # its folder says what to expect of that engine
-        request = replace(request, engine=request.engine or backend)
+    if backend not in backends():
+        raise unknown("backend", backend, backends())
+    if backend != RUNTIME:
+        return _launched(request, plan, backend, options)
     scenario = resolve(request)
     runtime = scenario.deployment.runtime.name
-    if backend == "tensorrt" and runtime != backend:
-        raise InputError(f"runtime: got {runtime}, wanted tensorrt, as --backend has it")
-    if backend == "tensorrt":
-        scenario = scenario.unmixed  # its runners set the variable
-    estimate = estimate_plan(scenario, plan)
-    if backend == "tensorrt":
-        return tensorrt_folder(scenario, estimate, **options)
-    return engine_folder(scenario, estimate, backend)
+    if runtime != RUNTIME:
+        raise InputError(f"runtime: got {runtime}, wanted {RUNTIME}, as --backend has it")
+    if request.loaded:
+        raise InputError(f"backend: got {RUNTIME} under a load, wanted an engine that serves")
+    scenario = scenario.unmixed  # its runners set the variable
+    return tensorrt_folder(scenario, estimate_plan(scenario, plan), **options)
+
+
+def _launched(
+    request: Request, plan: str | None, backend: str, options: FolderOptions
+) -> dict[str, bytes]:
+    """Return the files of an engine's folder, which says what to expect of that engine."""
+    for name, option in _OPTIONS.items():
+        if options.get(name):
+            raise InputError(f"{option}: got --backend {backend}, wanted {RUNTIME}")
+    if request.tensorrt_version:
+        raise InputError(f"tensorrt_version: got one for --backend {backend}, wanted none")
+    if request.engine.partition("@")[0] not in ("", backend):
+        raise InputError(f"engine: got {request.engine}, wanted {backend}, as --backend has it")
+    scenario = resolve(replace(request, engine=request.engine or backend))
+    engine = scenario.deployment.runner
+    assert engine is not None
+    return engine_folder(scenario, estimate_plan(scenario, plan), engine)
 
 
 def export(

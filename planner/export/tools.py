@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from planner.engines.engine import EAGER
-from planner.engines.tables import engines, find_engine
+from planner.engines.tables import find_engine
 from planner.export.checkpoints import Names, checkpoint_of
 from planner.export.engines import Frame, diffusers_script, script_settings, weights_name
 from planner.export.triton import KEPT
@@ -19,7 +19,7 @@ from planner.models.onnx.blocks import layers_of
 from planner.models.onnx.graph import Graph
 from planner.models.onnx.reading import graph_at
 from planner.request.plan import Plan
-from planner.runners.launch import launches
+from planner.runners.launch import launch_with
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
 from planner.tensorrt import EngineNetwork
@@ -128,11 +128,11 @@ def _torch_tensorrt(
 def _diffusion_script(scenario: Scenario, estimate: PlanEstimate, usage: str) -> tuple[str, str]:
     """Write the script of diffusers, whose transformers are compiled; or say why not."""
     settings = replace(script_settings(scenario, estimate), runtime=EAGER)
-    every = launches(engines(), scenario.model, estimate.plan, settings)
-    launch = next(launch for launch in every if launch.engine == "diffusers")
+    engine = find_engine("diffusers")
+    launch = launch_with(engine, scenario.model, estimate.plan, settings)
     if launch.reason:
         return "", f"diffusers, which cuts the model, {launch.reason}"
-    limits = find_engine("diffusers").limits_of(scenario.model.name, scenario.model.family)
+    limits = engine.limits_of(scenario.model.name, scenario.model.family)
     assert limits is not None, "an engine without limits for a model refuses its plans"
     modules = [f"pipe.{name}" for name in limits.transformers]
     compiled = COMPILED.format(dynamic=False)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from planner.advice.remedies import Alternative
 from planner.engines.engine import EAGER
 from planner.plan_table import time_name
-from planner.request.request import RUNTIME, Request
+from planner.request.request import Request
 from planner.runners.runners import Contender, exported
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.ranking import goal, near, seconds_of
@@ -117,7 +117,7 @@ def table(runs: Sequence[Contender]) -> Table:
         [
             run.title,
             run.version,
-            "CUDA graphs" if _graphs(run) else best.runtime,
+            run.scenario.deployment.runs_as,
             str(best.plan),
             *_times(best, request).values(),
             format_bytes(best.memory_bytes),
@@ -143,11 +143,6 @@ def _times(best: PlanEstimate, request: Request) -> dict[str, str]:
     together = {"TTFT": format_seconds(ttft), "TPOT": format_seconds(tpot)}
     return {**latency, "at once": format_number(best.serving.concurrency), **together,
             "tokens/s": format_number(rate)}  # fmt: skip
-
-
-def _graphs(run: Contender) -> bool:
-    """Whether it only behaves as TensorRT does: fused kernels in CUDA graphs."""
-    return run.scenario.deployment.runtime.name == RUNTIME and not run.title.startswith("TensorRT")
 
 
 def _compiled(run: Contender, best: PlanEstimate, runs: Sequence[Contender]) -> str:

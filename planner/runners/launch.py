@@ -139,7 +139,7 @@ def launch_of(
     scenario: Scenario, engine: Engine, plan: Plan, told: Mapping[str, int] | None = None
 ) -> Launch:
     """Say how one engine runs a plan of a scenario, or why it cannot; `told` as above."""
-    return _launch(engine, scenario.model, plan, settings_of(scenario, plan, told))
+    return launch_with(engine, scenario.model, plan, settings_of(scenario, plan, told))
 
 
 def seated_on(launch: Launch, scenario: Scenario, placement: Placement | None) -> Launch:
@@ -157,10 +157,11 @@ def launches(
 ) -> list[Launch]:
     """Say for every engine of the model's kind how it runs the plan, or why it cannot."""
     told = settings or Settings()
-    return [_launch(engine, model, plan, told) for engine in engines.of_kind(model.kind)]
+    return [launch_with(engine, model, plan, told) for engine in engines.of_kind(model.kind)]
 
 
-def _launch(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Launch:
+def launch_with(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Launch:
+    """Say how one engine runs a plan with settings, or why it cannot."""
     reason = refusal_of(engine, model, plan, settings)
     limits = engine.limits_of(model.name, model.family)
     has = engine.runtimes_of(model.name, model.family)

@@ -102,6 +102,12 @@ class Deployment:
         return "TensorRT" if self.exported else "planner validate"
 
     @property
+    def runs_as(self) -> str:
+        """How kernels are launched: others than TensorRT that behave as it replay CUDA graphs."""
+        alike = self.runtime.name == RUNTIME and not self.title.startswith("TensorRT")
+        return "CUDA graphs" if alike else self.runtime.name
+
+    @property
     def hosts(self) -> int:
         """Hosts of the GPUs: those asked for, or as few as hold them evenly."""
         if self.subset is not None:

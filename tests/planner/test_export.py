@@ -12,16 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import FLUX as CONFIG
-from commands import assert_refused, run
+from commands import LLAMA, assert_refused, run
 
 from planner.engines.tables import allowed
 from planner.export import export as exporting
 from planner.export import files as harness
-from planner.export.export import BACKENDS, export, files
+from planner.export.export import backends, export, files
 from planner.export.tables import checkpoints, cpp
 from planner.export.tensorrt import tensorrt_folder
 from planner.lowering import lower
 from planner.models import names, read_model
+from planner.recommendation import estimate_plan
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
 from planner.search.evaluate import price
@@ -370,17 +371,19 @@ exec(compile(open(path, encoding="utf-8").read(), path, "exec"), {"__name__": "_
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", backends())
 def test_the_name_of_a_folder_is_never_run(tmp_path, backend, name):
     """Whatever a folder is called: scripts parse, and running them runs nothing of the name."""
     folder = tmp_path / name.format(mark="MARK").replace("/", "_")
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(TINY))
-    request = Request(model=str(folder), gpus=2, height=256, width=256)
+    served = backend in ("vllm", "sglang-llm", "tensorrt-llm")
+    (folder / "config.json").write_text(json.dumps(LLAMA if served else TINY))
+    sizes = {} if served else {"height": 256, "width": 256}
+    request = Request(model=str(folder), gpus=2, **sizes)
     plain = tmp_path / "plain"
     plain.mkdir()
     try:
-        plan = "tp2" if backend == "vllm-omni" else "ulysses2"
+        plan = "tp2" if served or backend == "vllm-omni" else "ulysses2"
         made = export(request, plan, backend, str(plain / "out"))
     except IllegalPlanError as error:
         assert "by name" in str(error)  # noqa: PT017  # an engine that takes no folder
@@ -388,7 +391,16 @@ def test_the_name_of_a_folder_is_never_run(tmp_path, backend, name):
     out = made.folder
     stubs = plain / "bin"
     stubs.mkdir()
-    for engine in ("xdit", "torchrun", "sglang", "vllm", "trtmc", "python3"):
+    for engine in (
+        "xdit",
+        "torchrun",
+        "sglang",
+        "vllm",
+        "trtmc",
+        "python3",
+        "python",
+        "trtllm-serve",
+    ):
         (stubs / engine).write_text("#!/bin/sh\nexit 0\n")
         (stubs / engine).chmod(0o755)
     shell = {"PATH": f"{stubs}:/usr/bin:/bin", "HOST": "a", "NODE_RANK": "0"}
@@ -413,17 +425,32 @@ def test_a_plan_that_an_engine_cannot_run_says_why():
         files(Request(model="llama-3.1-8b", gpus=2), "tp2", "xdit")
 
 
-def test_an_engine_of_images_exports_no_language_model():
-    request = Request(model="llama-3.1-8b", gpus=2)
-
-    with pytest.raises(InputError, match="got sglang, which runs no decoder models such as llama"):
-        files(request, "tp2", "sglang")
+def test_language_models_have_launch_scripts_of_what_serves_them_with_the_limits_of_a_load():
+    request = Request(model="llama-3.1-8b", gpus=2, concurrency=64)
+    for backend, line in {
+        "vllm": "vllm serve {} --tensor-parallel-size 2 --max-num-seqs 64 ",
+        "sglang": "python -m sglang.launch_server --model-path {} --tp-size 2 ",  # of its name
+        "sglang-llm": "python -m sglang.launch_server --model-path {} --tp-size 2 ",
+        "tensorrt-llm": "trtllm-serve {} --tp_size 2 --max_batch_size 64 ",
+    }.items():
+        made = {name: text.decode() for name, text in files(request, "tp2", backend).items()}
+        assert line.format("meta-llama/Llama-3.1-8B-Instruct") in made["launch.sh"]
+        assert "no flag" not in made["launch.sh"]
+        priced = estimate_plan(resolve(replace(request, engine=backend)), "tp2")
+        assert json.loads(made["plan.json"])["expected"] == json.loads(json.dumps(priced.to_dict()))
+        rate = f"{priced.serving.tokens_per_s:,.0f} tokens/s with 64 at once"
+        assert rate in made["README.md"]
+    with pytest.raises(InputError, match="got tensorrt under a load, wanted an engine that serves"):
+        files(request, "tp2", "tensorrt")
+    with pytest.raises(InputError, match="got trtmc, which does not run decoder models"):
+        files(request, "tp2", "trtmc")
 
 
 def test_an_unknown_backend_is_refused_with_the_known_ones():
     with pytest.raises(InputError, match="unknown backend 'tensort': did you mean tensorrt"):
         files(FLUX, "ulysses4", "tensort")
-    assert set(BACKENDS) == {"tensorrt", "xdit", "diffusers", "sglang", "vllm-omni", "trtmc"}
+    with pytest.raises(InputError, match="unknown backend 'repository'"):  # in its own folder
+        files(FLUX, "ulysses4", "repository")
 
 
 @pytest.mark.parametrize(

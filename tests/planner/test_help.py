@@ -126,13 +126,13 @@ def test_examples_of_the_page_parse(command):
 
 def test_the_names_that_help_gives_are_those_there_are():
     from costmodels.collectives import LAUNCHES, OPS
-    from planner.export.export import BACKENDS
+    from planner.export.export import backends
     from planner.request.request import Objective
 
     said = {one.dest: one.help for name in PAGES for one in shown(name) if one.help}
     exported = {one.dest: one.help for one in shown("export")}
 
-    assert all(name in exported["backend"] for name in BACKENDS)
+    assert all(name in exported["backend"] for name in backends())
     assert all(f"{name}," in said["objective"] for name in get_args(Objective))
     assert all(f"{name}," in said["launch"] for name in LAUNCHES)
     assert all(name in said["op"] for name in OPS)
