@@ -24,6 +24,11 @@ _DEMAND: Final = {
 }
 _HARDWARE: Final = "kinds of GPU to compare, names or files, joined by commas (default: h100-sxm)"
 _ENGINE: Final = "as for recommend; of several the best is taken (default: all that run the model)"
+_INSTEAD: Final = {
+    "--concurrency": "wanted --rate: how many requests are served at once is found",
+    "--gpus": "wanted none: how many GPUs it takes is found (recommend is told)",
+    "--plan": "wanted none: the best plan is found (estimate is told)",
+}
 _PRICE: Final = (
     "what a GPU costs an hour: a number for the only kind, or TOML with currency, and [gpu_hour] "
     "with a number for each kind (default: the fewest GPUs are best)"
@@ -43,6 +48,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     served = parser.add_argument_group("language models")
     common.add_named(served, {"--arrivals FILE": common.ARRIVALS})
     common.add_serving(served)
+    common.add_refused(parser, _INSTEAD)
     common.add_profile(parser)
     common.add_output(parser, common.ROWS)
 

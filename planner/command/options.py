@@ -215,12 +215,12 @@ class PairAction(_Taken):
 
 
 class Unmodelled(_Taken):
-    """Says why something that people ask for has no price here."""
+    """Says why something that people ask for has no price here, or what to ask for instead."""
 
     def taken(self, _: str, __: object) -> object:
         from planner.request.request import UNMODELLED  # noqa: PLC0415  # slow to load
 
-        raise ValueError(UNMODELLED[self.dest])
+        raise ValueError(self.const or UNMODELLED[self.dest])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,6 +337,14 @@ def add_flags(parser: argparse.ArgumentParser, flags: Mapping[str, str]) -> None
     """Add options that take nothing, each with what it does."""
     for name, text in flags.items():
         parser.add_argument(name, action="store_true", help=text)
+
+
+def add_refused(group: Group, refused: Mapping[str, str]) -> None:
+    """Add options that are refused, each with what to ask for instead; empty where not modelled."""
+    for name, instead in refused.items():
+        group.add_argument(
+            name, nargs="?", action=Unmodelled, const=instead, help=argparse.SUPPRESS
+        )
 
 
 def add_action(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -469,7 +477,7 @@ def add_serving(group: Group) -> None:
     add_numbers(group, {"--speculative N": _SPECULATIVE})
     add_named(group, {"--draft NAME|FILE": _DRAFT})
     add_numbers(group, {"--acceptance F": _ACCEPTANCE}, share)
-    group.add_argument("--lora", nargs="?", action=Unmodelled, help=argparse.SUPPRESS)
+    add_refused(group, {"--lora": ""})
 
 
 def _add_variants(parser: argparse.ArgumentParser) -> None:
@@ -484,8 +492,7 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text-tower", help=_TEXT_TOWER)
     add_numbers(parser, {"--warmup-steps N": _WARMUP})
     add_named(parser, {"--cache NAME": _CACHE})
-    for name in ("--sparse-attention", "--async-ulysses"):
-        parser.add_argument(name, nargs="?", action=Unmodelled, help=argparse.SUPPRESS)
+    add_refused(parser, {"--sparse-attention": "", "--async-ulysses": ""})
     add_flags(parser, {"--offload": "text encoders leave the GPU before denoising"})
     parser.add_argument(
         "--kv-repeat",

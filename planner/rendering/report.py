@@ -77,13 +77,19 @@ def recommendation(answer: Recommendation, *, top: int, rejected: bool = False) 
     advice = (line for line in answer.advice if line not in first)
     parts += [*bullets(advice), *engines.lighter(answer.alternatives)]
     parts += [*_notes(_below(answer, top)), *engines.others(answer.runs)]
+    rows = _rejections(answer)
     if rejected:
-        rows = [[str(rejection.plan), rejection.explanation] for rejection in answer.rejected]
         parts += ["", Line(text="rejected:", style="bold"), Table(rows=rows, align="<", indent=2)]
-    elif answer.rejected:
-        count = counted(len(answer.rejected), "plan")
-        parts += _notes([f"{count} rejected (--rejected shows why)"])
+    elif rows:
+        parts += _notes([f"{counted(len(rows), 'plan')} rejected (--rejected shows why)"])
     return parts
+
+
+def _rejections(answer: Recommendation) -> list[list[str]]:
+    """List the plans that are illegal, do not fit, or are none of what runs the model, and why."""
+    title = answer.scenario.deployment.title
+    barred = [[str(row.plan), f"not with {title}: {row.reason}"] for row in answer.refusals]
+    return [*([str(row.plan), row.explanation] for row in answer.rejected), *barred]
 
 
 def _shown(answer: Recommendation, top: int) -> Recommendation:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from commands import assert_refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -493,3 +494,15 @@ def test_kinds_that_are_compared_by_their_number_point_at_prices(priced, capsys)
     for hardware in ("h100-sxm,l40s", "h100-sxm"):
         out = run(capsys, *words, "--hardware", hardware)[1]
         assert ("--price FILE tells it" in out) is (not priced and "," in hardware)
+
+
+def test_what_capacity_finds_by_itself_is_not_asked_for(capsys):
+    words = ("--model", "llama-3.1-8b", "--rate", "5/s")
+    for option, said in {
+        "--concurrency=64": "wanted --rate: how many requests are served at once is found",
+        "--gpus=8": "how many GPUs it takes is found (recommend is told)",
+        "--plan=tp8": "the best plan is found (estimate is told)",
+    }.items():
+        assert_refused(
+            *run(capsys, *words, option), f"argument {option.partition('=')[0]}: wanted", said
+        )

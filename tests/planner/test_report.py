@@ -113,8 +113,23 @@ def test_rejected_plans_have_reasons_when_asked_for():
     short, answer = shown("cosmos3-nano", {})
     full, _ = shown("cosmos3-nano", {}, width=400, rejected=True)
 
-    assert f"{len(answer.rejected)} plans rejected (--rejected shows why)" in short
+    count = len(answer.rejected) + len(answer.refusals)
+    assert f"{count} plans rejected (--rejected shows why)" in short
     assert all(one.reason in full for one in answer.rejected)
+
+
+@pytest.mark.parametrize(
+    ("model", "engine"), [("cosmos3-nano", "diffusers"), ("flux.1-dev", "vllm-omni")]
+)
+def test_plans_of_axes_that_an_engine_has_not_are_among_the_rejected(model, engine):
+    text, answer = shown(model, {"gpus": 4, "engine": engine}, width=400, rejected=True)
+    title, below = answer.scenario.deployment.title, text.partition("rejected:\n")[2]
+
+    assert answer.refusals
+    for row in answer.refusals:
+        assert re.search(
+            rf"^  {row.plan} +not with {title}: {re.escape(row.reason)}", below, re.MULTILINE
+        )
 
 
 def test_an_estimate_has_a_bar_for_every_part():
