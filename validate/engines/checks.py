@@ -9,10 +9,13 @@ from planner.scenario.scenario import resolve
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError
 from validate.engines.diffusers_models import configured
-from validate.engines.diffusers_worker import NEEDS
 from validate.plans.cases import Case
 
 MODES: Final = ("eager", "compile")
+NEEDS: Final = {
+    "torch": "pip install 'torch>=2.6,<3'",
+    "diffusers": "pip install 'diffusers>=0.42,<1'",
+}
 
 
 def check(cases: Sequence[Case], hardware: str) -> None:

@@ -17,11 +17,6 @@ def kinds_text() -> str:
     return (resources.files("validate.engines") / "kinds.toml").read_text(encoding="utf-8")
 
 
-def read(path: Path) -> str:
-    """Read a file of a run."""
-    return path.read_text(encoding="utf-8")
-
-
 def run(argv: Sequence[str], log: Path) -> tuple[int, str]:
     """Run a command to its end, with what it prints in a log; give its code, and what it printed.
 
@@ -38,8 +33,3 @@ def clear(path: Path) -> None:
     """Make the folder of a file that will be written, and forget the one before."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-
-
-def remove(path: Path) -> None:
-    """Remove a file of a benchmark."""
-    path.unlink()
