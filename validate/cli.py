@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from planner.command.files import on_page, piped, render, write
+from planner.command.files import piped, render, render_parts, write
 from planner.command.options import (
     DONE,
     FORMATS,
@@ -27,7 +27,8 @@ from planner.command.options import (
 from topology.base import InputError, content, counted, shown
 
 if TYPE_CHECKING:  # a profile is shown without what runs plans
-    from validate.fit.report import ShippedProfile, Style
+    from topology.base.table import Part
+    from validate.fit.report import ShippedProfile
     from validate.launch import Place
     from validate.plans.job import Job
     from validate.tensorrt.selftest import Ran
@@ -220,8 +221,7 @@ def calibrate_machine(arguments: argparse.Namespace) -> Answer:
     found = calibrate(task, _tell)
     arguments.output = None  # the profile, not this report
     _tell_use(task.output, install=arguments.install)
-    text = _shown(arguments.format, found.to_dict, partial(report.calibrated, found))
-    return text, DONE
+    return render(arguments.format, found.to_dict, lambda: report.calibrated(found)), DONE
 
 
 def _tell_use(path: Path, *, install: bool) -> None:
@@ -264,26 +264,22 @@ def _profile(arguments: argparse.Namespace) -> Answer:
     if arguments.action == "install":
         line = _installed(names[0])
         installed = {"profile": names[0], "installed": line.partition(": ")[0]}
-        return _shown(style, lambda: installed, lambda _: line), DONE
-    document: Callable[[], object]
-    text: Callable[..., str]
+        return render(style, lambda: installed, lambda: [line]), DONE
+    data: Callable[[], object]
+    parts: Callable[[], list[Part]]
     if arguments.action == "list":
         entries = _entries()
-        document, text = partial(report.entries_to_dict, entries), partial(report.listed, entries)
+        data, parts = partial(report.entries_to_dict, entries), lambda: [report.listed(entries)]
     elif arguments.action == "show":
         profile = read_profile(names[0])
-        document = partial(report.to_dict, profile, names[0])
-        text = partial(report.show, profile, name=names[0])
+        data = partial(report.to_dict, profile, names[0])
+        parts = partial(report.show, profile, names[0])
     else:
         first, second = map(read_profile, names)
         called = (names[0], names[1])
-        document = partial(report.diff_to_dict, first, second, called)
-        text = partial(report.diff, first, second, called=called)
-    return _shown(style, document, text), DONE
-
-
-def _shown(style: str, document: Callable[[], object], text: "Callable[[Style], str]") -> str:
-    return render(style, document, table=lambda: text("table"), markdown=lambda: text("markdown"))
+        data = partial(report.diff_to_dict, first, second, called)
+        parts = partial(report.diff, first, second, called)
+    return render(style, data, parts), DONE
 
 
 def _entries() -> "list[ShippedProfile]":
@@ -342,9 +338,7 @@ def _doctor(arguments: argparse.Namespace) -> Answer:
         raise InputError(f"--tensorrt-version: got {version} beside --run, wanted none")
     run = partial(_run_collectives, Path(arguments.results)) if arguments.run else None
     diagnosis = doctor(os.environ, arguments.tensorrt_version, run)
-    text = render(
-        arguments.format, diagnosis.to_dict, table=diagnosis.text, markdown=diagnosis.markdown
-    )
+    text = render(arguments.format, diagnosis.to_dict, diagnosis.lines, markdown=diagnosis.markdown)
     return text, DONE if diagnosis.ok else NO
 
 
@@ -358,11 +352,9 @@ def compare(options: argparse.Namespace) -> Answer:
     from planner.command.collectives import machine_of  # noqa: PLC0415
     from validate.nccl_tests import (  # noqa: PLC0415
         LogOptions,
-        as_csv,
-        as_markdown,
-        as_text,
         compare_all,
         parts_of,
+        rows_of,
     )
 
     subset = machine_of(options)
@@ -386,13 +378,9 @@ def compare(options: argparse.Namespace) -> Answer:
         **within,
     )
     tables = compare_all(_log(options.compare), log_options)
-    text = render(
-        options.format,
-        lambda: {"tables": [table.to_dict() for table in tables]},
-        table=lambda: as_text(tables),
-        markdown=lambda: as_markdown(tables),
-        csv=lambda: as_csv(tables),
-        html=lambda: on_page(options.compare, parts_of(tables), options.typed),
+    data = {"tables": [table.to_dict() for table in tables]}
+    text = render_parts(
+        options, lambda: data, lambda: rows_of(tables), lambda: parts_of(tables), options.compare
     )
     return text, DONE
 

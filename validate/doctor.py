@@ -43,13 +43,13 @@ class Diagnosis:
         ran = {"collectives": [tried.to_dict() for tried in self.tried]} if self.tried else {}
         return {"ok": self.ok, "checks": [asdict(check) for check in self.checks], **ran}
 
-    def text(self) -> str:
-        """Write the diagnosis for a terminal."""
+    def lines(self) -> list[str]:
+        """Say everything on a terminal."""
         lines = []
         for check in self.checks:
             lines.append(f"{SHOWN[check.state]:<9}{check.name:<24}{check.found}")
             lines += [f"{'':<33}{check.advice}"] if check.advice else []
-        return "\n".join(lines)
+        return lines
 
     def markdown(self) -> str:
         """Write a table for a document."""

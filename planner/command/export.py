@@ -42,7 +42,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
         scales=options.scales,
     )
     options.output = None  # the folder; what it holds goes to the screen
-    text = render(options.format, folder.to_dict, markdown=folder.markdown, table=folder.line)
+    text = render(options.format, folder.to_dict, lambda: [folder.line()], markdown=folder.markdown)
     return text, common.DONE
 
 

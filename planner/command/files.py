@@ -141,11 +141,19 @@ def _in_log(command: str, doing: Sequence[str], done: threading.Event) -> None:
 _ERASE: Final = "\r\x1b[K"
 
 
-def render(style: str, document: Callable[[], object], **styles: Callable[[], str]) -> str:
-    """Write an answer in the style that is asked for: as JSON, or as one of its other styles."""
-    if style == "json":
-        return json.dumps(document(), indent=2, allow_nan=False)
-    return styles[style]()
+def render(
+    style: str,
+    data: Callable[[], object],
+    parts: Callable[[], Iterable[Part]],
+    **others: Callable[[], str],
+) -> str:
+    """Write an answer in the style that is asked for, of its parts or as `others` say."""
+    styles: dict[str, Callable[[], str]] = {
+        "json": lambda: json.dumps(data(), indent=2, allow_nan=False),
+        "table": lambda: on_screen(parts(), None),
+        "markdown": lambda: document(parts()),
+    }
+    return {**styles, **others}[style]()
 
 
 def render_parts(
@@ -156,14 +164,12 @@ def render_parts(
     title: str,
     **others: Callable[[], str],
 ) -> str:
-    """Write an answer made of parts in any style, or as `others` say; `title` is of its page."""
+    """Write an answer that has rows, and a page of that `title`, in any style."""
     styles: dict[str, Callable[[], str]] = {
-        "table": lambda: on_screen(parts(), None),
-        "markdown": lambda: document(parts()),
         "csv": lambda: csv_text(rows()),
         "html": lambda: on_page(title, parts(), options.typed),
     }
-    return render(options.format, data, **{**styles, **others})
+    return render(options.format, data, parts, **styles, **others)
 
 
 def on_page(title: str, parts: Iterable[Part], typed: str) -> str:

@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
     if not (options.runtime or options.engine):
         line += f", priced as {RUNTIME} (--engine prices what an engine takes)"
     about = {"output": output, "rows": len(rows), "questions": asked.questions}
-    return render(options.format, lambda: about, table=lambda: line, markdown=lambda: line), 0
+    return render(options.format, lambda: about, lambda: [line]), 0
 
 
 COMMAND: Final = common.Command(

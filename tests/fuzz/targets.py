@@ -7,12 +7,13 @@ from pathlib import Path
 
 from planner.command import cli
 from planner.export.scales import read_scales
+from topology.base.table import terminal
 from topology.base.values import dataclass
 from validate.calibrate import CalibrationTask, finish
 from validate.fit.rows import read_csv, to_csv
 from validate.plans.compare import compare
 from validate.plans.measured import line, read_measured
-from validate.plans.report import text
+from validate.plans.report import parts
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parent / "corpus"
@@ -57,7 +58,7 @@ def ask(file, words):
 def compared(path):
     rows = read_measured(path.read_text("utf-8"))
     assert all(line(row) for row in rows)
-    return text(compare(rows, "h200-sxm"), 0.1)
+    return terminal(parts(compare(rows, "h200-sxm"), 0.1))
 
 
 def table(path):

@@ -20,6 +20,7 @@ from costmodels.kernels.tables import (
 from costmodels.profile import load_profile
 from costmodels.tables import read_profile
 from topology.base import InputError
+from topology.base.table import document, terminal
 from topology.catalogue import find_hardware
 from validate.accuracy.collectives import CollectiveFigure
 from validate.calibrate import CalibrationTask, check_gpus, check_paths, finish
@@ -381,14 +382,14 @@ def test_the_formulas_under_the_fit_are_those_that_price():
     assert scored.memory_efficiency == 0.93
 
 
-@pytest.mark.parametrize("style", ["table", "markdown"])
-def test_profiles_are_written_for_people(profile, style):
-    shown, compared = report.show(profile, style), report.diff(profile, profile, style)
+@pytest.mark.parametrize("write", [terminal, document])
+def test_profiles_are_written_for_people(profile, write):
+    shown, compared = write(report.show(profile)), write(report.diff(profile, profile))
 
     assert "NVIDIA H100 80GB HBM3" in shown
     assert "matmul.efficiency" in shown
     assert "all_reduce of 64 MiB on 2" in compared
-    assert ("| --- |" in shown) == (style == "markdown")
+    assert ("| --- |" in shown) == (write is document)
 
 
 def test_a_profile_is_nearer_to_its_rows_than_the_shipped_tables(rows, profile):

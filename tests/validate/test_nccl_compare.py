@@ -13,8 +13,9 @@ from costmodels.collectives import NcclSettings, bus_factor, collective_time
 from planner.command.cli import main
 from planner.rendering.plot import plot
 from topology.base import InputError
+from topology.base.table import document, terminal
 from topology.catalogue import Network, find_hardware
-from validate.nccl_tests import as_csv, as_markdown, as_text, read_log
+from validate.nccl_tests import parts_of, read_log
 from validate.nccl_tests.compare import LogOptions, compare, compare_all
 from validate.nccl_tests.diagnosis import disturbed
 
@@ -275,8 +276,8 @@ def test_the_name_of_a_file_is_read_from_the_command_line(tmp_path, capsys):
 def test_a_log_of_other_gpus_says_so_first_and_no_reason_is_sought(style):
     found = compare_all(log_of("all_reduce", NODE), LogOptions(hardware="a100-sxm-80gb"))
     said = "the log names NVIDIA H100 80GB HBM3 (h100-sxm), priced as a100-sxm-80gb"
-    write = {"table": as_text, "markdown": as_markdown, "csv": as_csv}
-    text = json.dumps(found[0].to_dict()) if style == "json" else write[style](found)
+    write = {"table": terminal, "markdown": document}
+    text = json.dumps(found[0].to_dict()) if style == "json" else write[style](parts_of(found))
 
     assert found[0].diagnosis == ()
     assert said in text
@@ -398,7 +399,7 @@ def test_an_old_release_is_taken_as_the_oldest_known():
     found = compare(log, LogOptions())
 
     assert any("NCCL 2.12 is older" in note for note in found.notes)
-    assert as_text([found]).startswith("all_reduce on 8 x h100-sxm")
+    assert terminal(parts_of([found])).startswith("all_reduce on 8 x h100-sxm")
 
 
 def test_a_plot_of_one_point_and_of_none():

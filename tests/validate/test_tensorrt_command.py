@@ -49,7 +49,7 @@ def test_numbers_alone_are_proved_where_they_are_asked_for(no_tensorrt, tmp_path
     code, out, _ = run(*ASKED, *words)
 
     assert code == 0
-    assert out.startswith("```text") == (style == "markdown")
+    assert out.startswith("**") == (style == "markdown")
     if style == "json":
         assert json.loads(out)["built"] is False
 

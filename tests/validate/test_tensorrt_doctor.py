@@ -176,7 +176,7 @@ def test_looking_at_this_machine_fails_nowhere():
 
     assert len(found.checks) >= 6
     assert all(line.count("|") == 5 for line in found.markdown().splitlines())
-    assert "driver" in found.text()
+    assert any("driver" in line for line in found.lines())
 
 
 @pytest.mark.parametrize(("extra", "cuda"), [("gpu", "12"), ("gpu-cu13", "13")])

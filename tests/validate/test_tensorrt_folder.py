@@ -27,6 +27,7 @@ from planner.tensorrt.runner.build import build
 from planner.tensorrt.runner.external_weights import is_outside, read, writer
 from planner.tensorrt.runner.formats import encoded
 from planner.tensorrt.runner.weights import drawn
+from topology.base.table import terminal
 from validate.plans.cases import Case
 from validate.reference import shrink
 from validate.tensorrt.check import How, check
@@ -46,7 +47,7 @@ def test_a_plan_is_checked_as_far_as_this_host_can(plan, tmp_path):
     said = report.to_dict()
     assert said["passed"] is True
     assert [said[name] for name in ("error", "bound", "step_s", "predicted_s")] == [None] * 4
-    assert "engines:" in report.text()
+    assert "engines:" in terminal(report.parts())
 
 
 def test_a_plan_is_checked_with_weights_beside_its_engines(tmp_path):

@@ -13,6 +13,7 @@ from planner.models import read_model
 from planner.search.plans import objections
 from planner.strategies import parse_plan
 from topology.base import InputError
+from topology.base.table import document, terminal
 from validate.cli import COMMANDS
 from validate.plans import host, report, system
 from validate.plans.cases import Case, look_up, read_case
@@ -213,24 +214,24 @@ def test_regret_is_what_the_choice_costs():
     assert spearman([1, 3, 2], [1, 2, 3]) == 0.5
 
 
-@pytest.mark.parametrize("show", [report.text, report.markdown])
+@pytest.mark.parametrize("show", [terminal, document])
 def test_reports_have_a_line_a_case(show):
     rows = [measured(), measured("tp2", status="out of memory", step_s=0.0, note="rank 1: full")]
     found = compare(rows, "h100-sxm")
 
-    text = show(found, 0.1)
+    text = show(report.parts(found, 0.1))
 
     assert "out of memory: rank 1: full" in text
     assert "1 of 2 cases done" in text
 
 
-@pytest.mark.parametrize("show", [report.text, report.markdown])
+@pytest.mark.parametrize("show", [terminal, document])
 def test_a_report_says_nothing_of_what_was_not_measured(show):
     lost = compare([measured(status="failed", step_s=0.0, note="rank 1: died")], "h100-sxm")
     on_a_cpu = compare([measured(memory_bytes=0.0)], "h100-sxm")
 
-    none = show(lost, 0.1)
-    some = show(on_a_cpu, 0.1)
+    none = show(report.parts(lost, 0.1))
+    some = show(report.parts(on_a_cpu, 0.1))
 
     assert "0 of 1 cases done" in none
     assert "+0.0 %" not in none
@@ -239,12 +240,12 @@ def test_a_report_says_nothing_of_what_was_not_measured(show):
     assert "regret" not in some
 
 
-@pytest.mark.parametrize("show", [report.text, report.markdown])
+@pytest.mark.parametrize("show", [terminal, document])
 def test_what_was_otherwise_than_asked_is_said_below(show):
     rows = [measured(note="17 pieces not compiled"), measured("tp2", note="17 pieces not compiled")]
     found = compare([*rows, measured("ring2", note="no graph")], "h100-sxm")
 
-    text = show(found, 0.1)
+    text = show(report.parts(found, 0.1))
 
     assert "2 cases: 17 pieces not compiled" in text
     assert re.search("flux 1024x1024 . ring2 . graph: no graph", text)

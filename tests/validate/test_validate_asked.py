@@ -11,6 +11,7 @@ from commands import assert_refused, run
 
 from costmodels.tables import read_profile, shipped_profile
 from topology.base import InputError
+from topology.base.table import document, terminal
 from validate.bench import system as bench
 from validate.fit.text import to_toml
 from validate.launch import find_place, is_rank
@@ -232,7 +233,7 @@ def prediction(basis="calibrated", **more):
     return Prediction(**{**values, **more})
 
 
-@pytest.mark.parametrize("show", [report.text, report.markdown])
+@pytest.mark.parametrize("show", [terminal, document])
 def test_the_report_says_how_classes_were_taken_and_what_has_no_verdict(show):
     measured = row(
         "tp2",
@@ -242,7 +243,7 @@ def test_the_report_says_how_classes_were_taken_and_what_has_no_verdict(show):
         waiting_s=0.25,
     )
     found = [Comparison(measured=measured, predicted=prediction("extrapolated"))]
-    text = show(found, 0.1)
+    text = show(report.parts(found, 0.1))
 
     assert "gemm *" in text
     assert "instrumented, without a verdict" in text
@@ -411,6 +412,6 @@ def test_without_tensorrt_layers_are_proved_and_the_answer_is_no(style, tmp_path
 
     assert code == 1
     assert "pip install" in out
-    assert ("```text" in out) == (style == "markdown")
+    assert ("- layers on numbers" in out) == (style == "markdown")
     if style == "json":
         assert json.loads(out)["engines"][0]["passed"] is True  # of what was done

@@ -178,16 +178,17 @@ class Table:
         return self.align[min(place, len(self.align) - 1)] == "<"
 
     def markdown(self) -> str:
-        """Write the table for a document.
+        r"""Write the table for a document.
 
-        >>> print(Table(head=["a", "b"], rows=[["1", "2"]]).markdown())
+        >>> print(Table(head=["a", "b"], rows=[["1", "2|3"]]).markdown())
         | a | b |
         | --- | --- |
-        | 1 | 2 |
+        | 1 | 2\|3 |
         """
         head = self.head or [""] * len(self.rows[0])
         lines = [head, ["---"] * len(head), *self.rows]
-        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+        escaped = ([cell.replace("|", r"\|") for cell in cells] for cells in lines)
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)
 
     def html(self) -> str:
         """Write the table for a page."""

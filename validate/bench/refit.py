@@ -14,6 +14,7 @@ from typing import Any, Final
 from costmodels.profile import Profile
 from planner.command.options import Parser
 from topology.base import InputError, write_new
+from topology.base.table import Table, terminal
 from validate.bench import system
 from validate.fit import report
 from validate.fit.collectives import MeasuredOn
@@ -112,7 +113,7 @@ def _refit(measurements: Path, output: Path, against: Path | None) -> None:
     write_new(output, to_toml(profile))
     failures = report.failures_of(rows)
     made = report.Calibrated(profile=profile, output=output, failures=failures)
-    system.say(report.calibrated(made))
+    system.say(terminal(report.calibrated(made)))
     place = measured_on(system.read_document(measurements / system.MANIFEST))
     _judge(rows, place, profile, "")
     if against is not None:
@@ -122,7 +123,8 @@ def _refit(measurements: Path, output: Path, against: Path | None) -> None:
 def _judge(rows: Sequence[Row], place: MeasuredOn, profile: Profile, where: str) -> None:
     for title, priced_by in (("profile", profile), ("shipped tables", None)):
         lines = list(miss_rows(misses(rows, place, priced_by)))
-        system.say(f"\n{title}{where}, in percent\n" + report.lines(HEADERS, lines))
+        table = Table(head=HEADERS, rows=lines)
+        system.say(f"\n{title}{where}, in percent\n{table.text()}")
 
 
 if __name__ == "__main__":

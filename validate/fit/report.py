@@ -5,19 +5,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from costmodels.collectives import collective_time
 from costmodels.kernels import attention_time, matmul_time, pointwise_time
 from costmodels.profile import Profile
 from topology.base import GIB, MIB, InputError, Sourced, counted, format_seconds
-from topology.base.table import Table
+from topology.base.table import Part, Table, Title
 from topology.base.values import dataclass
 from topology.catalogue import find_hardware
 from validate.fit.rows import Row
 from validate.fit.text import kernel_records
 
-Style = Literal["table", "markdown"]
 FIT_HEADERS: Final = (
     "table", "rows", "median", "worst", "held out", "its median", "ninth decile", "its worst"
 )  # fmt: skip
@@ -310,37 +309,31 @@ def _signed(first: float, second: float) -> str:
     return f"{100 * (second / first - 1):+.1f} %"
 
 
-def listed(entries: Sequence[ShippedProfile], style: Style = "table") -> str:
+def listed(entries: Sequence[ShippedProfile]) -> Table:
     """Say of each profile what it is for."""
     rows = []
     for entry in entries:
         kinds = dict.fromkeys(name.partition(".")[0] for name in parts(entry.profile))
         rows.append([entry.name, entry.profile.hardware, entry.used(), ", ".join(kinds)])
-    return lines(ENTRY_HEADERS, rows, style, words=True)
+    return Table(head=ENTRY_HEADERS, rows=rows, align="<")
 
 
-def show(profile: Profile, style: Style = "table", name: str = "") -> str:
+def show(profile: Profile, name: str = "") -> list[Part]:
     """Say what a profile was measured on, how far to trust it, and what it holds.
 
     name : what it was asked for by; its own name where left out.
     """
     called = profile.name if name in ("", profile.name) else f"{name} ({profile.name})"
     fitted = [[v.name, f"{v.value:.4g}", _percent(v.error)] for v in values(profile)]
-    sections = [
-        _titled(f"{called}: {profile.source}", style),
-        lines(("machine", ""), (*profile.machine, *profile.software), style),
-        lines(FIT_HEADERS, fit_rows(profile), style),
-        lines(VALUE_HEADERS, fitted, style),
-    ]
-    return "\n\n".join(sections)
+    return _spaced(
+        Title(text=f"{called}: {profile.source}", level=1),
+        Table(head=("machine", ""), rows=(*profile.machine, *profile.software)),
+        Table(head=FIT_HEADERS, rows=fit_rows(profile)),
+        Table(head=VALUE_HEADERS, rows=fitted),
+    )
 
 
-def diff(
-    first: Profile,
-    second: Profile,
-    style: Style = "table",
-    called: tuple[str, str] = ("", ""),
-) -> str:
+def diff(first: Profile, second: Profile, called: tuple[str, str] = ("", "")) -> list[Part]:
     """Say what two profiles differ in, and what that does to a few operations.
 
     Raises InputError if they are of different hardware.
@@ -351,39 +344,25 @@ def diff(
     lacking = part_rows(first, second)
     differences = change_rows(first, second)
     unlike = [row for row in differences if row[1] != row[2]]
-    sections = [
-        _titled(" and ".join(names), style),
-        lines(EXAMPLE_HEADERS, example_rows(first, second), style),
-        *([lines(("in one of them", "first", "second"), lacking, style)] if lacking else []),
-        *([lines(DIFF_HEADERS, unlike, style)] if unlike else []),
+    return _spaced(
+        Title(text=" and ".join(names), level=1),
+        Table(head=EXAMPLE_HEADERS, rows=example_rows(first, second)),
+        *([Table(head=("in one of them", "first", "second"), rows=lacking)] if lacking else []),
+        *([Table(head=DIFF_HEADERS, rows=unlike)] if unlike else []),
         f"alike in both: {counted(len(differences) - len(unlike), 'parameter')}",
-    ]
-    return "\n\n".join(sections)
+    )
 
 
-def calibrated(made: Calibrated, style: Style = "table") -> str:
+def calibrated(made: Calibrated) -> list[Part]:
     """Say what a calibration wrote, how good it is, and what could not be measured."""
-    sections = [
-        _titled(f"{made.profile.name}: {made.output}", style),
-        lines(FIT_HEADERS, fit_rows(made.profile), style),
-    ]
-    if made.failures:
-        failed = [text.partition(": ")[::2] for text in made.failures]
-        sections.append(lines(("not measured", "because"), failed, style))
-    return "\n\n".join(sections)
+    failed = [text.partition(": ")[::2] for text in made.failures]
+    return _spaced(
+        Title(text=f"{made.profile.name}: {made.output}", level=1),
+        Table(head=FIT_HEADERS, rows=fit_rows(made.profile)),
+        *([Table(head=("not measured", "because"), rows=failed)] if failed else []),
+    )
 
 
-def _titled(text: str, style: Style) -> str:
-    return f"## {text}" if style == "markdown" else text
-
-
-def lines(
-    headers: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    style: Style = "table",
-    *,
-    words: bool = False,
-) -> str:
-    """Write a table; columns after the first lean right, unless they hold words."""
-    table = Table(head=headers, rows=rows, align="<" if words else "<>")
-    return table.markdown() if style == "markdown" else table.text()
+def _spaced(*each: Part) -> list[Part]:
+    """Set parts apart by a line on a terminal."""
+    return [part for one in each for part in ("", one)][1:]

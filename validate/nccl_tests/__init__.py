@@ -1,21 +1,19 @@
 """Logs of nccl-tests: what was measured, beside what is predicted.
 
 `lines` and `log` read a log, `links` the links that it ran on; `compare` prices its tables there,
-`diagnosis` says why the two part, and `shown` writes both.
+`diagnosis` says why the two part, and `report` writes both.
 """
 
 from validate.nccl_tests.compare import LogOptions, compare_all
 from validate.nccl_tests.log import Log, read_log
-from validate.nccl_tests.report import LogComparison, as_csv, as_markdown, as_text, parts_of
+from validate.nccl_tests.report import LogComparison, parts_of, rows_of
 
 __all__ = [
     "Log",
     "LogComparison",
     "LogOptions",
-    "as_csv",
-    "as_markdown",
-    "as_text",
     "compare_all",
     "parts_of",
     "read_log",
+    "rows_of",
 ]

@@ -1,4 +1,4 @@
-"""One table of nccl-tests beside the model, as text, Markdown and CSV."""
+"""One table of nccl-tests beside the model, as parts of an answer, and rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -10,8 +10,7 @@ from costmodels.collectives import Op
 from planner.rendering.plot import plot
 from topology.base import format_bytes, format_number, format_seconds
 from topology.base.chart import Axis, Series, curves
-from topology.base.rows import csv_text
-from topology.base.table import Drawing, Part, Said, Table, Title, bullets, terminal
+from topology.base.table import Drawing, Part, Said, Table, Title
 from topology.base.values import dataclass
 from validate.nccl_tests.diagnosis import SMALL
 
@@ -117,71 +116,49 @@ class LogComparison:
         return f"{title}{self.op} on {self.gpus} x {self.hardware}{nodes}"
 
 
-def as_text(comparisons: Sequence[LogComparison]) -> str:
-    """Write comparisons for a terminal: table, plot and reasons."""
-    return "\n\n".join(_text(comparison) for comparison in comparisons)
-
-
-def _text(comparison: LogComparison) -> str:
-    rows = comparison.rows
-    curves = {
-        "predicted": [
-            (row.message_bytes, row.predicted_bus_bandwidth_bytes_per_s / 10**9) for row in rows
-        ],
-        "measured": [(row.message_bytes, row.bus_bandwidth_bytes_per_s / 10**9) for row in rows],
-    }
-    ends = format_bytes(rows[0].message_bytes), format_bytes(rows[-1].message_bytes)
-    drawn = ["", "bus bandwidth, GB/s", plot(curves, ends)] if len(rows) > 2 else []
-    head = [*comparison.opening(), comparison.headline()]
-    return terminal([*head, comparison.table(), *drawn, "", *bullets(comparison.summary())])
-
-
-def as_markdown(comparisons: Sequence[LogComparison]) -> str:
-    """Write comparisons for a document."""
-    parts = []
-    for comparison in comparisons:
-        parts += comparison.opening()
-        parts += [f"**{comparison.headline()}**", comparison.table().markdown()]
-        parts.append("\n".join(bullets(comparison.summary())))
-    return "\n\n".join(parts)
-
-
 def parts_of(comparisons: Sequence[LogComparison]) -> Iterator[Part]:
-    """Say everything on a page."""
-    for comparison in comparisons:
+    """Say everything: a table, a plot and reasons of each comparison."""
+    for number, comparison in enumerate(comparisons):
+        yield from [""] if number else []
         yield from comparison.opening()
         yield Title(text=comparison.headline(), level=1)
-        yield Drawing(svg=_chart(comparison.rows))
         yield comparison.table()
-        yield Said(lines=comparison.summary())
+        yield _drawing(comparison.rows)
+        yield from ("", Said(lines=comparison.summary()))
 
 
-def _chart(rows: Sequence[ComparedRow]) -> str:
-    """Draw measured and predicted bus bandwidth by size."""
+def _drawing(rows: Sequence[ComparedRow]) -> Drawing:
+    """Draw measured and predicted bus bandwidth by size; as characters where it is a curve."""
+    both = {
+        "predicted": [row.predicted_bus_bandwidth_bytes_per_s / 10**9 for row in rows],
+        "measured": [row.bus_bandwidth_bytes_per_s / 10**9 for row in rows],
+    }
+    sizes = [float(row.message_bytes) for row in rows]
+    ends = format_bytes(sizes[0]), format_bytes(sizes[-1])
+    plotted = {name: list(zip(sizes, rates, strict=True)) for name, rates in both.items()}
+    series = [
+        Series(
+            name=name,
+            points=[(x, y, f"{format_bytes(x)}, {format_number(y)} GB/s") for x, y in points],
+        )
+        for name, points in reversed(plotted.items())
+    ]
     axes = (
         Axis(title="size", write=format_bytes, base=2),
         Axis(title="bus bandwidth, GB/s", write=format_number),
     )
-    both = {
-        "measured": [row.bus_bandwidth_bytes_per_s for row in rows],
-        "predicted": [row.predicted_bus_bandwidth_bytes_per_s for row in rows],
-    }
-    series = [
-        Series(name=name, points=list(map(_point, rows, rates))) for name, rates in both.items()
-    ]
-    return curves("Bus bandwidth by size", series, axes, None)
+    return Drawing(
+        title="bus bandwidth, GB/s",
+        lines=plot(plotted, ends).splitlines() if len(rows) > 2 else (),
+        svg=curves("Bus bandwidth by size", series, axes, None),
+    )
 
 
-def _point(row: ComparedRow, rate: float) -> tuple[float, float, str]:
-    giga = rate / 10**9
-    return row.message_bytes, giga, f"{format_bytes(row.message_bytes)}, {format_number(giga)} GB/s"
-
-
-def as_csv(comparisons: Sequence[LogComparison]) -> str:
-    """Write the rows of comparisons as CSV: seconds and bytes a second."""
-    return csv_text([
+def rows_of(comparisons: Sequence[LogComparison]) -> list[dict[str, object]]:
+    """Return a row of each size of all comparisons: seconds and bytes a second."""
+    return [
         {"op": table.op, "hardware": table.hardware, "gpus": table.gpus, "nodes": table.nodes}
         | asdict(row)
         for table in comparisons
         for row in table.rows
-    ])  # fmt: skip
+    ]

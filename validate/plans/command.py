@@ -132,20 +132,15 @@ def predicted_with(arguments: argparse.Namespace, products: Sequence[str]) -> tu
 
 def _proved(cases: Sequence[Case], setup: Setup, style: str) -> Answer:
     """Prove each plan once, however it is launched, by the reference."""
-    from validate.plans.report import proofs_markdown, proofs_text  # noqa: PLC0415
+    from validate.plans.report import proved  # noqa: PLC0415
     from validate.reference import prove  # noqa: PLC0415
 
     checks.check_proof(case.plan for case in cases)
     by_plan = {case.plan: look_up(case, setup.hardware) for case in cases}
     proofs = [prove(subject.model, subject.workload, subject.plan) for subject in by_plan.values()]
     code = DONE if all(proof.ok for proof in proofs) else NO
-    text = render(
-        style,
-        lambda: {"proofs": [proof.to_dict() for proof in proofs]},
-        table=lambda: proofs_text(proofs),
-        markdown=lambda: proofs_markdown(proofs),
-    )
-    return text, code
+    data = {"proofs": [proof.to_dict() for proof in proofs]}
+    return render(style, lambda: data, lambda: [proved(proofs)]), code
 
 
 def _measured(
@@ -239,7 +234,7 @@ def share(words: str) -> float:
 
 
 def _report(comparisons: Sequence[Comparison], gate: float, style: str) -> str:
-    from validate.plans.report import instrumented, markdown, text  # noqa: PLC0415
+    from validate.plans.report import instrumented, parts  # noqa: PLC0415
 
     def document() -> dict[str, object]:
         ranked = rankings(comparisons)
@@ -251,9 +246,4 @@ def _report(comparisons: Sequence[Comparison], gate: float, style: str) -> str:
             "notes": instrumented(comparisons),
         }
 
-    return render(
-        style,
-        document,
-        table=lambda: text(comparisons, gate),
-        markdown=lambda: markdown(comparisons, gate),
-    )
+    return render(style, document, lambda: parts(comparisons, gate))

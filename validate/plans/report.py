@@ -1,11 +1,11 @@
-"""Comparisons as tables, for a terminal and for a document."""
+"""Comparisons of plans, and proofs of them, as parts of an answer."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from topology.base import counted, format_bytes, format_seconds
 from topology.base.rows import gathered
-from topology.base.table import Table, bullets, terminal
+from topology.base.table import Part, Said, Table
 from validate.plans.compare import Comparison, MeasuredRanking, rankings, summarise
 from validate.reference import Proof
 
@@ -77,17 +77,10 @@ def percent(share: float) -> str:
     return f"{100 * share:+.1f} %"
 
 
-def text(comparisons: Sequence[Comparison], gate: float) -> str:
-    """Write the whole report for a terminal."""
+def parts(comparisons: Sequence[Comparison], gate: float) -> list[Part]:
+    """Say everything: a row a case, and what they come to."""
     table = Table(head=HEADERS, rows=[_cells(each, gate) for each in comparisons], align="<")
-    return terminal([table, "", *_below(comparisons, gate)])
-
-
-def markdown(comparisons: Sequence[Comparison], gate: float) -> str:
-    """Write the whole report for a document."""
-    rows = [[cell.replace("|", "/") for cell in _cells(each, gate)] for each in comparisons]
-    table = Table(head=HEADERS, rows=rows).markdown()
-    return "\n".join([table, "", *bullets(_below(comparisons, gate))])
+    return [table, "", Said(lines=list(_below(comparisons, gate)))]
 
 
 def _below(comparisons: Sequence[Comparison], gate: float) -> Iterator[str]:
@@ -128,22 +121,14 @@ def instrumented(comparisons: Iterable[Comparison]) -> list[str]:
     return lines
 
 
-def proofs_text(proofs: Iterable[Proof]) -> str:
-    """Write proofs for a terminal."""
-    return "\n".join(
+def proved(proofs: Iterable[Proof]) -> Said:
+    """Say of each plan whether its ranks are right."""
+    lines = [
         f"{proof.model} {proof.plan}: {proof.ranks} ranks, relative error {proof.error:.1e} "
         f"({proof.bound:.1e} allowed): {'right' if proof.ok else 'WRONG'}"
         for proof in proofs
-    )
-
-
-def proofs_markdown(proofs: Iterable[Proof]) -> str:
-    """Write proofs for a document."""
-    rows = [
-        [p.model, p.plan, str(p.ranks), f"{p.error:.1e}", "right" if p.ok else "wrong"]
-        for p in proofs
     ]
-    return Table(head=("model", "plan", "ranks", "error", ""), rows=rows).markdown()
+    return Said(lines=lines)
 
 
 def _summary(

@@ -31,6 +31,7 @@ from planner.tensorrt.runner.library import is_rtx, load, version
 from planner.tensorrt.runner.run import Timed
 from planner.tensorrt.runner.weights import drawn
 from topology.base import IllegalPlanError, InputError, ModelError, Seconds
+from topology.base.table import Part, Said, Title
 from topology.base.values import dataclass
 from validate.launch import Place
 from validate.plans.cases import Case, Subject, subject_of
@@ -132,9 +133,10 @@ class Report:
         lines += [["longest layer", f"{s:.6f} s, {name} of {one}"] for one, name, s in longest]
         return [*lines, *[["left out", reason] for reason in self.left_out]]
 
-    def text(self) -> str:
-        """Write the report for a terminal."""
-        return "\n".join([self.case.key, *[f"  {name}: {lines}" for name, lines in self.rows()]])
+    def parts(self) -> list[Part]:
+        """Say everything."""
+        lines = [f"{name}: {ended}" for name, ended in self.rows()]
+        return [Title(text=self.case.key, level=1), Said(lines=lines, indent=2)]
 
 
 def check(case: Case, hardware: str, results: Path, tell: Tell, how: How | None = None) -> Report:

@@ -91,10 +91,6 @@ def answer(
     built = all(report.engines for report in reports)
     passed = (built or numbers_only) and all(report.passes(gate) for report in reports)
     rows = [{**report.to_dict(), "within_gate": report.passes(gate)} for report in reports]
-    text = render(
-        style,
-        lambda: {"engines": rows, "gate": gate, "built": built},
-        table=lambda: "\n\n".join(report.text() for report in reports),
-        markdown=lambda: "\n\n".join(f"```text\n{report.text()}\n```" for report in reports),
-    )
+    parts = [part for report in reports for part in ("", *report.parts())][1:]
+    text = render(style, lambda: {"engines": rows, "gate": gate, "built": built}, lambda: parts)
     return text, DONE if passed else NO
