@@ -23,7 +23,7 @@ from topology.base import (
     parse_bytes,
 )
 from topology.base.chart import Axis, Series, curves
-from topology.base.table import Drawing, Part, Said, Table, Title, bullets
+from topology.base.table import Drawing, Part, Said, Table, Title
 from topology.base.values import dataclass
 from topology.catalogue import Fabric, Network, find_hardware
 
@@ -142,12 +142,8 @@ class SideBySide:
         """Say everything, with charts of the time and the bus bandwidth of each algorithm."""
         named = zip(self.algorithms, self.tables, strict=True)
         drawn = _charts([(name, table.rows) for name, table in named])
-        notes = Said(lines=self.notes())
-        return [Title(text=self.tables[0].title(), level=1), *drawn, self.table(), notes]
-
-    def on_screen(self) -> list[Part]:
-        """Say the same for a terminal."""
-        return [self.tables[0].title(), self.table(), "", *bullets(self.notes())]
+        title, notes = Title(text=self.tables[0].title(), level=1), Said(lines=self.notes())
+        return [title, *drawn, self.table(), "", notes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,14 +209,9 @@ class OverGpus:
 
     def parts(self) -> list[Part]:
         """Say everything, with a chart of the gains."""
-        notes = [Said(lines=self.notes())] if self.left_out else []
+        notes: list[Part] = ["", Said(lines=self.notes())] if self.left_out else []
         drawn = Drawing(svg=self._chart())
         return [Title(text=self.title(), level=1), drawn, self.table(), *notes]
-
-    def on_screen(self) -> list[Part]:
-        """Say the same for a terminal."""
-        notes = bullets(self.notes())
-        return [self.title(), self.table(), *([""] if notes else []), *notes]
 
     def _chart(self) -> str:
         """Draw how much faster each algorithm is than the first, by GPUs."""
@@ -304,16 +295,16 @@ class CollectiveTable:
         """Return a row of each size: bytes, seconds, bytes a second."""
         return [asdict(row) for row in self.rows]
 
-    def parts(self) -> list[Part]:
-        """Say everything, with charts of the time and the bus bandwidth by algorithm."""
+    def parts(self, *, bars: bool = False) -> list[Part]:
+        """Say everything, with charts of the time and the bus bandwidth by algorithm.
+
+        bars : of each bus bandwidth, for a terminal.
+        """
         named: dict[str, list[MessageRow]] = {}
         for row in self.rows:
             named.setdefault(f"{row.algorithm} {row.protocol}".rstrip(), []).append(row)
-        return [Title(text=self.title(), level=1), *_charts([*named.items()]), self.table()]
-
-    def on_screen(self) -> list[Part]:
-        """Say the same for a terminal, with a bar of each bus bandwidth."""
-        return [self.title(), self.table(bars=True)]
+        title = Title(text=self.title(), level=1)
+        return [title, *_charts([*named.items()]), self.table(bars=bars)]
 
 
 def _charts(named: Sequence[tuple[str, Sequence[MessageRow]]]) -> Iterator[Drawing]:

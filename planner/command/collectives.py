@@ -1,12 +1,12 @@
 """``planner collectives``: what collectives cost, or cost as a log of nccl-tests has it."""
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from planner.command import options as common
-from planner.command.files import render_parts
+from planner.command.files import on_screen, render_parts
 from topology.base import InputError
-from topology.base.table import terminal
 
 if TYPE_CHECKING:
     from planner.collective_table import CollectiveTable, OverGpus, SideBySide
@@ -106,17 +106,16 @@ def _run(options: argparse.Namespace) -> common.Answer:
     op, sizes = options.op or "all_reduce", options.bytes or collective_table.USUAL
     algorithms = options.algorithm.split(",")
     table: CollectiveTable | SideBySide | OverGpus
+    barred = {}
     if len(gpus) > 1:
         table = collective_table.over_gpus(op, sizes, algorithms, **{**how, "gpus": gpus})
     elif len(algorithms) > 1:
         table = collective_table.side_by_side(op, sizes, algorithms, **how)
     else:
         table = collective_table.table(op, sizes, algorithm=options.algorithm, **how)
+        barred = {"table": partial(on_screen, table.parts(bars=True), None)}
     title = f"{op} by {'GPUs' if len(gpus) > 1 else 'size'}"
-    text = render_parts(
-        options, table.to_dict, table.csv_rows, table.parts, title,
-        table=lambda: terminal(table.on_screen()),
-    )  # fmt: skip
+    text = render_parts(options, table.to_dict, table.csv_rows, table.parts, title, **barred)
     return text, common.DONE
 
 

@@ -126,7 +126,7 @@ def test_bad_input_is_named(changes, said):
 
 def test_a_table_as_text_and_as_markdown_has_the_same_cells():
     found = table("all_reduce", "1KiB:1MiB", gpus=8)
-    lines = terminal(found.on_screen()).splitlines()
+    lines = terminal(found.parts(bars=True)).splitlines()
     shown_in = document(found.parts()).splitlines()[2:]
 
     assert lines[0] == "all_reduce on 8 x h100-sxm"
@@ -139,7 +139,7 @@ def test_a_table_as_text_and_as_markdown_has_the_same_cells():
 
 def test_the_longest_bar_is_the_fastest_row():
     found = table("all_reduce", "1KiB:1GiB", gpus=8)
-    bars = [line.count("█") for line in terminal(found.on_screen()).splitlines()[2:]]
+    bars = [line.count("█") for line in terminal(found.parts(bars=True)).splitlines()[2:]]
     rates = [row.bus_bandwidth_bytes_per_s for row in found.rows]
 
     assert bars.index(max(bars)) == rates.index(max(rates))
@@ -150,7 +150,7 @@ def test_several_nodes_are_named_with_their_network():
     alone = table("all_reduce", "1MiB", gpus=8)
 
     assert "2 nodes, 4 GPUs each, over infiniband (4 NICs, 200 GB/s a node)" in terminal(
-        spread.on_screen()
+        spread.parts(bars=True)
     )
     assert document(spread.parts()).startswith(f"**{spread.title()}**")
     assert spread.to_dict()["nodes"] == 2
