@@ -464,7 +464,10 @@ def _check_series(where: str, record: AttentionParameters) -> None:
     """Refuse series of an attention kernel that do not belong together."""
     sizes = {len(record.head_dims), len(record.cycles), len(record.tile_rows)}
     ordered = list(record.head_dims) == sorted(set(record.head_dims))
-    positive = min((*record.head_dims, *record.cycles, *record.tile_rows), default=0.0) > 0
+    positive = min((*record.head_dims, *record.cycles, *record.tile_rows), default=0.0) >= _LEAST
+    if record.serial_share and record.serial_rate < _LEAST:
+        got = f"serial_rate: got {record.serial_rate:g}"
+        raise InputError(f"{where}.{got}, wanted more than 0 beside serial_share")
     if len(sizes) > 1 or not ordered or not positive or len(record.fp8_cycles) not in (0, *sizes):
         raise InputError(f"{where}: head_dims, cycles and tile_rows do not go together")
 

@@ -43,6 +43,8 @@ WRONG = [
     ('host = "42.99 us"', 'host = "1e308 s"', "launch.host: got 1e+308, wanted at most 1000 s"),
     ('communicator = "486 MiB"', 'communicator = "1e300 B"', "memory.communicator: got 1e+300"),
     ("[attention.cudnn", "[attention.cudn", "did you mean cudnn"),
+    ('serial_rate = "3786"\n', "", "serial_rate: got 0, wanted more than 0 beside serial_share"),
+    ('tile_rows = ["', 'tile_rows = ["1e-300", "', "tile_rows do not go together"),
 ]  # fmt: skip
 
 

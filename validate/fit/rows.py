@@ -21,6 +21,9 @@ STATISTICS: Final = COLUMNS[3:7]
 _TEXTS: Final = ("key", "family", "mode", "error")
 _MOST: Final = 10**18
 _SOONEST: Final = 2.0**-40  # s
+_LEAST: Final = {
+    **dict.fromkeys(("seconds", "compute", "communication", "both"), _SOONEST), "messages": 1.0,
+}  # fmt: skip
 _RANKS: Final = 10**6
 _WHOLE: Final = r"[0-9]{1,18}"
 
@@ -176,7 +179,7 @@ def _measured(text: str, name: str, where: str) -> float:
 
 def _least(name: str) -> float:
     """Give the least that something may be: a call takes time."""
-    return _SOONEST if name == "seconds" else 0.0
+    return _LEAST.get(name, 0.0)
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
