@@ -59,7 +59,7 @@ from costmodels.program import (
 )
 from costmodels.runtime import Runtime
 from topology.base import UncalibratedError
-from topology.base.values import dataclass
+from topology.base.values import by_content, dataclass
 from topology.catalogue import Device, Fabric, Moves
 
 ROUTED: Final = {"planner": "uniform"}
@@ -180,19 +180,12 @@ def cached_price(op: Op, target: Target, prices: FoundPrices) -> Priced:
     try:
         priced = prices.ops.get(key)
     except TypeError:  # sizes are arrays
-        key = _with_numbers(key)
+        key = by_content(key)
         priced = prices.ops.get(key)
     if priced is None:
         found = price(op, target)
         priced = prices.ops[key] = replace(found, seconds=plain(np.asarray(found.seconds)))
     return priced
-
-
-def _with_numbers(part: Any) -> Any:  # noqa: ANN401  # whatever a key is made of
-    """Write the arrays of a key as their bytes, which can be looked up."""
-    if isinstance(part, tuple):
-        return tuple(map(_with_numbers, part))
-    return (part.shape, part.tobytes()) if isinstance(part, np.ndarray) else part
 
 
 def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  # one case an operation

@@ -23,9 +23,11 @@ def largest(size: Real | Size) -> float:
     return float(size.max() if getattr(size, "ndim", 0) else size)  # type: ignore[union-attr]
 
 
-def total(size: Real) -> float:
-    """Add up several sizes, or return the one that there is."""
-    return float(size.sum() if getattr(size, "ndim", 0) else size)  # type: ignore[union-attr]
+def total(size: Real, which: "NDArray[np.bool_] | None" = None) -> float:
+    """Add up several sizes, or some of them; or return the one that there is."""
+    if not getattr(size, "ndim", 0):
+        return float(size)
+    return float(size.sum() if which is None else size[which].sum())  # type: ignore[index,union-attr]
 
 
 def ceil_div(total: Size, parts: Size) -> Size:

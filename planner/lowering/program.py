@@ -60,8 +60,12 @@ def lower(
     return _written(_with_layers(work, stage, ordered=ordered), plan)
 
 
-def lower_places(model: Model, workload: Workload, plan: Plan) -> list[Program]:
+def lower_places(
+    model: Model, workload: Workload, plan: Plan, which: NDArray[np.bool_] | None = None
+) -> list[Program]:
     """Write down what a rank at every place of a pipeline does, to be priced.
+
+    which : requests of a sweep for which layers are cut into stages; all where left out.
 
     Places that do the same, if of other layers, share the program of the first of them. The first
     place of a decoder, which embeds, and the last, which scores, are like no other. Of a diffusion
@@ -70,7 +74,8 @@ def lower_places(model: Model, workload: Workload, plan: Plan) -> list[Program]:
     differ = len(model.blocks) > 1 or model.kind == "decoder"
     if not differ or plan.degree("pp") == 1:
         return [lower(model, workload, plan)]
-    return _at_every_place(rank_work(model, workload, plan), lambda work: _written(work, plan))
+    work = rank_work(model, workload, plan)
+    return _at_every_place(work, lambda place: _written(place, plan), which)
 
 
 def decode_steps(model: Model, workload: Workload, plan: Plan) -> list[Loop]:
@@ -105,11 +110,13 @@ def _alike(cuts: Sequence[Layers]) -> list[int]:
     return [kinds.index(kind) for kind in kinds]
 
 
-def _at_every_place(work: RankWork, write: Callable[[RankWork], T]) -> list[T]:
+def _at_every_place(
+    work: RankWork, write: Callable[[RankWork], T], which: NDArray[np.bool_] | None = None
+) -> list[T]:
     """Give what is written for every place of a pipeline, once for those that do the same."""
     if work.share.stages == 1:
         return [write(_with_layers(work, None))]
-    cuts, _ = _cuts(work)
+    cuts, _ = _cuts(work, which=which)
     alike = _alike(cuts)
     made = {
         place: write(replace(work, layers=cuts[place], stage=place)) for place in sorted(set(alike))
@@ -204,24 +211,41 @@ def _with_layers(work: RankWork, stage: int | None, *, ordered: bool = False) ->
     return replace(work, layers=[(layer, 0) for layer in model.blocks])
 
 
-def _cuts(work: RankWork, *, ordered: bool = False) -> tuple[Sequence[Layers], int]:
+def _cuts(
+    work: RankWork, *, ordered: bool = False, which: NDArray[np.bool_] | None = None
+) -> tuple[Sequence[Layers], int]:
     """Cut the layers into stages of like work, and give the number of the heaviest."""
-    return _balanced(work.of_a_layer(), work.share.stages, ordered)
+    costs = tuple(float(np.mean(_of(_cost(work, layer), which))) for layer in work.model.blocks)
+    return _balanced(work.model, costs, work.share.stages, ordered)
+
+
+def _of(cost: Real, which: NDArray[np.bool_] | None) -> Real:
+    """Keep the costs of some requests of a sweep."""
+    return cost if which is None else np.broadcast_to(cost, which.shape)[which]
 
 
 @once
-def _balanced(work: RankWork, degree: int, ordered: bool) -> tuple[Sequence[Layers], int]:  # noqa: FBT001  # to be kept by
-    blocks = work.model.blocks
-    costs = [float(np.mean(_cost(work, layer))) for layer in blocks]
-    cuts = pp.stages(work.model, costs, degree)
+def _balanced(
+    model: Model,
+    costs: Sequence[float],
+    degree: int,
+    ordered: bool,  # noqa: FBT001  # to be kept by
+) -> tuple[Sequence[Layers], int]:
+    blocks = model.blocks
+    cuts = pp.stages(model, costs, degree)
     cost_of = {layer.name: cost for layer, cost in zip(blocks, costs, strict=True)}
     loads = [sum(layer.count * cost_of[layer.name] for layer, _ in cut) for cut in cuts]
     heaviest = max(range(len(loads)), key=loads.__getitem__)
-    return cuts if ordered else [pp.gathered(work.model, cut) for cut in cuts], heaviest
+    return cuts if ordered else [pp.gathered(model, cut) for cut in cuts], heaviest
 
 
 def _cost(work: RankWork, layer: Block) -> Real:
     """Count the arithmetic of one layer, for balancing stages."""
+    return _arithmetic(work.of_a_layer(), layer)
+
+
+@once
+def _arithmetic(work: RankWork, layer: Block) -> Real:
     state = {}
     for tower in layer.towers:
         rows = total_rows([work.spans[stream] for stream in tower.streams])

@@ -12,7 +12,7 @@ from costmodels.program import Size
 from costmodels.runtime import Fusion, Runtime
 from costmodels.sizes import anywhere
 from topology.base import Sourced
-from topology.base.values import dataclass
+from topology.base.values import dataclass, hash_of
 from topology.catalogue import Device, Fabric, Precision
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ class Workload:
 
     def __hash__(self) -> int:
         counts = self.batch, self.steps, self.output_tokens, self.cached
-        return hash((self.tokens, *counts, self.pixels, self.frames, self.line))
+        return hash_of((self.tokens, *counts, self.pixels, self.frames, self.line))
 
     @property
     def in_programs(self) -> "Workload":

@@ -1,27 +1,31 @@
 """Many requests at once: one plan lowered with arrays for sizes, priced in one go."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import reduce
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.price import FoundPrices
+from costmodels import memory
+from costmodels.price import FoundPrices, Target
 from costmodels.program import Real, Size
 from planner.lowering import cuts_of_requests, share_of
 from planner.models import Model, lengths, line_of
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.scenario.scenario import Scenario
-from planner.search.evaluate import Lowered, costs_of, lowered
+from planner.search.evaluate import Flags, Lowered, costs_of, lowered, of_one_replica
 from planner.search.plan_memory import as_run
-from planner.search.plans import objections, replica
+from planner.search.plans import objections
 from planner.strategies.sequence import uneven
 from topology.base.values import dataclass
+from topology.catalogue import Fabric
 
 Column = NDArray[np.float64]
+_TOGETHER: Final = 256
+"""Requests that are priced in one go: what is kept of so many does not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,45 +40,49 @@ class Sweep:
     memory_bytes: Column
 
 
-Programs = dict[Plan, list[tuple[NDArray[np.bool_], Lowered]]]
-"""Plans that are lowered for the requests of a sweep, whatever they run on.
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """What plans without replicas are lowered to for the requests of a sweep, whatever runs them.
 
-A pipeline is cut for each request, and those with one cut are one program.
-"""
+    A pipeline is cut for each request, and those with one cut have a program.
+    """
+
+    lowered: dict[tuple[Plan, Workload], Sequence[tuple[Flags, Lowered]]] = field(
+        default_factory=dict
+    )
+    bodies: memory.Bodies = field(default_factory=memory.Bodies)
 
 
-Replicas = dict[Plan, tuple[Column, Column]]
-"""Latency and peak memory of plans; others are replicas of them, with requests of their own."""
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What was found on some hardware: prices, and columns by plan without replicas and links."""
+
+    prices: FoundPrices = field(default_factory=FoundPrices)
+    found: dict[tuple[Plan, Workload, tuple[Fabric, ...]], tuple[Column, Column]] = field(
+        default_factory=dict
+    )
 
 
 def sweep(
     scenario: Scenario,
     plans: Sequence[Plan],
     programs: Programs | None = None,
-    replicas: Replicas | None = None,
+    columns: Columns | None = None,
 ) -> Sweep:
     """Price `plans` for the requests of a scenario's workload, whose sizes have one shape.
 
-    programs : of the same workload on other hardware. replicas : on this hardware, on other
-    numbers of GPUs too. Both are used, and added to.
+    programs : of the same model on other hardware too. columns : on this hardware, on other
+    numbers of GPUs too. Both are used, and added to, unless the requests are too many.
     """
-    programs = {} if programs is None else programs
-    replicas = {} if replicas is None else replicas
-    prices = FoundPrices()
-    single = isinstance(scenario.workload.batch, int) and scenario.workload.batch == 1
-
-    def row(plan: Plan) -> tuple[Column, Column]:
-        one = (replica(scenario.deployment, plan) if single else None) or plan
-        if one not in replicas:
-            replicas[one] = _row(scenario.on(one.gpus), one, programs, prices)
-        return replicas[one]
-
-    rows = [row(plan) for plan in plans]
-    return Sweep(
-        plans=tuple(plans),
-        latency_s=np.array([latency for latency, _ in rows]),
-        memory_bytes=np.array([held for _, held in rows]),
-    )
+    count, work = _count(scenario.workload), scenario.workload
+    if count <= _TOGETHER:
+        found = [_swept(scenario, plans, programs or Programs(), columns or Columns())]
+    else:
+        parts = [slice(first, first + _TOGETHER) for first in range(0, count, _TOGETHER)]
+        works = [replace(scenario, workload=_chosen(work, part)) for part in parts]
+        found = [_swept(each, plans, Programs(), Columns()) for each in works]
+    latency, held = (np.concatenate(rows, axis=-1) for rows in zip(*found, strict=True))
+    return Sweep(plans=tuple(plans), latency_s=latency, memory_bytes=held)
 
 
 def sizes(
@@ -94,39 +102,71 @@ def sizes(
     )
 
 
-def _row(
-    scenario: Scenario, plan: Plan, programs: Programs, prices: FoundPrices
+def _count(workload: Workload) -> int:
+    return int(np.size(workload.tokens[0][1]))
+
+
+def _swept(
+    scenario: Scenario, plans: Sequence[Plan], programs: Programs, columns: Columns
 ) -> tuple[Column, Column]:
-    model, base = scenario.model, scenario.workload
-    count = int(np.size(next(iter(dict(base.tokens).values()))))
-    nothing = np.full(count, np.nan)
-    grain = share_of(base, plan).grain
-    fine = np.broadcast_to(~uneven(model, base, grain), count)
-    if not fine.any():
-        return nothing, nothing
-    first = _chosen(base, np.arange(count) == int(np.argmax(fine)))
-    if any(objections(model, first, plan, plan.gpus)):
-        return nothing, nothing
-    latency, held = nothing.copy(), nothing.copy()
-    legal = replace(scenario, workload=_chosen(base, fine))
-    if plan not in programs:
-        programs[plan] = _lowered(legal, plan, int(fine.sum()))
-    places = np.flatnonzero(fine)
-    for which, program in programs[plan]:
-        part = replace(legal, workload=_chosen(legal.workload, which))
-        latency[places[which]], held[places[which]] = _priced(part, plan, program, prices)
+    """Give what the rows of some requests of a sweep hold."""
+    rows = [_row(scenario, plan, programs, columns) for plan in plans]
+    return np.array([latency for latency, _ in rows]), np.array([held for _, held in rows])
+
+
+def _row(
+    scenario: Scenario, plan: Plan, programs: Programs, columns: Columns
+) -> tuple[Column, Column]:
+    own, alone = of_one_replica(scenario, plan)
+    links = scenario.deployment.fabrics(plan)
+    key = alone, own.workload, tuple(links[axis] for axis, _ in alone.axes)
+    if key not in columns.found:
+        columns.found[key] = _columns(own, plan, alone, programs, columns.prices)
+    return columns.found[key]
+
+
+def _columns(
+    scenario: Scenario, plan: Plan, alone: Plan, programs: Programs, prices: FoundPrices
+) -> tuple[Column, Column]:
+    """Price one replica of a plan."""
+    base = scenario.workload
+    latency, held = np.full((2, _count(base)), np.nan)
+    legal = _legal(scenario, alone)
+    if not legal.any():
+        return latency, held
+    key = alone, base.in_programs
+    if key not in programs.lowered:
+        programs.lowered[key] = _lowered(scenario, alone, legal, programs.bodies)
+    target = scenario.deployment.target(scenario.model, plan)
+    for which, program in programs.lowered[key]:
+        seconds, size = _priced(scenario, program, target, prices, which)
+        latency[which] = np.broadcast_to(seconds, legal.shape)[which]
+        held[which] = np.broadcast_to(size, legal.shape)[which]
     return latency, held
 
 
-def _lowered(scenario: Scenario, plan: Plan, count: int) -> list[tuple[NDArray[np.bool_], Lowered]]:
+def _legal(scenario: Scenario, plan: Plan) -> Flags:
+    """Tell for which requests a plan is legal."""
+    model, base = scenario.model, scenario.workload
+    count = _count(base)
+    fine = np.broadcast_to(~uneven(model, base, share_of(base, plan).grain), count)
+    if fine.any():
+        first = int(np.argmax(fine))
+        one = _chosen(base, slice(first, first + 1))
+        fine = fine & (not any(objections(model, one, plan, plan.gpus)))
+    return fine
+
+
+def _lowered(
+    scenario: Scenario, plan: Plan, legal: Flags, bodies: memory.Bodies
+) -> list[tuple[Flags, Lowered]]:
     """Lower a plan for the requests of each cut of its pipeline."""
-    cuts = cuts_of_requests(scenario.model, scenario.workload, plan, count)
-    chosen = [cuts == number for number in range(int(cuts.max()) + 1)]
-    parts = [replace(scenario, workload=_chosen(scenario.workload, which)) for which in chosen]
-    return [(which, lowered(part, plan)) for which, part in zip(chosen, parts, strict=True)]
+    cuts = cuts_of_requests(scenario.model, scenario.workload, plan, legal.size)
+    chosen = [legal & (cuts == number) for number in np.unique(cuts[legal])]
+    return [(which, lowered(scenario, plan, bodies, which)) for which in chosen]
 
 
-def _chosen(base: Workload, which: NDArray[np.bool_]) -> Workload:
+def _chosen(base: Workload, which: slice) -> Workload:
     """Keep some requests of a sweep."""
 
     def kept(value: Size) -> Size:
@@ -145,11 +185,9 @@ def _chosen(base: Workload, which: NDArray[np.bool_]) -> Workload:
 
 
 def _priced(
-    scenario: Scenario, plan: Plan, programs: Lowered, prices: FoundPrices
-) -> tuple[Column, Column]:
-    deployment = scenario.deployment
-    target = deployment.target(scenario.model, plan)
-    costs = costs_of(programs.places, scenario.workload, target, prices)
+    scenario: Scenario, programs: Lowered, target: Target, prices: FoundPrices, which: Flags
+) -> tuple[Real, Real]:
+    costs = costs_of(programs.places, scenario.workload, target, prices, which)
     latency = sum((stage.time for stage in costs.values()), start=np.zeros(()))
     held = [
         _peak(as_run(scenario, program, parts, groups))
@@ -157,7 +195,7 @@ def _priced(
             programs.places, programs.groups, programs.parts, strict=True
         )
     ]
-    return np.asarray(latency, float), np.asarray(reduce(np.maximum, held), float)
+    return latency, reduce(np.maximum, held)
 
 
 def _peak(parts: Mapping[str, Real]) -> Real:

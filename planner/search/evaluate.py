@@ -7,6 +7,7 @@ from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels import memory
 from costmodels.basis import Basis
@@ -28,6 +29,10 @@ from topology.base.values import dataclass
 
 if TYPE_CHECKING:  # only machines need it
     from planner.placement.seating import Traffic
+
+
+Flags = NDArray[np.bool_]
+"""Some of the requests of a sweep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ def evaluate(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Pl
     deployment, model = scenario.deployment, scenario.model
     shared = Shared() if shared is None else shared
     target = deployment.target(model, plan)
-    own, alone = _replica(scenario, plan)
+    own, alone = of_one_replica(scenario, plan)
     key = alone, own.workload.in_programs, deployment.hardware.name
     known = shared.estimates.setdefault(key, [])
     estimate = next((one for other, one in known if other == target), None)
@@ -97,7 +102,7 @@ def evaluate(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Pl
     )
 
 
-def _replica(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
+def of_one_replica(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
     """Ask of one replica its part of the batch; requests that come one by one are its own."""
     replicas, batch = plan.degree("dp"), scenario.workload.batch
     alone = plan.without("dp") if replicas > 1 else plan
@@ -121,10 +126,18 @@ def _who(scenario: Scenario, plan: Plan) -> dict[str, Any]:
     }
 
 
-def lowered(scenario: Scenario, plan: Plan, bodies: memory.Bodies | None = None) -> Lowered:
-    """Lower a plan, and count the memory of every place by part, but for where it runs."""
+def lowered(
+    scenario: Scenario,
+    plan: Plan,
+    bodies: memory.Bodies | None = None,
+    which: Flags | None = None,
+) -> Lowered:
+    """Lower a plan, and count the memory of every place by part, but for where it runs.
+
+    which : requests of a sweep that the program is of; all where left out.
+    """
     bodies = bodies or memory.Bodies()
-    places = lower_places(scenario.model, scenario.workload, plan)
+    places = lower_places(scenario.model, scenario.workload, plan, which)
     distinct = {id(program): program for program in places}
     parts = {number: parts_of(scenario, program, bodies) for number, program in distinct.items()}
     groups = {
@@ -197,10 +210,17 @@ def _drafted(
 
 
 def costs_of(
-    places: Sequence[Program], workload: Workload, target: Target, prices: FoundPrices | None = None
+    places: Sequence[Program],
+    workload: Workload,
+    target: Target,
+    prices: FoundPrices | None = None,
+    which: Flags | None = None,
 ) -> dict[str, Cost]:
-    """Price every stage of a request, and its ``output`` where a host takes its time over it."""
-    costs, runtime = _stages(places, target, prices), target.runtime
+    """Price every stage of a request, and its ``output`` where a host takes its time over it.
+
+    which : requests of a sweep that the programs are of; all where left out.
+    """
+    costs, runtime = _stages(places, target, prices, which), target.runtime
     images = ceil_div(workload.batch, dict(places[0].axes).get("dp", 1))
     waits = images * workload.pixels * runtime.host_pixel
     waits = waits + runtime.host_rank * (target.ranks - 1)
@@ -208,7 +228,7 @@ def costs_of(
 
 
 def _stages(
-    places: Sequence[Program], target: Target, prices: FoundPrices | None
+    places: Sequence[Program], target: Target, prices: FoundPrices | None, which: Flags | None
 ) -> dict[str, Cost]:
     """Price every stage over the places of a pipeline.
 
@@ -224,15 +244,17 @@ def _stages(
         return costs
     loops = [[s for s in place.stages if s.name == "denoise"] for place in places]
     rows = zip(*(loops if len(loops) > 1 else loops * degree), strict=True)
-    return {**costs, "denoise": reduce(add, [_piped(row, target, prices) for row in rows])}
+    return {**costs, "denoise": reduce(add, [_piped(row, target, prices, which) for row in rows])}
 
 
-def _piped(places: Sequence[Loop], target: Target, prices: FoundPrices | None) -> Cost:
+def _piped(
+    places: Sequence[Loop], target: Target, prices: FoundPrices | None, which: Flags | None
+) -> Cost:
     """Price a loop of which every place of a pipeline takes the same turns, one after another."""
     turns = sum(item.count for item in places[0].body if isinstance(item, Loop))
     turns = np.maximum(turns, 1) if isinstance(turns, np.ndarray) else max(turns, 1)
     steps = [cost(loop, target, prices) for loop in places]
-    slowest = max(steps, key=lambda step: total(step.time))
+    slowest = max(steps, key=lambda step: total(step.time, which))
     once = following([step.times(1 / turns) for step in steps])
     return once + slowest.times((turns - len(places)) / turns)
 
@@ -332,7 +354,7 @@ def seated(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Depl
         return deployment
     from planner.placement.seating import seat  # noqa: PLC0415  # only machines need it
 
-    sent = _traffic(*_replica(scenario, plan), Shared() if shared is None else shared)
+    sent = _traffic(*of_one_replica(scenario, plan), Shared() if shared is None else shared)
     return replace(deployment, placed=seat(plan, deployment.subset, sent))
 
 

@@ -7,11 +7,12 @@ from typing import Final
 
 import numpy as np
 
+from planner.models import Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.runners.refusal import refuser
 from planner.scenario.scenario import Scenario, resolve, workload_of
-from planner.search.batched import Programs, Replicas, Sweep, sweep
+from planner.search.batched import Columns, Programs, Sweep, sweep
 from planner.search.evaluate import throughput
 from planner.search.plan_memory import usable_bytes
 from planner.search.plans import illegal_axes, objections, plans
@@ -21,8 +22,6 @@ from topology.base import InputError, ModelError
 
 Row = dict[str, object]
 """What was asked, and what became of one plan; `reason` says why it cannot run."""
-MANY: Final = 256
-"""Requests of a portion above which nothing is kept for others."""
 _KEPT: Final = 16
 """Kinds of hardware, and models, of which something is kept."""
 STACKED = ("steps", "pixels", "frames", "line", "output_tokens")
@@ -35,13 +34,11 @@ def rows_of(portion: Portion) -> list[Row]:
     Raises `InputError` if a name or a size cannot be right. Numbers of GPUs that some hardware
     cannot have are rows with a reason.
     """
-    sizes, programs = list(portion.sizes()), Programs()
-    return [row for name in portion.asked.hardware for row in _on(portion, name, sizes, programs)]
+    sizes = list(portion.sizes())
+    return [row for name in portion.asked.hardware for row in _on(portion, name, sizes)]
 
 
-def _on(
-    portion: Portion, hardware: str, sizes: Sequence[Mapping[str, int]], programs: Programs
-) -> Iterator[Row]:
+def _on(portion: Portion, hardware: str, sizes: Sequence[Mapping[str, int]]) -> Iterator[Row]:
     asked = [portion.request(hardware, combination) for combination in sizes]
     try:
         first = resolve(asked[0])
@@ -55,8 +52,8 @@ def _on(
         workload_of(first.model, replace(request, precision=precision), habits) for request in asked
     ]
     stacked = replace(first, workload=_stacked(works))
-    replicas = _replicas(_on_any(first), tuple(works)) if len(works) <= MANY else {}
-    found = sweep(stacked, _plans(portion, first, works), programs, replicas)
+    every = _plans(portion, first, works)
+    found = sweep(stacked, every, _programs(first.model), _columns(_on_any(first)))
     refuses = refuser(first)
     refused = {plan: refuses(plan) for plan in found.plans}
     names = LANGUAGE if first.model.kind == "decoder" else PICTURE
@@ -75,9 +72,15 @@ def _on_any(scenario: Scenario) -> Scenario:
 
 
 @lru_cache(maxsize=_KEPT)
-def _replicas(scenario: Scenario, works: tuple[Workload, ...]) -> Replicas:  # noqa: ARG001  # kept by
-    """Give what portions of a sweep that one process does have in common."""
-    return {}
+def _programs(model: Model) -> Programs:  # noqa: ARG001  # kept by
+    """Give the programs that portions of a sweep that one process does have in common."""
+    return Programs()
+
+
+@lru_cache(maxsize=_KEPT)
+def _columns(scenario: Scenario) -> Columns:  # noqa: ARG001  # kept by
+    """Give what was found on some hardware for them."""
+    return Columns()
 
 
 def _stacked(works: Sequence[Workload]) -> Workload:

@@ -1,5 +1,6 @@
 """A sweep gives every request what it gets alone."""
 
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ from generators import asked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.search.batched import sizes, sweep
+from planner.search.batched import Columns, Programs, sizes, sweep
 from planner.search.evaluate import evaluate
 from planner.search.plans import objections, plans
 from planner.strategies import parse_plan
@@ -66,17 +67,32 @@ def test_columns_are_what_each_request_gets_alone(name, runtime):
             assert found.memory_bytes[row, column] == pytest.approx(held, rel=1e-9, nan_ok=True)
 
 
-@pytest.mark.parametrize("hardware", ["h100-sxm", "l40s"])
-def test_replicas_of_plans_that_were_priced_have_the_columns_that_they_have_by_themselves(hardware):
-    known = {}
-    for gpus in (8, 4):
+def test_plans_that_share_programs_and_prices_have_the_columns_that_they_have_by_themselves():
+    """Whatever was found before: on other hardware, numbers of GPUs, and for other requests."""
+    programs, on = Programs(), defaultdict(Columns)
+    asks = ("h100-sxm", 4, SIDE), ("l40s", 4, SIDE), ("l40s", 8, SIDE), ("h100-sxm", 4, SIDE[:3])
+    for hardware, gpus, side in asks:
         every = list(plans(asked("flux.1-dev").model, gpus))
-        scenario, work, by_itself = swept("flux.1-dev", every, hardware=hardware)
-        found = sweep(replace(scenario, workload=work), every, replicas=known)
+        scenario, work, _ = swept("flux.1-dev", every[:1], side, hardware=hardware)
+        scenario = replace(scenario.on(gpus), workload=work)
+        found = sweep(scenario, every, programs, on[hardware])
+        for row in range(0, len(every), 7):
+            by_itself = sweep(scenario, [every[row]])
+            np.testing.assert_array_equal(found.latency_s[row], by_itself.latency_s[0])
+            np.testing.assert_array_equal(found.memory_bytes[row], by_itself.memory_bytes[0])
+    assert all(plan.degree("dp") == 1 for plan, _ in programs.lowered)
+    for hardware, columns in on.items():
+        kinds = {(plan, work) for plan, work, _ in columns.found}
+        assert (len(kinds) < len(columns.found)) == (hardware == "l40s")  # replicas share PCIe
 
-        np.testing.assert_array_equal(found.latency_s, by_itself.latency_s)
-        np.testing.assert_array_equal(found.memory_bytes, by_itself.memory_bytes)
-    assert all(plan.degree("dp") == 1 for plan in known) == (hardware == "h100-sxm")
+
+def test_many_requests_have_the_columns_that_they_have_in_parts():
+    sides = 16 * np.arange(16, 316)
+    every = [parse_plan(text) for text in ("pp4", "ring4", "dp2.tp2")]
+    _, _, found = swept("flux.1-dev", every, sides)
+    parts = [swept("flux.1-dev", every, side)[2].latency_s for side in np.array_split(sides, 3)]
+
+    np.testing.assert_allclose(found.latency_s, np.concatenate(parts, axis=-1), rtol=1e-12)
 
 
 def test_illegal_requests_are_holes_in_both_tables():

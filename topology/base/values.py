@@ -10,7 +10,23 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["dataclass"]
+__all__ = ["by_content", "dataclass", "hash_of"]
+
+
+def by_content(part: Any) -> Any:  # noqa: ANN401  # whatever values are made of
+    """Write the arrays in a tuple as their bytes, so that it can be compared, and looked up."""
+    if isinstance(part, tuple):
+        return tuple(map(by_content, part))
+    return (part.dtype.char, part.shape, part.tobytes()) if hasattr(part, "tobytes") else part
+
+
+def hash_of(parts: tuple[object, ...]) -> int:
+    """Hash what a value is made of, arrays by their numbers."""
+    try:
+        return hash(parts)
+    except TypeError:
+        return hash(by_content(parts))
+
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -92,10 +108,14 @@ def _compared(kind: type) -> dict[str, Callable[..., Any]]:
     def __eq__(self: object, other: object) -> bool:  # noqa: N807
         if other.__class__ is not self.__class__:
             return NotImplemented
-        return values(self) == values(other)
+        mine, others = values(self), values(other)
+        try:
+            return mine == others
+        except ValueError:  # arrays are compared number by number
+            return bool(by_content(mine) == by_content(others))
 
     def __hash__(self: object) -> int:  # noqa: N807
-        return hash(hashed(self))
+        return hash_of(hashed(self))
 
     return {"__eq__": __eq__, "__hash__": __hash__}
 
