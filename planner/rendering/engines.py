@@ -6,6 +6,7 @@ from planner.advice.remedies import Alternative
 from planner.engines.engine import EAGER
 from planner.plan_table import time_name
 from planner.request.request import Request
+from planner.runners.launch import launched
 from planner.runners.runners import Contender, exported
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.ranking import goal, near, seconds_of
@@ -16,11 +17,10 @@ from topology.base.table import Line, Part, Said, Table, Title, Typed
 def to_run(
     runs: Sequence[Contender], lead: PlanEstimate, fewer: PlanEstimate | None
 ) -> Iterator[Line | Typed]:
-    """Say what to run, with what, how long it takes, and what to type; see `headline`."""
-    run = runs[0]
-    yield Line(text=headline(run, lead, fewer), style="bold")
-    if run.launch is not None:
-        yield Typed(line=run.launch.line)
+    """Say what to run, with what, how long it takes, and what to type; see `headlines`."""
+    for said, typed_line in headlines(runs[0], lead, fewer):
+        yield Line(text=said, style="bold")
+        yield Typed(line=typed_line)
     for part in unfinished(runs):
         yield part if isinstance(part, Typed) else Line(text=part, style="dim")
 
@@ -59,26 +59,27 @@ def _instead(runs: Sequence[Contender]) -> Contender | None:
     return next((run for run in others if not exported(run.scenario)), None)
 
 
-def headline(run: Contender, lead: PlanEstimate, fewer: PlanEstimate | None = None) -> str:
-    """Say what to run, with what, and how long it takes.
+def headlines(
+    run: Contender, lead: PlanEstimate, fewer: PlanEstimate | None = None
+) -> Iterator[tuple[str, str]]:
+    """Say what to run, with what, and how long it takes, a sentence and what to type for each.
 
     fewer : on fewer GPUs, a replica of the lead, which makes no result sooner, or a faster plan.
     """
-    if fewer is not None and fewer.plan == lead.plan.without("dp"):
-        return (
-            f"For one result at a time use {counted(fewer.gpus, 'GPU')} ({fewer.plan}); for "
-            f"throughput run {_named(run, lead)}"
-        )
+    first = "Run"
     if fewer is not None:
-        return (
-            f"Use {counted(fewer.gpus, 'GPU')} ({fewer.plan}, {format_seconds(fewer.latency_s)}): "
-            f"{lead.gpus} are slower, {_named(run, lead)}"
-        )
+        alike = fewer.plan == lead.plan.without("dp")
+        use = "For one result at a time use" if alike else "Use"
+        first = "For throughput run" if alike else f"All {lead.gpus} are slower:"
+        there = run.scenario.on(fewer.gpus)
+        line = launched(there, fewer.plan, fewer.placement, fewer.told).line
+        yield f"{use} {counted(fewer.gpus, 'GPU')}: {_named(run, fewer)}", line
     request = run.scenario.request
     count = f" on {counted(lead.gpus, 'GPU')}" if request.at_most_gpus else ""
     throughput = request.objective == "throughput" and not run.scenario.ranked_under_load
     many = f"; {lead.throughput_per_s:.3g} results a second" if throughput else ""
-    return f"Run {_named(run, lead)}{count}{many}"
+    line = "" if run.launch is None else run.launch.line
+    yield f"{first} {_named(run, lead)}{count}{many}", line
 
 
 def _named(run: Contender, estimate: PlanEstimate) -> str:

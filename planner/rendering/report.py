@@ -327,8 +327,8 @@ def recommendation_page(answer: Recommendation, *, top: int) -> Parts:
     scenario, lead, shown = answer.scenario, answer.lead, _shown(answer, top)
     parts: Parts = [Title(text=asked(scenario), level=1), *answer.notes]
     if lead is not None:
-        parts += [Title(text=engines.headline(answer.runs[0], lead, answer.fewer))]
-        parts += engines.typed(answer.runs[0])
+        for said, line in engines.headlines(answer.runs[0], lead, answer.fewer):
+            parts += [Title(text=said), Typed(line=line)]
         parts += [*engines.unfinished(answer.runs), engines.table(answer.runs)]
     if (close := _nearest(answer, top)) is not None:
         parts += [Title(text=_NEAREST.format(scenario.deployment.title)), close]

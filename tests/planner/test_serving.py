@@ -558,7 +558,7 @@ def test_the_headline_under_load_says_what_clients_see():
     more = {"engine": "vllm", "concurrency": 16}
     found = recommend_plans(resolve(request_of("llama-3.1-8b", 2, more)))
     serving = found.lead.serving
-    said = engines.headline(found.runs[0], found.lead)
+    ((said, _),) = engines.headlines(found.runs[0], found.lead)
 
     assert f"TPOT {format_seconds(serving.tpot.mean)}" in said
     assert re.search(rf"{serving.tokens_per_s:,.0f} ± \d+ tokens/s with 16 at once", said)
