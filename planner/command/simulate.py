@@ -20,8 +20,8 @@ _TRACE: Final = (
 
 
 _SLOW: Final = (
-    "a rank computes so many times as long as usual, such as 3=1.1; may be repeated (default: none "
-    "does)"
+    "a rank of each replica computes so many times as long as usual, such as 3=1.1; may be "
+    "repeated (default: none does)"
 )
 _PAUSE: Final = (
     "the host of a rank issues nothing for so many seconds at the start of a turn, such as "

@@ -87,9 +87,13 @@ def _check_ranks(name: str, given: object, plan: Plan, like: str) -> None:
     for rank in given:
         if not isinstance(rank, int | np.integer) or isinstance(rank, bool):
             raise InputError(f"{name}: got rank {shown(rank)}, wanted a whole number")
-        if not 0 <= rank < plan.gpus:
-            last = plan.gpus - 1
-            raise InputError(f"{name}: got rank {rank}, wanted one from 0 to {last} of a replica")
+        size = plan.without("dp").gpus
+        if not 0 <= rank < size:
+            alike = f": all are alike, and that is rank {rank % size} of its own"
+            raise InputError(
+                f"{name}: got rank {rank}, wanted one from 0 to {size - 1} of a replica"
+                f"{alike if 0 <= rank < plan.gpus else ''}"
+            )
 
 
 def _check_numbers(

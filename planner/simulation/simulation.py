@@ -278,7 +278,7 @@ def _turns(
     scenario: Scenario, estimate: PlanEstimate, disturbed: Disturbances
 ) -> tuple[Wiring, list["_Turn"]]:
     """Run a turn of each stage."""
-    disturbed.checked(estimate.plan.without("dp"))
+    disturbed.checked(estimate.plan)
     wiring, stages, prices = stages_of(scenario, estimate, disturbed)
     _check_size(stages, estimate.plan, disturbed.runs)
     return wiring, [_turn(stage, prices, disturbed) for stage in stages]

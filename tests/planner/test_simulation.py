@@ -204,7 +204,11 @@ def test_a_trace_has_an_arrow_from_the_rank_that_was_waited_for(capsys, tmp_path
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--slow", "9=1.1"), "slow: got rank 9, wanted one from 0 to 3 of a replica"),
+        (("--slow", "9=1.1"), "slow: got rank 9, wanted one from 0 to 3 of a replica\n"),
+        (
+            ("--gpus", "8", "--plan", "dp2.ring4", "--slow", "5=1.1"),
+            "wanted one from 0 to 3 of a replica: all are alike, and that is rank 1 of its own",
+        ),
         (("--slow", "1=0"), "slow: got 0 for rank 1, wanted how many times as long as usual"),
         (("--slow", "1=nan"), "slow: got nan for rank 1"),
         (("--slow", "1=2", "--slow", "1=3"), "argument --slow: got 1 twice, wanted each once"),
