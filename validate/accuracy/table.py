@@ -25,7 +25,7 @@ END: Final = "<!-- /accuracy -->"
 UNSEEN: Final = "nccl-tests logs, in no fit"
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "collectives: nccl-tests logs that nothing was fitted to": (UNSEEN,),
-    "kernels: samples of fitted tables, and seven other GPUs": ("matrix products", "attention"),
+    "kernels: samples of fitted tables, and eight other GPUs": ("matrix products", "attention"),
     "whole plans: published by others": ("whole plans", "plans of other sources"),
     "whole plans: run by us on 1 and 2 GPUs": ("steps run on",),
     "language models under load: TPOT": ("serving TPOT",),
