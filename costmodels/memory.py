@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +19,13 @@ from costmodels.program import (
     Real,
     Rearrange,
     Recurrence,
+    SendReceive,
     Tensor,
     larger,
     turns,
 )
 from costmodels.sizes import anywhere
-from topology.base.values import dataclass
+from topology.base.values import by_content, dataclass
 
 ELSEWHERE = ("cache.", "shard.", "weights.")
 """How tensors are called that are counted as what is kept, or as weights."""
@@ -33,18 +35,30 @@ _WEIGHED = (Matmul, HeadProduct, Depthwise, CausalConvolution, Recurrence)
 class Bodies:
     """What the bodies of loops do to memory, each looked at once: layers are alike in many places.
 
-    A body is known by its identity, and is kept so that no other gets the same.
+    A body is known by the identities of what it is made of, whatever the counts of loops in it;
+    these are kept so that no others get the same.
     """
 
     def __init__(self) -> None:
-        self._bodies: dict[int, _Body] = {}
+        self._bodies: dict[tuple[object, ...], _Body] = {}
+        self._known: dict[int, tuple[object, _Body]] = {}
 
     def of(self, loop: Loop) -> "_Body":
         """Give what the body of a loop does."""
-        body = self._bodies.get(id(loop.body))
-        if body is None:
-            body = self._bodies[id(loop.body)] = _looked_at(loop, self)
-        return body
+        known = self._known.get(id(loop.body))
+        if known is None:
+            key = tuple([self._identity(item) for item in loop.body])
+            body = self._bodies.get(key)
+            if body is None:
+                body = self._bodies[key] = _looked_at(loop, self)
+            known = self._known[id(loop.body)] = loop.body, body
+        return known[1]
+
+    def _identity(self, item: Op | Loop) -> object:
+        """Tell an item from all that do otherwise to memory; to how many ranks it sends is none."""
+        if isinstance(item, SendReceive):
+            return id(item.x), id(item.out), item.axis
+        return id(self.of(item) if isinstance(item, Loop) else item)
 
     def inside(
         self, loop: Loop, around: tuple[Loop, ...] = ()
@@ -52,8 +66,9 @@ class Bodies:
         """Yield the bodies of a loop and of those in it, with the loops around each."""
         body, loops = self.of(loop), (*around, loop)
         yield body, loops
-        for inner in body.loops:
-            yield from self.inside(inner, loops)
+        for inner in loop.body if body.has_loops else ():
+            if isinstance(inner, Loop):
+                yield from self.inside(inner, loops)
 
 
 def weights(stages: Sequence[Loop], bodies: Bodies | None = None, *, layered: bool = True) -> float:
@@ -138,11 +153,12 @@ def activations(loop: Loop, bodies: Bodies | None = None) -> Real:
 def _peak(loop: Loop, outer: Mapping[str, Real], bodies: Bodies) -> Real:
     """Find the peak of a loop beside what is alive around it."""
     body = bodies.of(loop)
-    around = tuple(outer.items())
+    around: tuple[Any, ...] = tuple(outer.items())
     try:
         peak = body.peaks.get(around)
     except TypeError:  # sizes are arrays
-        return _risen(loop, body, outer, bodies)
+        around = by_content(around)
+        peak = body.peaks.get(around)
     if peak is None:
         peak = body.peaks[around] = _risen(loop, body, outer, bodies)
     return peak
@@ -185,9 +201,10 @@ class _Body:
 
     storage : of each tensor written here, as views lie in that of another. arriving : read before
     they are written, so they come from outside. made : storage that each item needs, and its bytes.
-    gone : storage that nothing touches after each operation. loops : in it. weights : names and
-    bytes of matrices outside the layers, and of those in them. stored : what is kept for later.
-    messages : that it sends. peaks : by what is alive around it. items : all that it is made of.
+    gone : storage that nothing touches after each operation. has_loops : whether loops are in it.
+    weights : names and bytes of matrices outside the layers, and of those in them. stored : what is
+    kept for later. messages : that it sends. peaks : by what is alive around it. items : all that
+    it is made of.
     """
 
     items: tuple[Op | Loop, ...]
@@ -195,11 +212,11 @@ class _Body:
     arriving: dict[str, Tensor]
     made: Sequence[Sequence[tuple[str, Real]]]
     gone: Sequence[Sequence[str]]
-    loops: tuple[Loop, ...]
+    has_loops: bool
     weights: tuple[Sequence[tuple[str, float]], Sequence[tuple[str, float]]]
     stored: Sequence[Tensor]
     messages: Sequence[Communication]
-    peaks: dict[tuple[tuple[str, Real], ...], Real] = field(default_factory=dict)
+    peaks: dict[tuple[Any, ...], Real] = field(default_factory=dict)
 
 
 def _looked_at(loop: Loop, bodies: Bodies) -> _Body:
@@ -232,7 +249,7 @@ def _looked_at(loop: Loop, bodies: Bodies) -> _Body:
         arriving=arriving,
         made=made,
         gone=_gone(loop, made, ends),
-        loops=tuple(item for item in loop.body if isinstance(item, Loop)),
+        has_loops=any(isinstance(item, Loop) for item in loop.body),
         weights=(
             [one for inside, one in sizes if not inside],
             [one for inside, one in sizes if inside],

@@ -164,12 +164,14 @@ def host_seconds(op: Op, priced: Priced, runtime: Runtime) -> Real:
 class FoundPrices:
     """Prices found so far, by what they depend on besides device and profile.
 
-    ops : of operations. bodies : what is known of bodies of loops, each by its identity.
+    ops : of operations. bodies : what is known of bodies of loops, each by its identity. settings :
+    what was found of these by what prices depend on besides links (`Target.beside_links`).
     """
 
     def __init__(self) -> None:
         self.ops: dict[tuple[object, ...], Priced] = {}
         self.bodies: dict[int, Any] = {}
+        self.settings: dict[tuple[object, ...], Any] = {}
 
 
 def cached_price(op: Op, target: Target, prices: FoundPrices) -> Priced:

@@ -122,31 +122,43 @@ def cost(loop: Loop, target: Target, prices: FoundPrices | None = None) -> Cost:
 
     prices : of operations met before on this device; it is added to.
     """
-    total = _turns(loop, target, FoundPrices() if prices is None else prices, target.beside_links)
+    prices = FoundPrices() if prices is None else prices
+    total = _turns(loop, target, prices, prices.settings.setdefault(target.beside_links, _Found()))
     if "communication" not in total.classes:
         return total
     return replace(total, waiting=total.compute * waiting_share(target.ranks))
 
 
-def _turns(loop: Loop, target: Target, prices: FoundPrices, setting: tuple[object, ...]) -> Cost:
-    """Price a loop, whose body may be that of others: layers of other stages and plans.
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was found on one device, run in one way.
 
-    setting : all that prices depend on besides links.
+    bodies : costs of bodies, by their identity and their links. ops : prices, by the identity of an
+    operation, which is kept, and its links. straight : costs of operations between barriers on one
+    stream, by the identities of their prices.
     """
+
+    bodies: dict[tuple[object, ...], Cost] = field(default_factory=dict)
+    ops: dict[object, tuple[Op, Priced]] = field(default_factory=dict)
+    straight: dict[tuple[int, ...], Cost] = field(default_factory=dict)
+
+
+def _turns(loop: Loop, target: Target, prices: FoundPrices, found: _Found) -> Cost:
+    """Price a loop, whose body may be that of others: layers of other stages and plans."""
     body = _priced_body(loop, prices)
-    links = setting, *(target.fabrics[axis] for axis in body.axes)
-    once = body.costs.get(links)
+    key = id(body), *[target.fabrics[axis] for axis in body.axes]
+    once = found.bodies.get(key)
     if once is None:
-        once = _straight(body.ops, target, prices)
+        once = _straight(body.ops, target, prices, found)
         for item in body.loops:
-            once = once + _turns(item, target, prices, setting)
-        body.costs[links] = once
+            once = once + _turns(item, target, prices, found)
+        found.bodies[key] = once
     return once.times(loop.count)
 
 
 @dataclass(frozen=True, slots=True)
 class _PricedBody:
-    """The body of a loop, with its cost by what that depends on; kept, so that its id stays its.
+    """The body of a loop; kept, so that its id stays its.
 
     axes : along which it communicates, inner loops included.
     """
@@ -155,7 +167,6 @@ class _PricedBody:
     ops: list[Op]
     loops: list[Loop]
     axes: list[str]
-    costs: dict[tuple[object, ...], Cost] = field(default_factory=dict)
 
 
 def _priced_body(loop: Loop, prices: FoundPrices) -> _PricedBody:
@@ -171,9 +182,27 @@ def _priced_body(loop: Loop, prices: FoundPrices) -> _PricedBody:
     return body
 
 
-def _straight(ops: list[Op], target: Target, prices: FoundPrices) -> Cost:
-    """Price operations between barriers."""
-    priced = [(op, cached_price(op, target, prices)) for op in ops]
+def _priced(op: Op, target: Target, prices: FoundPrices, found: _Found) -> Priced:
+    """Price an operation, or take its own price where it is one of other bodies too."""
+    key = (id(op), target.fabrics[op.axis]) if isinstance(op, Communication) else id(op)
+    known = found.ops.get(key)
+    if known is None:
+        known = found.ops[key] = op, cached_price(op, target, prices)
+    return known[1]
+
+
+def _straight(ops: list[Op], target: Target, prices: FoundPrices, found: _Found) -> Cost:
+    """Price operations between barriers; on one stream they cost what their prices add up to."""
+    priced = [(op, _priced(op, target, prices, found)) for op in ops]
+    if any(op.stream != "compute" for op in ops):
+        return _added_up(priced, target)
+    key = tuple([id(price) for _, price in priced])
+    if key not in found.straight:
+        found.straight[key] = _added_up(priced, target)
+    return found.straight[key]
+
+
+def _added_up(priced: list[tuple[Op, Priced]], target: Target) -> Cost:
     classes: dict[Class, Real] = {}
     weights: dict[tuple[Class, Basis], Real] = {}
     host: Real = 0.0
@@ -221,10 +250,15 @@ def makespan(priced: Sequence[tuple[Op, Priced]], kept: Sequence[Real] = ()) -> 
     ready: dict[str, Real] = {}
     beside: list[tuple[Real, Real, Real]] = []
     last: Real = 0.0
-    for (op, price), share in zip(priced, kept or [1.0] * len(priced), strict=True):
+    read = {tensor.name: number for number, (op, _) in enumerate(priced) for tensor in op.reads}
+    for number, ((op, price), share) in enumerate(
+        zip(priced, kept or [1.0] * len(priced), strict=True)
+    ):
         start: Real = free.get(op.stream, 0.0)
         for tensor in op.reads:
             start = larger(start, ready.get(tensor.name, 0.0))
+            if read[tensor.name] == number:
+                ready.pop(tensor.name, None)
         if op.stream == "compute":
             beside = [one for one in beside if anywhere(one[1] > start)]  # none begins before this
             end = _slowed(start, price.seconds, beside)
@@ -236,7 +270,8 @@ def makespan(priced: Sequence[tuple[Op, Priced]], kept: Sequence[Real] = ()) -> 
                 times.update({one: _later(at, beside[-1:]) for one, at in later.items()})
         free[op.stream] = end
         for tensor in op.writes:
-            ready[tensor.name] = end
+            if read.get(tensor.name, -1) > number:
+                ready[tensor.name] = end
         last = larger(last, end)
     return last
 

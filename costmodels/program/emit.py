@@ -16,6 +16,16 @@ T = TypeVar("T")
 Emits = Generator[ops.Op | ops.Loop, None, T]
 
 
+def collected(emits: Emits[T]) -> tuple[tuple[ops.Op | ops.Loop, ...], T]:
+    """Run a generator to its end: what it emitted, and what it returned."""
+    items: list[ops.Op | ops.Loop] = []
+    while True:
+        try:
+            items.append(next(emits))
+        except StopIteration as end:
+            return tuple(items), end.value
+
+
 def total_rows(spans: Sequence[Span]) -> Size:
     """Rows of several spans laid end to end."""
     return sum(span.rows for span in spans)

@@ -22,6 +22,7 @@ from costmodels.program import (
 )
 from costmodels.program.emit import (
     Emits,
+    collected,
     collective,
     matmul,
     move,
@@ -52,6 +53,7 @@ from planner.lowering.work import (
 )
 from planner.models import Block, Encoder, Model, Stream, Tower
 from planner.strategies import fsdp, pipefusion, pp
+from planner.strategies.base import Share
 
 SERIAL_SHARE: Final = 0.2
 """Part of a VAE decode that does not split over GPUs: overlaps of tiles, joining, the first layers.
@@ -115,7 +117,7 @@ def denoise(work: RankWork) -> tuple[Loop, ...]:
 
     def loop(count: Size, forward: Emits[None]) -> Loop:
         once = Loop(name="forward", count=turns, body=tuple(forward), keeps=passes)
-        return Loop(name="denoise", count=count, body=(once, *_combine(work)))
+        return Loop(name="denoise", count=count, body=(once, *_combined(work)))
 
     if work.share.pieces > 1:
         exact = np.minimum(steps, work.workload.warmup)
@@ -183,10 +185,36 @@ def _text_layers(work: RankWork) -> Emits[None]:
 
 
 def _forward(work: RankWork, *, reusing: bool = False) -> Emits[None]:
-    """Emit one forward through this rank's layers.
+    """Emit one forward through this rank's layers, and hand on what came of it.
 
     reusing : of layers that a cache of features skips the change is that of a step before.
     """
+    if work.share.shards[1] > 1 or work.workload.reuse is not None:  # how many there are matters
+        items, after = _turn(replace(work, layers=tuple(work.layers)), reusing)
+        yield from items
+    else:
+        items, after = _turn(work.of_a_turn(), reusing)
+        layers = iter(work.layers)
+        for item in items:
+            if isinstance(item, Loop):
+                layer, first = next(layers)
+                yield replace(item, count=layer.count, first=first)
+            else:
+                yield item
+    for x in after:
+        yield _sent(x, work.share.stages)
+
+
+@once
+def _turn(
+    work: RankWork,
+    reusing: bool,  # noqa: FBT001  # to be kept by
+) -> tuple[tuple[Op | Loop, ...], list[Tensor]]:
+    """Write down what a rank does in one forward, and name what it hands on."""
+    return collected(_through_stage(work, reusing=reusing))
+
+
+def _through_stage(work: RankWork, *, reusing: bool) -> Emits[list[Tensor]]:
     habits = work.workload.habits
     own = habits.repository and work.model.own.token_modulation
     if own or work.model.named_in(habits.token_modulation):
@@ -213,8 +241,10 @@ def _forward(work: RankWork, *, reusing: bool = False) -> Emits[None]:
             yield from _keep_change(work, before, state)
     if work.is_last:
         yield from _predict(work, state)
-    if work.share.stages > 1:
-        yield from _hand_on(work, state)
+    if work.share.stages == 1:
+        return []
+    singles = yield from _single(work, state)
+    return sorted(singles, key=lambda tensor: tensor.name)
 
 
 def _parted(layers: Layers, count: int) -> tuple[Layers, Layers]:
@@ -302,12 +332,9 @@ def _single(work: RankWork, state: State) -> Emits[list[Tensor]]:
     return singles
 
 
-def _hand_on(work: RankWork, state: State) -> Emits[None]:
-    singles = yield from _single(work, state)
-    for x in sorted(singles, key=lambda tensor: tensor.name):
-        yield SendReceive(
-            x=x, out=x, axis=pp.AXIS, degree=work.share.stages, ends=True, stream="compute"
-        )
+@once
+def _sent(x: Tensor, stages: int) -> SendReceive:
+    return SendReceive(x=x, out=x, axis=pp.AXIS, degree=stages, ends=True, stream="compute")
 
 
 def _moving(work: RankWork) -> list[Stream]:
@@ -382,6 +409,22 @@ def _predict(work: RankWork, state: State) -> Emits[None]:
     shape = (work.share.passes, *out.shape)
     name = "predictions" if dict(span.axes).get(pipefusion.AXIS, 1) == 1 else _OF_A_PIECE
     yield Rearrange(move="collect", inputs=(out,), outputs=(Tensor(name, shape),), view=True)
+
+
+def _combined(work: RankWork) -> tuple[Op | Loop, ...]:
+    """Write down how predictions of all rows come together, however layers are divided."""
+    share = Share(
+        batch=work.share.batch, passes=work.share.passes, stages=work.share.stages,
+        guidance=work.share.guidance,
+    )  # fmt: skip
+    main = latent_stream(work.model)
+    spans = {main.name: Span(main.name, work.workload.length(main.name))}
+    return _of_all_rows(replace(work, share=share, spans=spans, layers=(), stage=0))
+
+
+@once
+def _of_all_rows(work: RankWork) -> tuple[Op | Loop, ...]:
+    return tuple(_combine(work))
 
 
 def _combine(work: RankWork, pieces: int = 1) -> Emits[None]:

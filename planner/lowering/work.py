@@ -93,12 +93,23 @@ class RankWork:
     whole: bool = False
 
     def __hash__(self) -> int:
-        return hash((self.share, *self.spans.values(), self.memory, self.chunks))
+        spans = self.spans.values()
+        return hash((self.share, *spans, self.memory, self.chunks, self.stage, len(self.layers)))
 
     def of_a_layer(self) -> "RankWork":
         """Leave out what no layer depends on, such as other stages than its own, and replicas."""
         workload, share = _workload_of_a_layer(self.workload), _share_of_a_layer(self.share)
         return replace(self, workload=workload, share=share, layers=(), stage=0)
+
+    def of_a_turn(self) -> "RankWork":
+        """Leave out what a turn does not depend on, such as how many layers and stages there are.
+
+        What is left of a pipeline is whether there are stages before, and behind.
+        """
+        last = min(self.share.stages, 3) - 1
+        share = replace(self.share, stages=last + 1, replicas=1)
+        stage = last if self.is_last else min(self.stage, 1)
+        return replace(self, share=share, stage=stage, layers=_each_once(tuple(self.layers)))
 
     @property
     def numerics(self) -> Numerics | None:
@@ -226,6 +237,11 @@ class RankWork:
         tower = self.workload.habits.text_tower
         once = tower == "once" or (tower == "usual" and self.share.stages == 1)
         return self.memory == "load" and once and stream in self.model.reuses
+
+
+@once
+def _each_once(layers: Layers) -> Layers:
+    return tuple((replace(layer, count=1), 0) for layer, _ in layers)
 
 
 @once

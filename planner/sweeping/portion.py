@@ -39,28 +39,38 @@ def rows_of(portion: Portion) -> list[Row]:
 
 
 def _on(portion: Portion, hardware: str, sizes: Sequence[Mapping[str, int]]) -> Iterator[Row]:
-    asked = [portion.request(hardware, combination) for combination in sizes]
     try:
-        first = resolve(asked[0])
+        first = resolve(portion.request(hardware, sizes[0]))
     except InputError:
         raise
     except ModelError as error:  # of so many GPUs there are none in this hardware
         yield from (_row(portion, hardware, each, reason=str(error)) for each in sizes)
         return
-    habits, precision = first.deployment.habits, first.workload.precision
-    works = [
-        workload_of(first.model, replace(request, precision=precision), habits) for request in asked
-    ]
-    stacked = replace(first, workload=_stacked(works))
-    every = _plans(portion, first, works)
-    found = sweep(stacked, every, _programs(first.model), _columns(_on_any(first)))
+    on_any = _on_any(first)
+    questions, stacked = _questions(on_any, tuple(tuple(each.items()) for each in sizes))
+    every = _plans(portion, first.model, tuple(work for _, work in questions))
+    found = sweep(replace(first, workload=stacked), every, _programs(first.model), _columns(on_any))
     refuses = refuser(first)
     refused = {plan: refuses(plan) for plan in found.plans}
-    names = LANGUAGE if first.model.kind == "decoder" else PICTURE
-    for place, (request, work) in enumerate(zip(asked, works, strict=True)):
-        alone = replace(first, request=request, workload=work)
-        usual = {name: getattr(alone.resolved, name) for name in names}
+    for place, (usual, work) in enumerate(questions):
+        alone = replace(first, workload=work)
         yield from _answers(portion, alone, usual, found, place, refused)
+
+
+@lru_cache(maxsize=_KEPT)
+def _questions(
+    scenario: Scenario, sizes: tuple[tuple[tuple[str, int], ...], ...]
+) -> tuple[list[tuple[dict[str, int], Workload]], Workload]:
+    """Give the requests of a portion, each as sizes by name and as what it asks; and all as one."""
+    names = LANGUAGE if scenario.model.kind == "decoder" else PICTURE
+    precision, habits = scenario.workload.precision, scenario.deployment.habits
+    questions = []
+    for combination in sizes:
+        request = replace(scenario.request, precision=precision, **dict(combination))  # type: ignore[arg-type]  # sizes
+        work = workload_of(scenario.model, request, habits)
+        usual = replace(scenario, request=request, workload=work).resolved
+        questions.append(({name: getattr(usual, name) for name in names}, work))
+    return questions, _stacked([work for _, work in questions])
 
 
 def _on_any(scenario: Scenario) -> Scenario:
@@ -91,14 +101,19 @@ def _stacked(works: Sequence[Workload]) -> Workload:
     return replace(works[0], tokens=tokens, **fields)  # type: ignore[arg-type]  # sizes may be arrays
 
 
-def _plans(portion: Portion, scenario: Scenario, works: Sequence[Workload]) -> list[Plan]:
+def _plans(portion: Portion, model: Model, works: tuple[Workload, ...]) -> Sequence[Plan]:
     """List the plans to price; of all those that no size can have are left out."""
     if portion.asked.plans[0] not in ("all", "best"):
         named = map(parse_plan, portion.asked.plans)
         return [plan for plan in named if plan.gpus == portion.gpus]
-    barred = [set(illegal_axes(scenario.model, work, portion.gpus)) for work in works]
-    without = set.intersection(*barred)
-    return list(plans(scenario.model, portion.gpus, without))
+    return _possible(model, works, portion.gpus)
+
+
+@lru_cache(maxsize=_KEPT)
+def _possible(model: Model, works: tuple[Workload, ...], gpus: int) -> Sequence[Plan]:
+    """List the plans that some size can have."""
+    barred = [set(illegal_axes(model, work, gpus)) for work in works]
+    return list(plans(model, gpus, set.intersection(*barred)))
 
 
 def _answers(  # one request, and where its answers stand

@@ -6,7 +6,11 @@ from itertools import product
 import pytest
 from generators import asked, made, priced, ranked, recommended
 
+from costmodels.program import Pointwise, SendReceive
 from planner.lowering import lower_places
+from planner.lowering.diffusion import _forward, _through_stage
+from planner.lowering.program import _cuts
+from planner.lowering.work import rank_work
 from planner.request.plan import Plan
 from planner.runners.refusal import refusal
 from planner.search.estimate import PlanEstimate, Rejected
@@ -14,6 +18,7 @@ from planner.search.evaluate import Shared
 from planner.search.judging import MANY, judge
 from planner.search.plans import (
     illegal_axes,
+    legal_plans,
     objections,
     plans,
     replica,
@@ -270,13 +275,36 @@ def test_stages_and_replicas_have_their_layers_in_common(model):
     assert not layers("pp4.tp2") & layers("pp4.tp4")
 
 
-@pytest.mark.parametrize(("model", "plan"), [("flux.1-dev", "tp2"), ("llama-3.1-8b", "pp2")])
-def test_what_other_gpus_share_changes_no_estimate(model, plan):
+@pytest.mark.parametrize("model", ["flux.1-dev", "cosmos3-nano", "wan2.1-14b"])
+def test_a_turn_of_a_stage_is_written_as_if_no_other_had_been(model):
+    """Stages of all plans share their operations; how many layers there are is their own."""
+    scenario, known = asked(model, 8), {}
+    for plan in legal_plans(scenario.model, scenario.workload, 8):
+        work = rank_work(scenario.model, scenario.workload, plan)
+        for stage, layers in enumerate(_cuts(work)[0] if plan.degree("pp") > 1 else ()):
+            place = replace(work, layers=layers, stage=stage)
+            shared = tuple(_forward(place))
+            assert shared == tuple(_forward_by_itself(place))
+            known |= {id(item): plan for item in shared if isinstance(item, Pointwise)}
+    assert {"cfg2.pp4", "pp8", "pp4.tp2"} & {str(plan) for plan in known.values()}
+    assert len(set(known)) < 100
+
+
+def _forward_by_itself(work):
+    after = yield from _through_stage(work, reusing=False)
+    for x in after:
+        over = {"axis": "pp", "degree": work.share.stages, "stream": "compute"}
+        yield SendReceive(x=x, out=x, ends=True, **over)
+
+
+@pytest.mark.parametrize("model", ["flux.1-dev", "llama-3.1-8b"])
+def test_what_other_gpus_share_changes_no_estimate(model):
     """Bytes of NCCL are those of each: on two kinds of GPU they were measured."""
     known = Shared()
-    for hardware in ("h100-sxm", "l40s", "h200-sxm"):
-        scenario = asked(model, 2, hardware=hardware)
-        assert judge(scenario, parse_plan(plan), known) == judge(scenario, parse_plan(plan))
+    for hardware, gpus in product(("h100-sxm", "l40s", "h200-sxm"), (4, 2)):
+        scenario = asked(model, gpus, hardware=hardware)
+        for plan in legal_plans(scenario.model, scenario.workload, gpus):
+            assert judge(scenario, plan, known) == judge(scenario, plan)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 __all__ = ["by_content", "dataclass", "hash_of"]
 
 
+_PLAIN = frozenset({str, int, float, bool})
+
+
 def by_content(part: Any) -> Any:  # noqa: ANN401  # whatever values are made of
     """Write the arrays in a tuple as their bytes, so that it can be compared, and looked up."""
     if isinstance(part, tuple):
-        return tuple(map(by_content, part))
+        return tuple([one if type(one) in _PLAIN else by_content(one) for one in part])
     return (part.dtype.char, part.shape, part.tobytes()) if hasattr(part, "tobytes") else part
 
 
