@@ -55,8 +55,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
         options, machine.to_dict,
         lambda: list(map(flat, cast("list[dict[str, object]]", machine.to_dict()["links"]))),
         lambda: drawing.parts(machine), machine.name,
-        table=lambda: on_screen(drawing.report(machine)),
-        markdown=lambda: drawing.markdown(machine),
+        table=lambda: on_screen(drawing.parts(machine)),
     )  # fmt: skip
     return text, common.DONE
 

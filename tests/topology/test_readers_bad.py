@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from topology.base import InputError
 from topology.base.page import web
-from topology.drawing import markdown, parts
+from topology.base.table import document
+from topology.drawing import parts
 from topology.machine import Machine
 from topology.readers import read_topology, xml
 
@@ -159,7 +160,7 @@ def reads_or_refuses(text):
         return "\n" not in str(error)
     if machine.hosts <= 64:
         json.dumps(machine.to_dict(), allow_nan=False)
-        return bool(markdown(machine) and web("", parts(machine)))
+        return bool(document(parts(machine)) and web("", parts(machine)))
     return isinstance(machine, Machine)
 
 

@@ -10,8 +10,9 @@ import testpastes as pastes
 from testpastes import cpu_xml, gpu_xml, link_xml, net_xml, pci_xml, topology_xml
 
 from topology.base import InputError
+from topology.base.table import document
 from topology.catalogue import all_hardware, find_hardware
-from topology.drawing import markdown
+from topology.drawing import parts
 from topology.drawing.report import tree
 from topology.machine import fabric, machine_of
 from topology.machine.paths import PathType, path_types
@@ -294,4 +295,4 @@ def test_names_in_files_of_ours_cannot_write_to_a_terminal():
     machine = read_topology(text.replace("GPU0", "GPU\\u001b[2J"))
 
     assert machine.gpus[0].name == "GPU\\x1b[2J"
-    assert "\x1b" not in markdown(machine)
+    assert "\x1b" not in document(parts(machine))

@@ -7,10 +7,11 @@ import testpastes as pastes
 
 from topology.base import InputError
 from topology.base.page import web
+from topology.base.table import document
 from topology.base.table import terminal as in_terminal
 from topology.catalogue import find_hardware
 from topology.drawing.picture import svg
-from topology.drawing.report import markdown, parts, report, summary
+from topology.drawing.report import parts, summary
 from topology.machine import machine_of
 from topology.readers import read_topology
 from topology.readers.detect import detect, machine_from, snapshot
@@ -28,7 +29,7 @@ every_machine = pytest.mark.parametrize("machine", MACHINES.values(), ids=list(M
 
 
 def terminal(machine):
-    return in_terminal(report(machine), 200)
+    return in_terminal(parts(machine), 200)
 
 
 @every_machine
@@ -50,7 +51,7 @@ def test_the_drawing_is_xml_without_links_or_scripts(machine):
 
 @every_machine
 def test_the_page_and_the_markdown_say_the_same(machine):
-    page, text = web("", parts(machine)), markdown(machine)
+    page, text = web("", parts(machine)), document(parts(machine))
 
     assert summary(machine) in text
     assert "http:" not in page.replace("http://www.w3.org/2000/svg", "")

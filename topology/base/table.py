@@ -49,7 +49,7 @@ class Title:
 class Said:
     """Sentences about one thing.
 
-    indent : columns of a terminal to their left. warns : a page sets them off.
+    indent : columns of a terminal to their left. warns : they are set off.
     """
 
     lines: Sequence[str]
@@ -248,9 +248,11 @@ def terminal(parts: Iterable[Part], width: int | None = None, *, colour: bool = 
             case Line():
                 console.print(Text(part.text, style=part.style))
             case Title():
-                console.print(Text("\n" * (part.level > 1) + part.text))
+                console.print(Text("\n" * (part.level > 1) + part.text, style="bold"))
             case Said():
-                grid = Table(rows=[[line] for line in part.lines], indent=part.indent)
+                red: dict[int, Style] = {0: "red"} if part.warns else {}
+                rows = [[line] for line in part.lines]
+                grid = Table(rows=rows, indent=part.indent, columns_in=red)
                 console.print(grid.grid(console.width), end="\n" if part.lines else "")
             case Typed():
                 grid = Table(rows=[[part.line]], indent=part.indent, typed=(0,))
@@ -258,7 +260,8 @@ def terminal(parts: Iterable[Part], width: int | None = None, *, colour: bool = 
             case Drawing() if not part.lines:
                 continue
             case Drawing():
-                console.print(Text(f"\n{part.title}"))
+                if part.title:
+                    console.print(Text(f"\n{part.title}"))
                 drawn = Text("\n".join(part.lines), no_wrap=True, overflow="ignore")
                 console.print(drawn, crop=False)
             case _:
@@ -289,7 +292,8 @@ def _in_document(part: Part) -> str:
         case Typed():
             return f"```sh\n{part.line}\n```"
         case Drawing():
-            return "\n".join(["```text", part.title, *part.lines, "```"]) if part.lines else ""
+            drawn = filter(None, [part.title, *part.lines])
+            return "\n".join(["```text", *drawn, "```"]) if part.lines else ""
     return part.text if isinstance(part, Line) else part
 
 

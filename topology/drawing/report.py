@@ -1,11 +1,11 @@
-"""A machine on the terminal, as Markdown and as a page: tree, bandwidth, NCCL's view, warnings."""
+"""What there is to say of a machine: tree, bandwidth, NCCL's view, warnings."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from topology.base import counted, format_bytes
 from topology.base.rows import gathered
-from topology.base.table import Drawing, Line, Part, Said, Style, Table, Title, bullets
+from topology.base.table import Drawing, Part, Said, Table, Title
 from topology.catalogue import Hardware, link_rates
 from topology.drawing.picture import svg
 from topology.machine import (
@@ -30,50 +30,21 @@ _HARDWARE: Final = [
 _SPOKEN: Final = {"nvswitch": "NVSwitch", "nvlink": "NVLink", "pcie": "PCIe"}
 
 
-def report(machine: Machine) -> list[str | Line | Table]:
-    """Show all there is to say about a machine, for a terminal."""
-    parts: list[str | Line | Table] = [
-        Line(text=f"{machine.name}: {summary(machine)}", style="bold"),
-        *tree(machine),
+def parts(machine: Machine) -> list[Part]:
+    """Say all there is to say about a machine: how it is built, tables and warnings."""
+    said: list[Part] = [
+        Title(text=f"{machine.name}: {summary(machine)}", level=1),
+        Drawing(lines=tree(machine), svg=svg(machine)),
     ]
     for title, table in tables(machine):
-        parts += ["", Line(text=title, style="bold"), table]
+        said += [Title(text=title), table]
         if len(table.rows) == SHOWN:
-            parts.append(CUT)
-    for title, lines in notes(machine):
-        style: Style = "red" if title == "Warnings" else "yellow"
-        parts += ["", Line(text=title, style="bold")]
-        parts += [Line(text=line, style=style) for line in bullets(lines)]
-    return parts
-
-
-def parts(machine: Machine) -> list[Part]:
-    """Say all there is to say about a machine on a page: its drawing, tables and warnings."""
-    page: list[Part] = [Title(text=machine.name, level=1), summary(machine)]
-    page.append(Drawing(svg=svg(machine)))
-    for title, table in tables(machine):
-        page += [Title(text=title), table]
-        if len(table.rows) == SHOWN:
-            page.append(CUT)
-    for title, lines in reversed(notes(machine)):
-        page += [Title(text=title), Said(lines=lines, warns=title == "Warnings")]
-    return page
-
-
-def markdown(machine: Machine) -> str:
-    """Write a machine as Markdown."""
-    lines = [f"# {machine.name}", "", summary(machine), ""]
-    for title, table in tables(machine):
-        lines += [f"## {title}", "", table.markdown(), ""]
-    for title, told in notes(machine):
-        lines += [f"## {title}", "", *bullets(told), ""]
-    return "\n".join(lines)
-
-
-def notes(machine: Machine) -> list[tuple[str, Sequence[str]]]:
-    """Give what was assumed and what is worrying, as far as there is any."""
-    told = (("Assumed", machine.assumptions), ("Warnings", machine.warnings))
-    return [(title, lines) for title, lines in told if lines]
+            said.append(CUT)
+    if machine.assumptions:
+        said += [Title(text="Assumed"), Said(lines=machine.assumptions)]
+    if machine.warnings:
+        said += [Title(text="Warnings"), Said(lines=machine.warnings, warns=True)]
+    return said
 
 
 def hardware_table(hardware: Iterable[Hardware]) -> Table:
