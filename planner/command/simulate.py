@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -148,10 +149,10 @@ def _run(options: argparse.Namespace) -> common.Answer:
     title = str(simulation.estimate.plan)
 
     def document() -> dict[str, object]:
-        told = {"what_if": [change.to_dict() for change in changes]} if options.what_if else {}
+        told = {"what_if": [asdict(change) for change in changes]} if options.what_if else {}
         traced = {"compared": compared.to_dict()} if compared else {}
-        others = {"beside": [job.to_dict() for job in jobs]} if jobs else {}
-        busy = {"links": [use.to_dict() for use in uses]} if options.link_uses else {}
+        others = {"beside": [asdict(job) for job in jobs]} if jobs else {}
+        busy = {"links": [asdict(use) for use in uses]} if options.link_uses else {}
         return {**simulation.to_dict(), **busy, **told, **others, **traced}
 
     if options.trace:  # once nothing is left that may be refused

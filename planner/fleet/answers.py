@@ -47,10 +47,6 @@ class Scaled:
     nodes: int
     cost_per_hour: float | None
 
-    def to_dict(self) -> dict[str, object]:
-        """Return what ``--format json`` prints."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smaller:
@@ -70,46 +66,34 @@ class Smaller:
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        return {
-            "plan": self.plan,
-            "replicas": self.replicas,
-            "gpus": self.gpus,
-            "response_s": self.response_s if math.isfinite(self.response_s) else None,
-            "most_rate_per_s": self.most_rate_per_s,
-            "reason": self.reason,
-        }
+        late = {} if math.isfinite(self.response_s) else {"response_s": None}
+        return {**asdict(self), **late}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLost:
     """What a fleet does when its fullest node is lost and the requests go to what is left.
 
-    lost, left : replicas, those that stand by too. kept : whether as many requests are done in time
-    as are wanted. percentiles_s : seconds within which so many per cent of them are done, waiting
-    included; none where requests pile up. serving : what clients of a language model see of one
-    replica that is left, likewise. most_rate_per_s : that those left take in time. to_spare :
-    replicas that have to stand by on another node for none to be late.
+    replicas_lost, replicas_left : those that stand by too. in_time : whether as many requests are
+    done in time as are wanted. response_percentiles_s : seconds within which so many per cent of
+    them are done, waiting included; none where requests pile up. most_rate_per_s : that those left
+    take in time. spare_replicas_needed : on another node for none to be late. serving : what
+    clients of a language model see of one replica that is left; None where requests pile up.
     """
 
-    lost: int
-    left: int
-    kept: bool
-    percentiles_s: Mapping[str, float]
-    serving: Serving | None = None
+    replicas_lost: int
+    replicas_left: int
+    in_time: bool
+    response_percentiles_s: Mapping[str, float]
     most_rate_per_s: float
-    to_spare: int
+    spare_replicas_needed: int
+    serving: Serving | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        return {
-            "replicas_lost": self.lost,
-            "replicas_left": self.left,
-            "in_time": self.kept,
-            "response_percentiles_s": dict(self.percentiles_s),
-            "most_rate_per_s": self.most_rate_per_s,
-            "spare_replicas_needed": self.to_spare,
-            **({"serving": self.serving.to_dict()} if self.serving else {}),
-        }
+        numbers = asdict(replace(self, serving=None))
+        del numbers["serving"]
+        return {**numbers, **({"serving": self.serving.to_dict()} if self.serving else {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,13 +215,13 @@ class Fleet:
             kept = within is not None and within(demand.share) <= demand.slo_s
             most = most_rate(left * self.batch, service, demand.slo_s, demand.share)
         return NodeLost(
-            lost=self.replicas - left,
-            left=left,
-            kept=kept,
-            percentiles_s=_percentiles(within) if within else {},
-            serving=serving,
+            replicas_lost=self.replicas - left,
+            replicas_left=left,
+            in_time=kept,
+            response_percentiles_s=_percentiles(within) if within else {},
             most_rate_per_s=most,
-            to_spare=spares(self.needed, "node", self.estimate.gpus, self.size),
+            spare_replicas_needed=spares(self.needed, "node", self.estimate.gpus, self.size),
+            serving=serving,
         )
 
     @property
@@ -362,7 +346,7 @@ class Fleet:
             "engine": self.runner,
             "command": "" if self.launch is None else self.launch.line,
             "growth": [
-                {"times": times, "months": self.demand.months_to(times), **scaled.to_dict()}
+                {"times": times, "months": self.demand.months_to(times), **asdict(scaled)}
                 for times, scaled in self.growth.items()
                 if scaled is not None
             ],
@@ -427,7 +411,7 @@ class Answer:
         """Write what the best fleet does in each hour, and how much of it would do."""
         best = self.fleets[0]
         for hour, scaled in enumerate(best.hours):
-            yield {"hour": hour, "utilisation": best.busy(scaled.rate_per_s), **scaled.to_dict()}
+            yield {"hour": hour, "utilisation": best.busy(scaled.rate_per_s), **asdict(scaled)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -443,16 +427,6 @@ class Together:
     cost_per_hour: float | None
     gpus_apart: int
     cost_per_hour_apart: float | None
-
-    def to_dict(self) -> dict[str, object]:
-        """Return what ``--format json`` prints."""
-        return {
-            "nodes": [node.to_dict() for node in self.nodes],
-            "gpus": self.gpus,
-            "cost_per_hour": self.cost_per_hour,
-            "gpus_apart": self.gpus_apart,
-            "cost_per_hour_apart": self.cost_per_hour_apart,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -519,7 +493,7 @@ class Capacity:
             "gpus": self.gpus,
             "cost_per_hour": self.cost_per_hour,
             "currency": self.prices.currency if self.prices else None,
-            **({"shared": shared.to_dict()} if (shared := self.shared) else {}),
+            **({"shared": asdict(shared)} if (shared := self.shared) else {}),
         }
 
 

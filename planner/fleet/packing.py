@@ -45,11 +45,7 @@ class FilledNode:
 
     hardware: str
     count: int
-    holds: tuple[tuple[str, int], ...]
-
-    def to_dict(self) -> dict[str, object]:
-        """Return what ``--format json`` prints."""
-        return {"hardware": self.hardware, "count": self.count, "holds": dict(self.holds)}
+    holds: Mapping[str, int]
 
 
 def pack(
@@ -64,7 +60,7 @@ def pack(
     >>> piles = [Pile(demand="a", hardware="x", gpus=2, count=3),
     ...          Pile(demand="b", hardware="x", gpus=1, count=2)]
     >>> pack(piles, {"x": 8}, {"x": 1.0})
-    [FilledNode(hardware='x', count=1, holds=(('a', 3), ('b', 2)))]
+    [FilledNode(hardware='x', count=1, holds={'a': 3, 'b': 2})]
     """
     sorts = {(pile.hardware, pile.sort): None for pile in piles}
     ways: list[tuple[str, dict[Sort, int]]] = []
@@ -156,6 +152,6 @@ def _filled(
         key = (hardware, tuple(holds.items()))
         held[key] = held.get(key, 0) + 1
     return [
-        FilledNode(hardware=hardware, count=count, holds=holds)
+        FilledNode(hardware=hardware, count=count, holds=dict(holds))
         for (hardware, holds), count in held.items()
     ]

@@ -245,19 +245,21 @@ def _node_lost(fleet: Fleet) -> Iterator[str]:
     loss, unit = fleet.node_lost, unit_of(fleet.demand.rate_per_s)
     if loss is None:
         return
-    lost = f"a node that is lost takes {loss.lost} of {counted(fleet.replicas, 'replica')}"
-    if not loss.left:
-        yield f"{lost}, and nobody is served: {_stand_by(loss.to_spare)}"
+    lost = f"a node that is lost takes {loss.replicas_lost} of {counted(fleet.replicas, 'replica')}"
+    if not loss.replicas_left:
+        yield f"{lost}, and nobody is served: {_stand_by(loss.spare_replicas_needed)}"
         return
-    times = [f"{name} {format_seconds(value)}" for name, value in loss.percentiles_s.items()]
+    times = [
+        f"{name} {format_seconds(value)}" for name, value in loss.response_percentiles_s.items()
+    ]
     if loss.serving is not None:
         first, later = loss.serving.ttft.p99, loss.serving.tpot.p99
         times.append(f"p99 of TTFT {format_seconds(first)}, of TPOT {format_seconds(later)}")
     seen = f"a request then takes {', '.join(times)}" if times else "requests then pile up"
-    if loss.kept:
+    if loss.in_time:
         yield f"{lost}: {seen}, in time"
         return
-    remedies = [_stand_by(loss.to_spare)]
+    remedies = [_stand_by(loss.spare_replicas_needed)]
     if loss.most_rate_per_s:
         remedies.append(f"let in at most {_rate(loss.most_rate_per_s, unit)}")
     yield f"{lost}: {seen}, too late: {' or '.join(remedies)}"
@@ -369,7 +371,11 @@ def _together(shared: Together, capacity: Capacity) -> str:
 def together(shared: Together) -> Table:
     """Make a row of the nodes that hold the same replicas."""
     rows = [
-        [f"{node.count:,}", node.hardware, ", ".join(f"{n} x {name}" for name, n in node.holds)]
+        [
+            f"{node.count:,}",
+            node.hardware,
+            ", ".join(f"{n} x {name}" for name, n in node.holds.items()),
+        ]
         for node in shared.nodes
     ]
     return Table(head=["nodes", "hardware", "replicas on each"], rows=rows, align="><<", indent=2)

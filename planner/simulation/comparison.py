@@ -57,11 +57,6 @@ class Side:
     parts_s: Mapping[str, float]
     longest: Mapping[str, Sequence[Work]]
 
-    def to_dict(self) -> dict[str, object]:
-        """Return what ``--format json`` prints."""
-        longest = {kind: [asdict(work) for work in works] for kind, works in self.longest.items()}
-        return {"parts_s": dict(self.parts_s), "longest": longest}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepComparison:
@@ -114,13 +109,7 @@ class StepComparison:
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        return {
-            "step": self.step,
-            "rank": self.rank,
-            "measured": self.measured.to_dict(),
-            "simulated": self.simulated.to_dict(),
-            "apart_s": dict(self.apart_s),
-        }
+        return {**asdict(self), "apart_s": dict(self.apart_s)}
 
     def _ordered(self) -> list[str]:
         return [part for part in (*CLASSES, EXPOSED, IDLE, STEP) if part in self.apart_s]

@@ -37,24 +37,13 @@ class JobBeside:
     plan: str
     gpus: int
     stage: str
-    alone_s: float
+    turn_alone_s: float
     turn_s: float
 
     @property
     def lost(self) -> float:
         """How much longer a turn takes, as a part of what it takes alone."""
-        return self.turn_s / self.alone_s - 1
-
-    def to_dict(self) -> dict[str, object]:
-        """Return what ``--format json`` prints."""
-        return {
-            "model": self.model,
-            "plan": self.plan,
-            "gpus": self.gpus,
-            "stage": self.stage,
-            "turn_alone_s": self.alone_s,
-            "turn_s": self.turn_s,
-        }
+        return self.turn_s / self.turn_alone_s - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +167,7 @@ def _together(one: _Job, other: _Job) -> JobBeside:
         plan=str(estimate.plan),
         gpus=estimate.gpus,
         stage=one.simulation.stage,
-        alone_s=one.alone_s,
+        turn_alone_s=one.alone_s,
         turn_s=_held_up(one, other) if _meet(one, other) else one.alone_s,
     )
 
@@ -248,7 +237,7 @@ def beside_table(jobs: Sequence[JobBeside]) -> Table:
             f"{job.model} {job.plan}",
             counted(job.gpus, "GPU"),
             worded(job.stage),
-            format_seconds(job.alone_s),
+            format_seconds(job.turn_alone_s),
             format_seconds(job.turn_s),
             f"{100 * job.lost:+.1f} %",
         ]

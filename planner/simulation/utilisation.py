@@ -24,27 +24,16 @@ class LinkUse:
     """Messages of a kind, and the link that has most to do with them.
 
     under_way_s : seconds in which some are on that link. slowed : how much longer they take than
-    alone, as a part of that. busy : part of what the link can carry while they are under way, with
-    the traffic of others. alike : links that are as busy.
+    alone, as a part of that. busy : part of what the busiest link can carry while they are under
+    way, with the traffic of others. links_as_busy : itself among them.
     """
 
     messages: str
     under_way_s: float
     slowed: float
-    link: str
+    busiest_link: str
     busy: float
-    alike: int
-
-    def to_dict(self) -> dict[str, object]:
-        """Return what ``--format json`` prints."""
-        return {
-            "messages": self.messages,
-            "under_way_s": self.under_way_s,
-            "slowed": self.slowed,
-            "busiest_link": self.link,
-            "busy": self.busy,
-            "links_as_busy": self.alike,
-        }
+    links_as_busy: int
 
 
 def link_uses(simulation: Simulation) -> list[LinkUse]:
@@ -105,9 +94,9 @@ def _use(
         messages=name,
         under_way_s=under_way,
         slowed=max(0.0, took / alone - 1),
-        link=str(busiest),
+        busiest_link=str(busiest),
         busy=busy[busiest] / under_way + taken(busiest),
-        alike=sum(seconds > most * (1 - AS_BUSY) for seconds in filled.values()),
+        links_as_busy=sum(seconds > most * (1 - AS_BUSY) for seconds in filled.values()),
     )
 
 
@@ -118,7 +107,8 @@ def link_table(uses: Sequence[LinkUse]) -> Table:
             use.messages.replace("_", "-"),
             format_seconds(use.under_way_s),
             f"{100 * use.slowed:.0f} %" if use.slowed > SHOWN else "-",
-            use.link + (f" and {use.alike - 1} more" if use.alike > 1 else ""),
+            use.busiest_link
+            + (f" and {use.links_as_busy - 1} more" if use.links_as_busy > 1 else ""),
             f"{100 * use.busy:.0f} %",
         ]
         for use in uses

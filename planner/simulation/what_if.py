@@ -26,12 +26,8 @@ from topology.machine.alterations import NETWORK
 class WhatIf:
     """A change, and the seconds of a request with it."""
 
-    words: str
+    change: str
     latency_s: float
-
-    def to_dict(self) -> dict[str, object]:
-        """Return what ``--format json`` prints."""
-        return {"change": self.words, "latency_s": self.latency_s}
 
 
 def what_if(scenario: Scenario, simulation: Simulation, disturbed: Disturbances) -> list[WhatIf]:
@@ -53,14 +49,14 @@ def _run(changes: Iterable[Instead]) -> Iterator[WhatIf]:
         if isinstance(estimate, PlanEstimate):
             with suppress(InputError):
                 stages_s = simulated_stages_s(scenario, estimate, disturbed)
-                yield WhatIf(words=words, latency_s=sum(stages_s.values()))
+                yield WhatIf(change=words, latency_s=sum(stages_s.values()))
 
 
 def what_if_table(simulation: Simulation, changes: Sequence[WhatIf]) -> Table:
     """Put changes beside the plan as it ran."""
     usual = simulation.latency_s
     rows = [
-        [one.words, format_seconds(one.latency_s), f"{100 * (one.latency_s / usual - 1):+.1f} %"]
+        [one.change, format_seconds(one.latency_s), f"{100 * (one.latency_s / usual - 1):+.1f} %"]
         for one in changes
     ]
     return Table(head=("what if", "time", "change"), rows=rows, indent=2)

@@ -78,10 +78,12 @@ def test_brute_force_finds_nothing_cheaper(data):
     by_name = {(pile.demand, pile.hardware): pile for pile in piles}
     held = Counter()
     for node in nodes:
-        own = [(by_name[name, node.hardware], count) for name, count in node.holds]
+        own = [(by_name[name, node.hardware], count) for name, count in node.holds.items()]
         assert sum(pile.gpus * count for pile, count in own) <= SIZES[node.hardware]
         assert all(count <= pile.most for pile, count in own if pile.most)
-        held.update({(name, node.hardware): count * node.count for name, count in node.holds})
+        held.update(
+            {(name, node.hardware): count * node.count for name, count in node.holds.items()}
+        )
     assert sorted(name for name, _ in held) == demands
     assert all(count == by_name[key].count for key, count in held.items())
 
@@ -120,5 +122,5 @@ def test_demands_share_nodes(tmp_path, spare):
     assert shared.gpus == 8 * sum(node.count for node in shared.nodes)
     assert shared.gpus == 8 * max(1 + (spare == "node"), ceil(found.gpus / 8)) < shared.gpus_apart
     for fleet in fleets if spare == "node" else ():
-        most = max(dict(node.holds).get(fleet.demand.name, 0) for node in shared.nodes)
+        most = max(node.holds.get(fleet.demand.name, 0) for node in shared.nodes)
         assert fleet.replicas - most >= fleet.needed

@@ -59,7 +59,7 @@ def test_ranks_that_are_folded_do_what_all_would(monkeypatch, model, gpus, plan,
         assert one.communication_s == pytest.approx(other.communication_s, rel=1e-6)
     for one, other in zip(link_uses(folded), link_uses(whole), strict=True):
         assert one.busy == pytest.approx(other.busy, rel=1e-6)
-        assert one.alike == other.alike
+        assert one.links_as_busy == other.links_as_busy
 
 
 def test_a_thousand_ranks_are_run_as_those_that_differ():
@@ -121,7 +121,7 @@ def test_leaf_switches_that_are_oversubscribed_hold_groups_up():
     uses = {use.messages: use for use in link_uses(narrow)}
     assert max(use.slowed for use in link_uses(wide)) < 0.01
     assert uses["all_gather along cfg"].slowed > 0.5
-    assert "spine" in uses["all_gather along cfg"].link
+    assert "spine" in uses["all_gather along cfg"].busiest_link
     assert uses["all_gather along cfg"].busy == pytest.approx(1.0, abs=0.01)
 
 
@@ -238,7 +238,7 @@ def test_traffic_holds_up_only_what_passes_the_link():
 
     assert busy.turn_s > 1.1 * usual.turn_s
     use = next(one for one in link_uses(busy) if one.messages == "all_to_all along ulysses")
-    assert use.link in ("GPU3 to NVLink", "NVLink to GPU3")
+    assert use.busiest_link in ("GPU3 to NVLink", "NVLink to GPU3")
     assert 0.9 < use.busy <= 1.0 + 1e-9
     assert other.turn_s == usual.turn_s
 
@@ -253,7 +253,7 @@ def test_traffic_on_pcie_is_on_the_way_to_the_memory_that_copies_pass_too():
 
     assert busy.turn_s > 1.1 * usual.turn_s
     use = next(one for one in link_uses(busy) if one.messages == "all_to_all along ulysses")
-    assert use.link == "CPU0 to memory"
+    assert use.busiest_link == "CPU0 to memory"
     assert 0.99 < use.busy <= 1.0 + 1e-9
 
 
