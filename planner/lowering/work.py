@@ -30,7 +30,7 @@ def once(make: Callable[..., T]) -> Callable[..., T]:
     """Let a part of programs be one value wherever it is made of the same.
 
     Plans that divide a layer alike, and the stages of their pipelines, have it in common. What is
-    made of a bare array is not kept.
+    made of bare or large arrays is not kept.
     """
     kept = lru_cache(maxsize=_KEPT)(make)
 
@@ -38,7 +38,7 @@ def once(make: Callable[..., T]) -> Callable[..., T]:
     def given(*parts: Any) -> T:  # noqa: ANN401  # whatever it is made of
         try:
             return kept(*parts)
-        except TypeError:  # an array is not hashed
+        except TypeError:  # such arrays are not hashed
             return make(*parts)
 
     return given

@@ -25,7 +25,7 @@ from topology.catalogue import Fabric
 
 Column = NDArray[np.float64]
 _TOGETHER: Final = 256
-"""Requests that are priced in one go: what is kept of so many does not fill the memory."""
+"""Requests that are priced in one go: what is made of such arrays is kept (see `once`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

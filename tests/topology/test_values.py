@@ -6,6 +6,7 @@ import pickle
 from dataclasses import KW_ONLY, asdict, field, fields, replace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 from topology.base.values import dataclass
@@ -116,6 +117,24 @@ def test_a_class_without_its_own_equality_is_equal_to_itself_alone():
 
     assert Alone(1) != Alone(1)
     assert len({Alone(1), Alone(1)}) == 2
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    at: object
+
+
+def test_values_with_arrays_are_hashed_and_compared_by_their_numbers():
+    def seat(*numbers, kind=float):
+        return Seat(np.array(numbers, kind))
+
+    assert seat(1, 2) == seat(1, 2)
+    assert hash(seat(1, 2)) == hash(seat(1, 2))
+    for other in (seat(1, 3), seat(1), seat(1, 2, kind=int), Seat(1)):
+        assert len({seat(1, 2), other}) == 2
+    assert seat(*range(1000)) == seat(*range(1000))
+    with pytest.raises(TypeError, match="more than 256"):  # what is kept by such fills the memory
+        hash(seat(*range(1000)))
 
 
 def test_nothing_is_compiled_before_a_value_is_made():

@@ -7,28 +7,41 @@ the others are closures. Fields, `replace`, `asdict`, `match` and type checkers 
 
 import dataclasses
 from collections.abc import Callable
+from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 __all__ = ["by_content", "dataclass", "hash_of"]
 
 
 _PLAIN = frozenset({str, int, float, bool})
+_LARGEST: Final = 256
+"""Numbers of an array that is hashed; what is kept by larger ones would fill the memory."""
 
 
-def by_content(part: Any) -> Any:  # noqa: ANN401  # whatever values are made of
-    """Write the arrays in a tuple as their bytes, so that it can be compared, and looked up."""
+def by_content(part: Any, largest: float = inf) -> Any:  # noqa: ANN401  # whatever values are made of
+    """Write the arrays in a tuple as their bytes, so that it can be compared, and looked up.
+
+    Raises `TypeError` if an array holds more than `largest` numbers.
+    """
     if isinstance(part, tuple):
-        return tuple([one if type(one) in _PLAIN else by_content(one) for one in part])
-    return (part.dtype.char, part.shape, part.tobytes()) if hasattr(part, "tobytes") else part
+        return tuple([one if type(one) in _PLAIN else by_content(one, largest) for one in part])
+    if not hasattr(part, "tobytes"):
+        return part
+    if part.size > largest:
+        raise TypeError(f"arrays of more than {largest:g} numbers are not hashed")
+    return part.dtype.char, part.shape, part.tobytes()
 
 
 def hash_of(parts: tuple[object, ...]) -> int:
-    """Hash what a value is made of, arrays by their numbers."""
+    """Hash what a value is made of, arrays by their numbers.
+
+    Raises `TypeError` if an array is too large to be kept by, or a part cannot be hashed.
+    """
     try:
         return hash(parts)
     except TypeError:
-        return hash(by_content(parts))
+        return hash(by_content(parts, _LARGEST))
 
 
 if TYPE_CHECKING:
