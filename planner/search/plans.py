@@ -4,7 +4,7 @@ The one home of the rule that degrees multiply to the GPUs.
 """
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Final
@@ -33,7 +33,7 @@ from topology.base import TopologyError, counted
 LONGEST: Final = 32
 """Ranks of a ring, where GPUs are many; AllGather-KV moves the same keys in one message."""
 _COUNTS: Final = 64
-"""Numbers of GPUs whose legal plans are kept."""
+"""Numbers of GPUs whose plans are kept."""
 
 _DECODERS: Final = (
     ", as LMDeploy does; vLLM, SGLang on GPUs and TensorRT-LLM refuse widths that do not divide"
@@ -130,17 +130,22 @@ def notes(model: Model, workload: Workload, plan: Plan) -> Iterator[str]:
         )
 
 
-def plans(
-    model: Model, gpus: int, without: Collection[tuple[str, int]] = frozenset()
-) -> Iterator[Plan]:
-    """Yield every plan of `gpus` GPUs that the model's kind of request can use, legal or not.
+def plans(model: Model, gpus: int, without: Iterable[tuple[str, int]] = ()) -> tuple[Plan, ...]:
+    """List every plan of `gpus` GPUs that the model's kind of request can use, legal or not.
 
     without : axes with degrees that are left out (see `illegal_axes`).
     """
-    for axes in _axes(gpus, _names(model), without):
-        plan = Plan(axes)
-        for groups in _groups(model, plan):
-            yield plan if groups == plan.ep else replace(plan, ep=groups)
+    return _plans(model, gpus, frozenset(without))
+
+
+@lru_cache(maxsize=_COUNTS)
+def _plans(model: Model, gpus: int, without: frozenset[tuple[str, int]]) -> tuple[Plan, ...]:
+    every = (Plan(axes) for axes in _axes(gpus, _names(model), without))
+    return tuple(
+        plan if groups == plan.ep else replace(plan, ep=groups)
+        for plan in every
+        for groups in _groups(model, plan)
+    )
 
 
 @cache

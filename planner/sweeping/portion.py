@@ -113,7 +113,7 @@ def _plans(portion: Portion, model: Model, works: tuple[Workload, ...]) -> Seque
 def _possible(model: Model, works: tuple[Workload, ...], gpus: int) -> Sequence[Plan]:
     """List the plans that some size can have."""
     barred = [set(illegal_axes(model, work, gpus)) for work in works]
-    return list(plans(model, gpus, set.intersection(*barred)))
+    return plans(model, gpus, set.intersection(*barred))
 
 
 def _answers(  # one request, and where its answers stand
