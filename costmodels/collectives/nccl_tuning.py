@@ -153,7 +153,7 @@ class NcclView:
         network, fabric = self.fabric.network, self.fabric
         if network is None:
             return 1
-        nic = network.bandwidth / network.nics
+        nic = network.pace
         rate = self.first("pair_channel")
         needed = math.ceil(nic / rate) if rate else 1
         channels = _power_of_two(max(needed, int(self.first("pair_channels"))))

@@ -145,7 +145,7 @@ def transport_of(network: Network, transports: Transports) -> Transport:
     >>> [transport_of(network, transports()).step_ll * 1e6 for network in (slow, fast)]
     [7.6, 2.5]
     """
-    fast = network.bandwidth >= network.nics * _FAST
+    fast = network.pace >= _FAST
     name = f"{network.kind}_ndr" if fast else network.kind
     return transports.get(name) or transports[network.kind]
 
@@ -175,7 +175,7 @@ def hop(
     alone = fabric.nodes > 2 and network.nics > FEW_RINGS
     efficiency = transport.efficiency * (pace.get(fabric.architecture, 1.0) if alone else 1.0)
     step, looks = transport.step(protocol), 1 if protocol == "LL" else 2
-    flow = driven / network.nics * transport.flow
+    flow = min(network.pace, transport.port or driven, driven) * transport.flow
     if transport.channel:
         flow = min(flow, channels * transport.channel)
     return Hop(

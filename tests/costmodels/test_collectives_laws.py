@@ -1,6 +1,7 @@
 """Every collective obeys the same laws, whatever its algorithm and its links."""
 
 import math
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -24,7 +25,7 @@ from costmodels.collectives.algorithms import BY_NAME
 from costmodels.collectives.choice import build
 from costmodels.collectives.curve import Curve
 from topology.base import InputError
-from topology.catalogue import Fabric, Network, NetworkKind
+from topology.catalogue import Fabric, Network, NetworkKind, find_hardware
 
 
 class Relay(Algorithm):
@@ -303,3 +304,20 @@ def test_algorithms_take_what_their_formula_says(algorithm, op, ranks, links, cu
     )
 
     assert model.time(size) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "b200", "a100-sxm-80gb", "l40s"])
+@pytest.mark.parametrize("stride", [1, 2, 8])
+def test_more_nics_never_take_longer_by_one_algorithm(name, stride):
+    """NCCL's choice among algorithms may be worse with more; groups of a host share NICs."""
+    sent = 2.0 ** np.arange(10, 31, 4)
+    simple = NcclSettings(protocols=("Simple",))
+    hosts = [replace(find_hardware(name), nics=nics) for nics in range(1, 13)]
+    groups = [host.group(16 // stride, stride, island=8) for host in hosts]
+    for algorithm in BY_NAME.values():
+        for op in OPS:
+            if algorithm.obstacle(op, groups[0]):
+                continue
+            how = {"algorithm": algorithm, "settings": simple}
+            times = [collective_time(op, sent, group, **how) for group in groups]
+            assert (np.diff(times, axis=0) <= 1e-12).all(), (algorithm.name, op)

@@ -38,12 +38,19 @@ class Pace:
 class Network:
     """How nodes of a group reach each other.
 
-    `bandwidth` is per node and direction, over all its NICs; `kind` names the transport.
+    `bandwidth` is per node and direction, over all its NICs; `kind` names the transport. `nic` is
+    that of one, where groups share NICs, or switches do not keep up; 0 where it is an equal share.
     """
 
     kind: NetworkKind
     bandwidth: BytesPerSecond
     nics: int
+    nic: BytesPerSecond = BytesPerSecond(0.0)
+
+    @property
+    def pace(self) -> BytesPerSecond:
+        """Bytes per second and direction of one NIC by itself."""
+        return self.nic or BytesPerSecond(self.bandwidth / self.nics)
 
     def over(self, kind: NetworkKind) -> "Network":
         """Take another transport over the same NICs."""
@@ -56,7 +63,8 @@ class Network:
 
     def scaled(self, factor: float) -> "Network":
         """Make every NIC `factor` times as fast."""
-        return replace(self, bandwidth=BytesPerSecond(self.bandwidth * factor))
+        rates = (BytesPerSecond(rate * factor) for rate in (self.bandwidth, self.nic))
+        return replace(self, **dict(zip(("bandwidth", "nic"), rates, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

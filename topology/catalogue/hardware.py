@@ -205,6 +205,7 @@ class Hardware:
             kind=self.network,
             bandwidth=BytesPerSecond(self.nic_bandwidth.value * nics),
             nics=max(1, round(nics)),
+            nic=BytesPerSecond(self.nic_bandwidth.value),
         )
 
 

@@ -318,8 +318,9 @@ def _network(
     if cluster is None:
         raise TopologyError(f"{machine.name} has {machine.hosts} nodes and no network between them")
     count = max(1.0, len(nics) * part)
-    whole = sum(port_rate(machine, nic) for nic in nics) or cluster.nic_bandwidth.value
-    node = whole * count / max(1, len(nics))
+    rates = [rate for nic in nics if (rate := port_rate(machine, nic))]
+    nic = sum(rates) / len(nics) if rates else cluster.nic_bandwidth.value
+    node = nic * count
     per_leaf = cluster.hosts_per_leaf
     if per_leaf and span[0] // per_leaf != span[1] // per_leaf:
         node = min(node, leaf_rate(cluster, len(nics)))
@@ -327,6 +328,7 @@ def _network(
         kind=cluster.kind,
         bandwidth=BytesPerSecond(node * hosts / sharing),
         nics=max(1, round(count * hosts / sharing)),
+        nic=BytesPerSecond(nic),
     )
 
 

@@ -81,7 +81,7 @@ class NvlsTree(Algorithm):
 
     def time(self, message_bytes: Amount) -> Amount:
         nodes, network, lost = self.fabric.nodes, self.fabric.network, losses()
-        heads = min(self.fabric.local, network.nics if network else 0)
+        heads = min(self.fabric.local, network.bandwidth / network.pace if network else 0)
         wave: Amount = np.minimum(message_bytes, heads * lost.wave)
         hop = replace(self.hop, sharpness=min(self.hop.sharpness, lost.sharpness))
         travel = 2 * tree_depth(nodes) * (hop.step + wave * hop.per_byte)
