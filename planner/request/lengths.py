@@ -14,8 +14,8 @@ from topology.base.values import dataclass
 SEED: Final = 7
 LATEST: Final = 1000.0 * 86400
 """Seconds of the longest trace, about three years."""
-MOST_BYTES: Final = 2**23
-"""Of a file, some hundred thousands of requests, which take seconds and hundreds of MB."""
+MOST_BYTES: Final = 2**21
+"""Of a file, a hundred thousand requests, which a plan is followed through in ten seconds."""
 MOST_COUNT: Final = 10**12
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "arrivals": ("arrival_s", "input_tokens", "output_tokens"),

@@ -1,8 +1,8 @@
 """Ulysses Anything: Ulysses over any number of heads and tokens.
 
 The last ranks have fewer rows and heads, and the others set the pace; here what they lack is
-padded, and left out again [1]_. An engine has to be asked for it, and so has a plan: where all
-divides it is Ulysses.
+padded, and left out again [1]_. An engine has to be asked for it. Where all divides it is
+Ulysses, so that it is recommended where that does not divide, or run.
 
 References
 ----------
@@ -27,7 +27,7 @@ class UlyssesAnything(Ulysses):
     excludes = ("ulysses",)
 
     def suits(self, model: Model) -> bool:
-        """Whether plans that nobody asked for have it: none."""
+        """Whether lists of plans have it: none, as it stands in for `ulysses` in one of these."""
         del model
         return False
 
