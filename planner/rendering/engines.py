@@ -70,7 +70,8 @@ def headlines(
     if fewer is not None:
         alike = fewer.plan == lead.plan.without("dp")
         use = "For one result at a time use" if alike else "Use"
-        first = "For throughput run" if alike else f"All {lead.gpus} are slower:"
+        more = "For throughput run" if lead.serving is None else f"On all {lead.gpus} GPUs run"
+        first = more if alike else f"All {lead.gpus} are slower:"
         there = run.scenario.on(fewer.gpus)
         line = launched(there, fewer.plan, fewer.placement, fewer.told).line
         yield f"{use} {counted(fewer.gpus, 'GPU')}: {_named(run, fewer)}", line

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 import planner
 from planner.engines.engine import Scheduling
 from planner.fleet.queueing import wait
-from planner.request.lengths import Lengths, Load, closed, lengths_in, poisson, traced
+from planner.request.lengths import (
+    Lengths,
+    Load,
+    closed,
+    lengths_in,
+    poisson,
+    read_requests,
+    traced,
+)
+from planner.request.request import Request
 from planner.serving.scheduler import Queue, Workers
 from topology.base import InputError
 
@@ -369,3 +378,11 @@ def test_the_context_is_of_the_longest_request_of_a_search_too():
 def test_images_have_no_lengths():
     with pytest.raises(InputError, match=r"wanted none: flux\.1-dev is no language model"):
         planner.estimate("flux.1-dev", lengths=[(10, 10)])
+
+
+def test_files_hold_what_is_followed_in_seconds(tmp_path):
+    """Two MiB are a hundred thousand requests, of which a plan is followed in ten seconds."""
+    long = tmp_path / "long.csv"
+    long.write_text("arrival_s,input_tokens,output_tokens\n" + "0,1,1\n" * 2**19)
+    with pytest.raises(InputError, match="wanted a file of at most 2097152 bytes"):
+        read_requests(Request(model="llama-3.1-8b", arrivals=str(long)))

@@ -563,6 +563,10 @@ def test_the_headline_under_load_says_what_clients_see():
     assert f"TPOT {format_seconds(serving.tpot.mean)}" in said
     assert re.search(rf"{serving.tokens_per_s:,.0f} ± \d+ tokens/s with 16 at once", said)
     assert "results a second" not in said
+    both, one = (replace(found.lead, plan=parse_plan(plan)) for plan in ("dp2", "single"))
+    alone, all_of_them = (said for said, _ in engines.headlines(found.runs[0], both, one))
+    assert alone.startswith("For one result at a time use 2 GPUs: single with vLLM: ")
+    assert all_of_them.startswith("On all 2 GPUs run dp2 ")  # other plans may write more
 
 
 def test_under_a_load_latency_is_the_time_of_its_requests():

@@ -63,8 +63,8 @@ class Network:
 
     def scaled(self, factor: float) -> "Network":
         """Make every NIC `factor` times as fast."""
-        rates = (BytesPerSecond(rate * factor) for rate in (self.bandwidth, self.nic))
-        return replace(self, **dict(zip(("bandwidth", "nic"), rates, strict=True)))
+        bandwidth, nic = BytesPerSecond(self.bandwidth * factor), BytesPerSecond(self.nic * factor)
+        return replace(self, bandwidth=bandwidth, nic=nic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
