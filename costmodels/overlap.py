@@ -17,8 +17,9 @@ def hidden_share(
     ranks; of the rest a share is hidden, because NCCL's kernels and the compute take
     multiprocessors and power from each other.
 
-    urgent : whether it finds room beside the compute: on a stream of high priority, or in a graph.
-    Else it waits behind the blocks of an attention that came first, and nothing is hidden.
+    urgent : whether it finds room beside the compute: on a stream of high priority, in a graph, or
+    over PCIe. Else it waits behind the blocks of an attention that came first, and nothing is
+    hidden.
 
     >>> hidden_share("send_recv", 1e-3, urgent=False)
     0.0

@@ -114,10 +114,12 @@ class Target:
             self.distribution, self.part,
         )  # fmt: skip
 
-    @property
-    def hides(self) -> bool:
-        """Whether messages beside compute find room at its side; in a graph their order is kept."""
-        return self.urgent or self.runtime.launch == "graph"
+    def hides(self, axis: str) -> bool:
+        """Whether messages along an axis find room beside compute.
+
+        In a graph their order is kept, and over PCIe few multiprocessors pass on what there is.
+        """
+        return self.urgent or self.runtime.launch == "graph" or self.fabrics[axis].link == "pcie"
 
     @property
     def mixes(self) -> bool:
@@ -493,9 +495,7 @@ def _state_times(op: CausalConvolution | Recurrence, target: Target) -> tuple[Re
 def _streamed(function: str, traffic: Real, target: Target) -> Priced:
     device, own, fusion = target.device, target.kernels, target.runtime.fusion(function)
     moved = traffic * fusion.traffic / fusion.kernels
-    rate = device.multiprocessors.value * device.clock.value
-    seconds = chain_time(traffic, fusion.traffic, fusion.kernels, device, own)
-    seconds = seconds + fusion.cycles * traffic / rate
+    seconds = chain_time(traffic, fusion.traffic, fusion.kernels, device, own, cycles=fusion.cycles)
     basis = pointwise_basis(device, own, **target.seen("pointwise", bytes=moved))
     return Priced(kind="pointwise", seconds=seconds, kernels=fusion.kernels, basis=basis)
 

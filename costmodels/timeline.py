@@ -232,7 +232,7 @@ def _kept(op: Op, price: Priced, target: Target) -> Real:
     """Share of its pace that compute keeps beside an operation."""
     if op.stream == "compute" or not isinstance(op, Communication):
         return 1.0
-    urgent = target.hides or _of_weights(op)
+    urgent = target.hides(op.axis) or _of_weights(op)
     return hidden_share(op.kind, price.seconds, target.profile, urgent=urgent)
 
 

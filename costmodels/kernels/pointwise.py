@@ -5,7 +5,7 @@ r"""Work that is bound by memory traffic: norms, activations, residuals, copies.
 so that small kernels cost the floor, and large ones the floor, the ramp and the stream.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from costmodels.kernels.common import Number, Real, plain, streamed
 from costmodels.kernels.parameters import PointwiseParameters
 from costmodels.kernels.tables import Calibration, pointwise_record
 from topology.catalogue import Device
+
+_BYTES_A_CYCLE: Final = 7.4
+"""What kernels move for each of their cycles that take longer than memory would on an H200: casts,
+operands that broadcast or have strides; mean of the kinds of validate/engines/kinds.toml."""
 
 
 def pointwise_time(bytes_moved: Number, device: Device, calibration: Calibration = None) -> Any:  # noqa: ANN401  # as its input
@@ -33,14 +37,17 @@ def chain_time(
     kernels: float,
     device: Device,
     calibration: Calibration = None,
+    *,
+    cycles: float = 0.0,
 ) -> Any:  # noqa: ANN401  # as its input
-    """Time kernels that hand tensors on to each other: `traffic` times `once` bytes in all.
+    """Time kernels that hand tensors on to each other.
 
     What goes from one to the next stays in the second-level cache where the bytes of a kernel fit
     in it, less and less of it up to twice its size; inputs and outputs come from and go to memory.
 
     once : bytes of the chain's inputs and outputs.
-    traffic : bytes that all kernels move, over `once`.
+    traffic : bytes that kernels move which stream, over `once`. cycles : of one multiprocessor in
+    all others, over `once`; where memory is slow it is what they wait for too.
 
     >>> from topology.catalogue import all_devices
     >>> l20 = all_devices()["l20"]
@@ -50,10 +57,13 @@ def chain_time(
     True
     """
     fitted = pointwise_record(device, calibration)
-    each = np.asarray(once, float) * traffic / kernels
-    held = np.clip(2.0 - each / device.l2.value, 0.0, 1.0) * max(0.0, 1.0 - 1.0 / traffic)
-    felt = each * (1.0 - held * (1.0 - 1.0 / fitted.cache))
-    return plain(kernels * stream_time(fitted, felt, device))
+    once, moved = np.asarray(once, float), traffic + _BYTES_A_CYCLE * cycles
+    fits = np.clip(2.0 - once * moved / kernels / device.l2.value, 0.0, 1.0)
+    felt = 1.0 - fits * max(0.0, 1.0 - 1.0 / moved) * (1.0 - 1.0 / fitted.cache)
+    streams = kernels * stream_time(fitted, once * traffic / kernels * felt, device)
+    pace = fitted.memory_efficiency * device.memory_bandwidth.value
+    rate = device.multiprocessors.value * device.clock.value
+    return plain(streams + cycles * once * np.maximum(1.0 / rate, _BYTES_A_CYCLE * felt / pace))
 
 
 def stream_time(fitted: PointwiseParameters, moved: Real, device: Device) -> Real:

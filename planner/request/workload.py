@@ -24,8 +24,9 @@ TextTower = Literal["usual", "once", "every_step"]
 Rings = Literal["urgent", "passed", "gathered"]
 """Urgent is passed on by a stream of high priority, whose messages hide beside attention. Passed is
 by a stream like any other, where a message and the attention wait for the same kernel, the
-attention is there first and nothing hides; a graph keeps an order in which it does. Gathered is all
-at once, before the first partial attention or, on a stream like any other, beside it."""
+attention is there first and nothing hides over NVLink; a graph keeps an order in which it does.
+Gathered is all at once, before the first partial attention or, on a stream like any other, beside
+it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

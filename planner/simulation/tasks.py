@@ -331,7 +331,7 @@ class _Draft:
         """Say what a message sends, and what share of its pace compute beside it keeps."""
         same = id(op), id(target)
         if same not in self.kinds:
-            share = hidden_share(op.kind, seconds, target.profile, urgent=target.hides)
+            share = hidden_share(op.kind, seconds, target.profile, urgent=target.hides(op.axis))
             kept = 1.0 if op.stream == "compute" else float(share)
             self.kinds[same] = sent_by(op, seconds, target), kept
         return self.kinds[same]

@@ -250,6 +250,23 @@ def test_tensors_that_fit_in_the_cache_are_handed_on_in_it():
     assert chain_time(10e6, 10, 10, A100) == 10 * pointwise_time(10e6, A100)
 
 
+def test_kernels_that_are_slow_on_fast_memory_wait_for_slow_memory():
+    """Casts: 2.1 TB/s on H200, as many cycles on A100, and the pace of GDDR on L40."""
+    once, cycles = 400e6, 1.0
+
+    def took(name):
+        device = all_devices()[name]
+        alone = chain_time(once, 4.0, 8.0, device)
+        own = chain_time(once, 4.0, 8.0, device, cycles=cycles) - alone
+        return own * device.multiprocessors.value * device.clock.value / once, own
+
+    assert took("h200-sxm")[0] == pytest.approx(1.0)
+    assert took("a100-sxm-80gb")[0] == pytest.approx(1.0)
+    cycles_l40, seconds = took("l40")
+    assert cycles_l40 > 3
+    assert seconds == pytest.approx(7.4 * once / (0.9 * 810e9), rel=0.01)
+
+
 def test_arrays_are_many_numbers():
     for device in DEVICES:
         m = np.array([1, 17, 512, 4097, 30000])

@@ -469,7 +469,7 @@ def test_data_names_the_engine(asked, engine):
     ("engine", "rings"),
     [
         ("diffusers", "gathered"),
-        ("xdit", "gathered"),
+        ("xdit", "passed"),
         ("sglang", "gathered"),
         ("vllm-omni", "passed"),
         ("planner", "urgent"),
@@ -481,7 +481,7 @@ def test_messages_of_a_ring_hide_where_their_stream_has_priority(engine, rings):
     one = planner.estimate("flux.1-dev", 4, "ring4", **asked)
 
     assert deployment("flux.1-dev", 4, **asked).habits.rings == rings
-    assert (one.communication_hidden_s > 0) == (rings == "urgent")
+    assert (one.communication_hidden_s > 1e-9) == (rings == "urgent")
 
 
 def test_a_ring_that_is_gathered_holds_the_keys_of_all_ranks():
@@ -491,6 +491,18 @@ def test_a_ring_that_is_gathered_holds_the_keys_of_all_ranks():
     ]
 
     assert held[0].memory_parts_bytes["activations"] < held[1].memory_parts_bytes["activations"]
+
+
+def test_rings_hide_over_pcie_by_whatever_stream_they_are_passed_on():
+    """PixArt-alpha of 4096 pixels takes a quarter of the time on four L40: 61 of 244.9 s."""
+    asked = {"engine": "xdit", "runtime": "torch-eager", "height": 4096, "width": 4096}
+    pcie, nvlink = (
+        planner.estimate("pixart-sigma", 4, "ring4", hardware=name, **asked)
+        for name in ("l40", "a100-sxm-80gb")
+    )
+
+    assert pcie.communication_hidden_s > 0.5 * pcie.breakdown_s["communication_exposed"]
+    assert nvlink.communication_hidden_s < 1e-9
 
 
 def test_a_graph_keeps_the_order_of_messages_whoever_runs_it():

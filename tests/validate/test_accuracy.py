@@ -180,6 +180,18 @@ def test_plans_of_sources_that_nothing_was_fitted_to():
     assert median(compiled) < 0.09
 
 
+def test_cards_on_pcie_are_bound_by_memory_and_hide_their_rings():
+    """xDiT on L20 and L40: kernels of slow memory, and rings beside attention, tell apart."""
+    cards = [one for one in OTHERS if one.group == "xDiT, cards on PCIe"]
+    rings = [one.predicted / one.seconds - 1 for one in cards if "ring" in one.plan]
+    others = [one.predicted / one.seconds - 1 for one in cards if "ring" not in one.plan]
+
+    assert (len(rings), len(others)) == (16, 16)
+    assert median(others) < 0.04
+    assert median(rings) < 0.07
+    assert max(map(abs, rings)) < 0.3
+
+
 def test_a_card_that_runs_above_its_boost_clock():
     """RTX 5090 at the clock that TF32 told of: steps of SGLang, and a product of PyTorch."""
     steps = [one.predicted / one.seconds - 1 for one in OTHERS if one.hardware == "rtx-5090"]
