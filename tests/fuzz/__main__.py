@@ -2,7 +2,7 @@
 
 Without a name all targets. Of each what raised, took over 10 s or over 500 MB is kept in a folder
 of files that the target's own command can be given. ``--atheris`` has Google's fuzzer look for
-texts that reach new lines, for one target and until it is stopped (``pip install atheris``).
+texts that reach new lines, for one target and so many seconds (``pip install atheris``).
 """
 
 import argparse
@@ -16,7 +16,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fuzz.damage import damaged
-from fuzz.targets import TARGETS
+
+if "--atheris" in sys.argv:
+    import atheris
+
+    with atheris.instrument_imports(include=["topology", "costmodels", "planner", "validate"]):
+        from fuzz.targets import TARGETS
+else:
+    from fuzz.targets import TARGETS
 
 from topology.base import ModelError
 
@@ -59,19 +66,35 @@ def search(name, runs, seed, kept):
     return faults
 
 
-def guided(name, folder):
-    """Have atheris draw; it ends the process at the first fault, and keeps its input itself."""
-    import atheris
+class Drawn(random.Random):
+    """Chance that bytes decide one after another: nearly the same bytes damage nearly alike."""
 
+    def __init__(self, data):
+        super().__init__(0)
+        self.left = iter(data)
+
+    def getrandbits(self, bits):
+        """Take as many bits of the next bytes, zeros where none are left."""
+        count = -(-bits // 8)
+        taken = bytes([next(self.left, 0) for _ in range(count)])
+        return int.from_bytes(taken, "little") >> (8 * count - bits)
+
+    def random(self):
+        """Take a number below 1 of the next bytes."""
+        return self.getrandbits(32) / 2**32
+
+
+def guided(name, folder, seconds):
+    """Have atheris draw; it ends the process at the first fault, and keeps its input itself."""
     target = TARGETS[name]
 
     def one(data):
-        text = damaged(target.text, random.Random(data))
+        text = damaged(target.text, Drawn(data))
         if fault := tried(target, target.copy(folder, text)):
             raise AssertionError(f"{fault}\n{text}")
 
-    atheris.instrument_all()
-    atheris.Setup(sys.argv[:1], one)
+    limits = ["-max_len=64", "-len_control=0", f"-max_total_time={seconds}"]
+    atheris.Setup([sys.argv[0], *limits], one)
     atheris.Fuzz()
 
 
@@ -81,11 +104,11 @@ def main():
     parser.add_argument("--runs", type=int, default=1000, help="texts of each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kept", type=Path, default=Path("faults"), help="folder for texts")
-    parser.add_argument("--atheris", action="store_true")
+    parser.add_argument("--atheris", type=int, metavar="SECONDS")
     asked = parser.parse_args()
     if asked.atheris:
         with TemporaryDirectory() as folder:
-            guided(asked.names[0], Path(folder))
+            guided(asked.names[0], Path(folder), asked.atheris)
     warnings.simplefilter("error")
     found = 0
     for name in asked.names or TARGETS:
