@@ -112,7 +112,7 @@ def test_the_order_of_gpus_is_printed_and_launched(tmp_path, capsys):
 def test_few_of_many_gpus_are_chosen_without_listing_every_subset():
     # 7e5 ways to take 8 of 24; staged copies share the uplink of their switch, so two are best
     text = matrix(24, lambda a, b: "PIX" if a // 8 == b // 8 else "SYS")
-    whole = read_machine(text, detect=False, hardware="l4", pcie_generation=None, nodes=0)
+    whole = read_machine(text, detect=False, hardware="l40s", pcie_generation=None, nodes=0)
 
     assert whole.on(8).local == tuple(range(4, 12))
 

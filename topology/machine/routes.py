@@ -100,7 +100,7 @@ def host_routes(graph: Adjacency, start: str, ends: Collection[str]) -> dict[str
 
     >>> from topology.catalogue import find_hardware
     >>> from topology.machine.build import machine_of
-    >>> graph = adjacency(machine_of(find_hardware("l4")))
+    >>> graph = adjacency(machine_of(find_hardware("l40s")))
     >>> len(host_routes(graph, "GPU0", ["GPU1"])["GPU1"])
     5
     """
