@@ -119,7 +119,7 @@ _SPREAD: Final = (
 _BURST: Final = "squared variation of times between requests of --rate (default: 1, Poisson)"
 _PRECISIONS: Final = {
     "--precision": "bf16, fp16, fp8, nvfp4, int8, or weights alone in int4 or mxfp4 "
-    "(default: the checkpoint's own, or bf16)",
+    "(default: the checkpoint's own, or bf16, fp16 on GPUs without it)",
     "--kv-precision": "of keys and values that language models keep: bf16 or fp8 "
     "(default: the checkpoint's own, or bf16)",
 }

@@ -94,7 +94,7 @@ def launched(
 def _ours(scenario: Scenario, plan: Plan) -> str:
     """Write the command of ours that builds a plan, or runs it in PyTorch."""
     request = scenario.request
-    if request.precision == usual_precision(scenario.model, request):
+    if request.precision == usual_precision(scenario.model, scenario.deployment.hardware):
         request = replace(request, precision=None)
     name = request.model_name if known_as(request.model_name) else request.model_path
     parts = [f"--model {shell_path(name)}", f"--plan {plan}"]

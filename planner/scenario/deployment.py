@@ -176,14 +176,21 @@ def _runtime_as_run(runtime: Runtime, habits: Habits, model: Model) -> Runtime:
     return runtime.doing(habits.functions(runtime.name, model.family, model.name))
 
 
-def usual_precision(model: Model, request: Request) -> Precision:
-    """Name the precision of a checkpoint, or 16 bits where the GPU multiplies no such numbers."""
+def usual_precision(model: Model, hardware: Hardware) -> Precision:
+    """Name the precision of a checkpoint, or 16 bits where the GPU multiplies no such numbers.
+
+    These are fp16 on GPUs that multiply no bf16.
+    """
     published = model.quantisation
-    if published is None:
-        return "bf16"
+    if published is None or hardware.device.peak(published.precision) is None:
+        return hardware.device.half
+    return published.precision
+
+
+def asked_hardware(request: Request) -> Hardware:
+    """Look up the GPU of a request, the one that all others wait for."""
     machine = machine_of(request)
-    hardware = find_hardware(request.hardware) if machine is None else machine.ruling("bf16")
-    return "bf16" if hardware.device.peak(published.precision) is None else published.precision
+    return find_hardware(request.hardware) if machine is None else machine.ruling("fp16")
 
 
 def deployment_of(request: Request, model: Model) -> Deployment:

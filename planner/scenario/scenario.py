@@ -10,7 +10,13 @@ from planner.models import Kind, Model, lengths, line_of, read_model
 from planner.request.lengths import Lengths, Trace, read_requests
 from planner.request.request import EXECUTOR, RUNTIME, CachePrecision, Request
 from planner.request.workload import USUAL, Habits, Workload
-from planner.scenario.deployment import Deployment, deployment_of, run_by, usual_precision
+from planner.scenario.deployment import (
+    Deployment,
+    asked_hardware,
+    deployment_of,
+    run_by,
+    usual_precision,
+)
 from planner.scenario.drafts import speculation_of
 from planner.scenario.experts import with_copies
 from topology.base import InputError
@@ -130,7 +136,7 @@ def resolve(request: Request, *, several: bool = False) -> Scenario:
     model = with_copies(read_model(request.model), request.redundant_experts or 0)
     request = replace(
         request,
-        precision=request.precision or usual_precision(model, request),
+        precision=request.precision or usual_precision(model, asked_hardware(request)),
         engine=engine_names(request.engine, model.kind),
     )
     deployment = deployment_of(request, model)

@@ -82,8 +82,7 @@ def drafting(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
     streams = ((draft.streams[0].name, tokens),)
     own = replace(workload, tokens=streams, cached=0, speculation=None)
     if not speculation.own:
-        request = replace(scenario.request, model=draft, precision=None)
-        precision = usual_precision(draft, request)
+        precision = usual_precision(draft, scenario.deployment.hardware)
         kept = usual_cache(draft, precision, workload.habits)
         own = replace(own, precision=precision, kv_precision=kept)
     alone = plan.without("dp").without("pp")

@@ -9,8 +9,10 @@ import planner
 from planner.lowering import lower
 from planner.models import read_model
 from planner.rendering.report import headline
+from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.request.workload import USUAL
+from planner.runners.launch import launched
 from planner.scenario.scenario import resolve
 from planner.search.plan_memory import parts_of
 from planner.strategies import parse_plan
@@ -241,3 +243,10 @@ def test_memory_with_its_check_bits_keeps_the_pace_that_was_published(sizes, bat
     )  # fmt: skip
 
     assert estimate.tokens[2] == pytest.approx(tokens_per_s, rel=0.1)
+
+
+def test_gpus_that_multiply_no_bf16_take_fp16_and_engines_are_told() -> None:
+    for hardware, precision, told in (("t4", "fp16", True), ("l4", "bf16", False)):
+        scenario = resolve(Request(model="qwen3-8b", hardware=hardware, engine="vllm"))
+        assert scenario.workload.precision == precision
+        assert ("--dtype float16" in launched(scenario, Plan()).line) is told
