@@ -9,17 +9,8 @@ from typing import Final
 from planner.fleet.answers import Answer, Capacity, Fleet
 from planner.fleet.demand import Demand, Prices
 from planner.fleet.queueing import MOST_SERVERS, fewest, most_rate, servers_needed
-from planner.fleet.replica_rates import (
-    ALL_FOLLOWED,
-    FOLLOWED,
-    in_time,
-    most_pace,
-    ready,
-    replicas_for,
-)
-from planner.fleet.replica_rates import most_rate as most_rate_of
+from planner.fleet.replica_rates import ALL_FOLLOWED, FOLLOWED, Replica, ready, scenario_of
 from planner.models import read_model
-from planner.request.lengths import traced
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.runners.launch import launched
@@ -30,7 +21,6 @@ from planner.search.clients import Serving, wanted_of
 from planner.search.estimate import PlanEstimate
 from planner.search.evaluate import Shared
 from planner.search.judging import estimates, judge_undivided
-from planner.serving.serving import Served
 from topology.base import ModelError, PrecisionError, format_seconds
 from topology.base.values import dataclass
 from topology.catalogue import find_hardware
@@ -99,11 +89,11 @@ class Short:
 def _best(demand: Demand, name: str, prices: Prices | None, fastest: "_Fastest") -> Fleet | str:
     """Find the cheapest fleet of one kind of hardware, or say what comes nearest."""
     try:
-        asked = _by_engine(demand, name)
+        demands = _by_engine(demand, name)
     except PrecisionError as error:
         return str(error)
     fleets: list[Fleet] = []
-    made = [list(_made(one, name, prices, fastest, fleets)) for one in asked]
+    made = [list(_made(group, name, prices, fastest, fleets)) for group in demands]
     if not fleets:
         short = [each for of_one in made for each in reversed(of_one) if isinstance(each, Short)]
         nearest = min(short, key=lambda each: each.over, default=None)
@@ -130,21 +120,20 @@ def _followed_on(fleet: Fleet) -> Fleet | Short:
         places = fleet.needed * fleet.batch
         most = most_rate(places, fleet.estimate.latency_s, demand.slo_s, demand.share)
         return replace(fleet, most_rate_per_s=most)
-    scenario = _scenario(demand, fleet.estimate)
-    replica = ready(scenario, fleet.estimate.plan)
-    if scenario.trace or isinstance(replica, str):
+    replica = ready(demand, fleet.estimate)
+    if isinstance(replica, str) or replica.scenario.trace:
         return fleet
 
     def seen(rate: float) -> Serving | None:
-        return in_time(replica, rate, scenario, demand.slo_s, demand.share, ALL_FOLLOWED)
+        return replica.in_time(rate, ALL_FOLLOWED)
 
-    found = fewest(fleet.needed, MOST_SERVERS, lambda count: seen(demand.planned_per_s / count))
-    if found is None:
+    enough = fewest(fleet.needed, MOST_SERVERS, lambda count: seen(demand.planned_per_s / count))
+    if enough is None:
         late = (
             f"of {ALL_FOLLOWED:,} requests too few are served in time, with any number of replicas"
         )
         return Short(reason=f"{fleet.estimate.plan} comes nearest: {late}")
-    needed, serving = found
+    needed, serving = enough
     more = needed > fleet.needed
     return replace(
         fleet,
@@ -161,18 +150,14 @@ def _without_node(fleet: Fleet) -> Fleet:
         return replace(fleet, node_lost=fleet.without_node())
     if left == fleet.needed:
         return replace(fleet, node_lost=fleet.without_node(fleet.serving, kept=True))
-    scenario = _scenario(demand, fleet.estimate)
-    replica = ready(scenario, fleet.estimate.plan)
+    replica = ready(demand, fleet.estimate)
     assert not isinstance(replica, str), "a fleet of replicas that serve"
-    if scenario.trace:
-        serving, done = replica.traced(traced(scenario.trace), left, demand.slo_s)
+    if replica.scenario.trace:
+        serving, kept = replica.on_trace(left)
     else:
-        rate, burst = demand.rate_per_s / left, scenario.request.burst
-        for followed in (FOLLOWED, ALL_FOLLOWED):
-            serving, done = replica.within(rate, burst, demand.slo_s, followed)
-            if serving.overloaded:
-                break
-    kept = done >= demand.share and serving.meets(wanted_of(scenario.request))
+        serving, kept = replica.at_rate(demand.rate_per_s / left, FOLLOWED)
+        if not serving.overloaded:
+            serving, kept = replica.at_rate(demand.rate_per_s / left, ALL_FOLLOWED)
     seen = None if serving.overloaded else serving
     return replace(fleet, node_lost=fleet.without_node(seen, kept=kept))
 
@@ -190,31 +175,29 @@ def _made(
     each is added.
     """
     fewer, rival = "", None
-    for demand, found, batch in _replicas(demands, name, fastest):
-        one = found if isinstance(found, Short) else _fleet_of(demand, found, batch, prices, rival)
-        if isinstance(one, Fleet):
-            fleets.append(replace(one, fewer=fewer))
+    for demand, best, batch in _replicas(demands, name, fastest):
+        made = best if isinstance(best, Short) else _fleet_of(demand, best, batch, prices, rival)
+        if isinstance(made, Fleet):
+            fleets.append(replace(made, fewer=fewer))
             rival = _best_first(fleets)[0]
             yield fleets[-1]
-        elif one.reason:
-            fewer = one.reason
-            yield one
+        elif made.reason:
+            fewer = made.reason
+            yield made
 
 
 def _launched(fleet: Fleet) -> Fleet:
     """Add what to type for one replica."""
     estimate = fleet.estimate
-    scenario = _scenario(fleet.demand, estimate)
-    told = {} if fleet.serving is None else fleet.serving.told
-    launch = launched(scenario, estimate.plan, estimate.placement, told)
-    runner = scenario.deployment.name
-    said = exported(scenario)
-    return replace(fleet, runner=runner, launch=launch, exported=said, request=scenario.resolved)
-
-
-def _scenario(demand: Demand, estimate: PlanEstimate) -> Scenario:
-    """Look up what one replica is asked."""
-    return resolve(replace(demand.request, hardware=estimate.hardware, gpus=estimate.gpus, nodes=0))
+    scenario = scenario_of(fleet.demand, estimate)
+    scheduled = {} if fleet.serving is None else fleet.serving.told
+    return replace(
+        fleet,
+        runner=scenario.deployment.name,
+        launch=launched(scenario, estimate.plan, estimate.placement, scheduled),
+        exported=exported(scenario),
+        request=scenario.resolved,
+    )
 
 
 def _by_engine(demand: Demand, name: str) -> list[list[Demand]]:
@@ -260,16 +243,16 @@ def _replicas(
         if gpus > node and fits:
             return
         by_demand = [
-            (one, fastest.of(replace(one.request, hardware=name, gpus=gpus, nodes=0)))
-            for one in demands
+            (demand, fastest.of(replace(demand.request, hardware=name, gpus=gpus, nodes=0)))
+            for demand in demands
         ]
-        demand, found = min(by_demand, key=lambda each: _latency(each[1]))
-        fits = fits or isinstance(found, PlanEstimate)
-        yield demand, found, demand.request.batch if decoder else 1
+        demand, best = min(by_demand, key=lambda each: _latency(each[1]))
+        fits = fits or isinstance(best, PlanEstimate)
+        yield demand, best, demand.request.batch if decoder else 1
 
 
-def _latency(found: PlanEstimate | Short) -> float:
-    return found.latency_s if isinstance(found, PlanEstimate) else math.inf
+def _latency(best: PlanEstimate | Short) -> float:
+    return best.latency_s if isinstance(best, PlanEstimate) else math.inf
 
 
 def _counts(node: int) -> list[int]:
@@ -322,7 +305,7 @@ def _fleet(
     places = servers_needed(demand.planned_per_s, service, demand.slo_s, demand.share)
     if service > demand.slo_s:
         took, wanted = format_seconds(service), format_seconds(demand.slo_s)
-        title = _scenario(demand, estimate).deployment.title
+        title = scenario_of(demand, estimate).deployment.title
         why = f"the fastest, {estimate.plan} with {title}, takes {took} a request"
         return Short(reason=f"{why}, {wanted} are wanted", over=service / demand.slo_s)
     if places is None:
@@ -357,19 +340,17 @@ def _served_fleet(
 
     rival : the most replicas that are no dearer than it have to serve in time.
     """
-    scenario = _scenario(demand, estimate)
-    replica = ready(scenario, estimate.plan)
+    replica = ready(demand, estimate)
     if isinstance(replica, str):
         return Short(reason=replica)
-    if rival is not None and not scenario.trace:
+    if rival is not None and not replica.scenario.trace:
         replicas = _no_dearer(rival, estimate)
-        rate = demand.planned_per_s / max(1, replicas)
-        if not replicas or in_time(replica, rate, scenario, demand.slo_s, demand.share) is None:
+        if not replicas or replica.in_time(demand.planned_per_s / replicas) is None:
             return Short(reason="")
-    found = (_of_trace if scenario.trace else _at_random)(demand, scenario, replica)
-    if found is None:
-        return _late(demand, replica.at(replica.engines), estimate.plan)
-    needed, most, serving = found
+    counted = (_of_trace if replica.scenario.trace else _at_random)(replica)
+    if counted is None:
+        return _late(demand, replica.engines.at(replica.engines.engines), estimate.plan)
+    needed, most, serving = counted
     if needed > MOST_SERVERS:
         return _too_many(estimate)
     return Fleet(
@@ -395,33 +376,27 @@ def _price(fleet: Fleet) -> tuple[float, float]:
     return fleet.cost_per_hour or 0.0, fleet.gpus
 
 
-def _at_random(
-    demand: Demand, scenario: Scenario, replica: Served
-) -> tuple[int, float, Serving] | None:
+def _at_random(replica: Replica) -> tuple[int, float, Serving] | None:
     """Count the replicas that requests at random need, the most that they take, and what is seen.
 
     None where not even the fewest are served in time.
     """
-    most, serving = most_rate_of(replica, scenario, demand.slo_s, demand.share)
+    demand, (most, serving) = replica.demand, replica.most_rate()
     if serving is None or not most:
         return None
     replicas = math.ceil(demand.planned_per_s / most)
-    rate = demand.rate_per_s / replicas
-    serving = in_time(replica, rate, scenario, demand.slo_s, demand.share) or serving
+    serving = replica.in_time(demand.rate_per_s / replicas) or serving
     return replicas, replicas * most, serving
 
 
-def _of_trace(
-    demand: Demand, scenario: Scenario, replica: Served
-) -> tuple[int, float, Serving] | None:
+def _of_trace(replica: Replica) -> tuple[int, float, Serving] | None:
     """Count the replicas that a trace needs, the most that they take of such requests, as above."""
-    pace = demand.planned_per_s / demand.rate_per_s
-    found = replicas_for(replica, scenario, demand.slo_s, demand.share, pace)
-    if found is None:
+    demand = replica.demand
+    needed = replica.needed(demand.planned_per_s / demand.rate_per_s)
+    if needed is None:
         return None
-    replicas, serving = found
-    pace = most_pace(replica, scenario, replicas, demand.slo_s, demand.share)
-    return replicas, pace * demand.rate_per_s, serving
+    replicas, serving = needed
+    return replicas, replica.most_pace(replicas) * demand.rate_per_s, serving
 
 
 def _late(demand: Demand, alone: Serving, plan: Plan) -> Short:

@@ -110,9 +110,20 @@ def most_rate(servers: int, service: float, limit: float, share: float) -> float
     """
     if service > limit:
         return 0.0
-    low, high = 0.0, servers / service
-    for _ in range(HALVINGS):
+
+    def in_time(rate: float) -> bool:
+        return service + wait(servers, rate * service, service, share) <= limit
+
+    return highest(0.0, servers / service, in_time, HALVINGS)
+
+
+def highest(low: float, high: float, enough: Callable[[float], bool], halvings: int) -> float:
+    """Return the highest number, of those up to one, that is still low enough, by halving.
+
+    >>> highest(0.0, 8.0, lambda number: number <= 5.0, 3)
+    5.0
+    """
+    for _ in range(halvings):
         between = (low + high) / 2
-        late = service + wait(servers, between * service, service, share) > limit
-        low, high = (low, between) if late else (between, high)
+        low, high = (between, high) if enough(between) else (low, between)
     return low

@@ -1,13 +1,16 @@
 """How many requests a second a replica of a language model serves in time."""
 
+from dataclasses import replace
 from typing import Final
 
-from planner.fleet.queueing import fewest
+from planner.fleet.demand import Demand
+from planner.fleet.queueing import fewest, highest
 from planner.request.lengths import traced
-from planner.request.plan import Plan
-from planner.scenario.scenario import Scenario, lengths_of
+from planner.scenario.scenario import Scenario, lengths_of, resolve
 from planner.search.clients import Serving, wanted_of
+from planner.search.estimate import PlanEstimate
 from planner.serving.serving import Served, check_context, served
+from topology.base.values import dataclass
 
 HALVINGS: Final = 6
 """Of the rates between none and the most that a replica serves at all."""
@@ -19,87 +22,80 @@ FASTEST: Final = 4.0
 """Times as fast that a trace is tried at most."""
 
 
-def ready(scenario: Scenario, plan: Plan) -> Served | str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One replica of a language model, and the demand that it serves a part of."""
+
+    demand: Demand
+    scenario: Scenario
+    engines: Served
+
+    def at_rate(self, rate: float, count: int = FOLLOWED) -> tuple[Serving, bool]:
+        """Serve so many requests a second; give what clients see, and whether it is in time."""
+        burst = self.scenario.request.burst
+        return self._judged(*self.engines.within(rate, burst, self.demand.slo_s, count))
+
+    def on_trace(self, replicas: int, pace: float = 1.0) -> tuple[Serving, bool]:
+        """Serve a trace at a pace with so many; give what clients see, and whether in time."""
+        load = traced(self.scenario.trace, pace)
+        return self._judged(*self.engines.traced(load, replicas, self.demand.slo_s))
+
+    def _judged(self, serving: Serving, done: float) -> tuple[Serving, bool]:
+        in_time = serving.meets(wanted_of(self.scenario.request))
+        return serving, in_time and done >= self.demand.share
+
+    def in_time(self, rate: float, count: int = FOLLOWED) -> Serving | None:
+        """Serve so many requests a second; None where too few are done in time."""
+        serving, kept = self.at_rate(rate, count)
+        return serving if kept else None
+
+    def most_rate(self) -> tuple[float, Serving | None]:
+        """Find the most requests a second that are served in time, and what clients see then.
+
+        Returns 0 and None where even the fewest take too long.
+        """
+        places = max(self.engines.engines, self.engines.places)
+        low, high = 0.0, self.engines.at(places).requests_per_s
+        best: Serving | None = None
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            serving = self.in_time(middle)
+            low, high = (low, middle) if serving is None else (middle, high)
+            best = serving or best
+        return low, best
+
+    def most_pace(self, replicas: int) -> float:
+        """Find how many times as fast a trace may come for `replicas` to keep up."""
+        return highest(1.0, FASTEST, lambda pace: self.on_trace(replicas, pace)[1], HALVINGS)
+
+    def needed(self, pace: float) -> tuple[int, Serving] | None:
+        """Count the replicas that serve a trace at a pace in time, and say what clients see.
+
+        None, where even as many as there are requests do not: each request goes to the next of
+        them, so that more gain nothing.
+        """
+
+        def enough(replicas: int) -> Serving | None:
+            serving, kept = self.on_trace(replicas, pace)
+            return serving if kept else None
+
+        return fewest(1, len(self.scenario.trace), enough)
+
+
+def scenario_of(demand: Demand, estimate: PlanEstimate) -> Scenario:
+    """Look up what one replica is asked."""
+    return resolve(replace(demand.request, hardware=estimate.hardware, gpus=estimate.gpus, nodes=0))
+
+
+def ready(demand: Demand, estimate: PlanEstimate) -> Replica | str:
     """Make one replica of a plan ready to serve, or say why it cannot.
 
     Raises `InputError` if requests are longer than the model takes.
     """
+    scenario = scenario_of(demand, estimate)
     lengths = lengths_of(scenario)
     check_context(scenario.model, lengths)
-    return served(scenario, plan, lengths, 1024)
-
-
-def in_time(
-    replica: Served,
-    rate: float,
-    scenario: Scenario,
-    slo_s: float,
-    share: float,
-    count: int = FOLLOWED,
-) -> Serving | None:
-    """Serve so many requests a second; None where fewer than `share` are done in time."""
-    request = scenario.request
-    serving, done = replica.within(rate, request.burst, slo_s, count)
-    good = done >= share and serving.meets(wanted_of(request))
-    return serving if good else None
-
-
-def most_pace(
-    replica: Served, scenario: Scenario, replicas: int, slo_s: float, share: float
-) -> float:
-    """Find how many times as fast the requests of a trace may come for `replicas` to keep up."""
-    low, high = 1.0, FASTEST
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        late = followed(replica, scenario, replicas, slo_s, share, middle) is None
-        low, high = (low, middle) if late else (middle, high)
-    return low
-
-
-def replicas_for(
-    replica: Served, scenario: Scenario, slo_s: float, share: float, pace: float = 1.0
-) -> tuple[int, Serving] | None:
-    """Count the replicas that serve a trace at a pace in time, and say what clients see.
-
-    None, where even as many as there are requests do not.
-
-    Each request goes to the next of them, so that more than there are requests gain nothing.
-    """
-    return fewest(
-        1,
-        len(scenario.trace),
-        lambda count: followed(replica, scenario, count, slo_s, share, pace),
-    )
-
-
-def followed(
-    replica: Served,
-    scenario: Scenario,
-    replicas: int,
-    slo_s: float,
-    share: float,
-    pace: float = 1.0,
-) -> Serving | None:
-    """Let the requests of a trace come; None where fewer than `share` are done in time."""
-    load = traced(scenario.trace, pace)
-    serving, done = replica.traced(load, replicas, slo_s)
-    good = done >= share and serving.meets(wanted_of(scenario.request))
-    return serving if good else None
-
-
-def most_rate(
-    replica: Served, scenario: Scenario, slo_s: float, share: float
-) -> tuple[float, Serving | None]:
-    """Find the most requests a second that a replica serves in time, and what clients see then.
-
-    Returns 0 and None where even the fewest take too long.
-    """
-    places = max(replica.engines, replica.places)
-    low, high = 0.0, replica.at(places).requests_per_s
-    best: Serving | None = None
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        serving = in_time(replica, middle, scenario, slo_s, share)
-        low, high = (low, middle) if serving is None else (middle, high)
-        best = serving or best
-    return low, best
+    engines = served(scenario, estimate.plan, lengths, 1024)
+    if isinstance(engines, str):
+        return engines
+    return Replica(demand=demand, scenario=scenario, engines=engines)

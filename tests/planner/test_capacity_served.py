@@ -9,7 +9,7 @@ from commands import ROOT, assert_refused, run
 
 import planner
 from planner.fleet import fleet
-from planner.fleet.replica_rates import ALL_FOLLOWED
+from planner.fleet.replica_rates import ALL_FOLLOWED, Replica
 from planner.search.clients import Wanted, spread_of
 
 pytestmark = pytest.mark.usefixtures("searched_once")
@@ -234,12 +234,12 @@ def test_a_share_of_requests_is_read_off_all_of_them():
 
 def test_a_fleet_that_many_requests_show_to_be_late_is_none(monkeypatch):
     """A few requests of the search were in time, and those that follow are not, at any rate."""
-    given = fleet.in_time
+    usual = Replica.in_time
 
     def late_in_the_end(*args):
-        return None if ALL_FOLLOWED in args else given(*args)
+        return None if ALL_FOLLOWED in args else usual(*args)
 
-    monkeypatch.setattr(fleet, "in_time", late_in_the_end)
+    monkeypatch.setattr(Replica, "in_time", late_in_the_end)
     words = ("--model", "llama-3.1-8b", "--rate", "1/s", "--slo", "20s", "--engine", "vllm")
     code, out, _ = run("capacity", *words, "--format", "json")
 

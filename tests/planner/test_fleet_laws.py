@@ -13,7 +13,7 @@ import planner
 from planner.fleet.answers import GROWTH
 from planner.fleet.demand import Demand, Prices
 from planner.fleet.demand_file import read_demands, read_hours, read_prices
-from planner.fleet.fleet import _scenario, capacity
+from planner.fleet.fleet import capacity
 from planner.fleet.replica_rates import ready
 from planner.fleet.spares import nodes_of, spares
 from planner.request.request import Request
@@ -281,9 +281,9 @@ def test_percentiles_are_those_of_other_draws_of_many_requests(load, monkeypatch
     most = capacity([demand], ["h100-sxm"]).answers[0].fleets[0].most_rate_per_s
     demand = replace(demand, rate_per_s=load * most)
     (one,) = capacity([demand], ["h100-sxm"]).answers[0].fleets
-    replica = ready(_scenario(demand, one.estimate), one.estimate.plan)
+    replica = ready(demand, one.estimate)
     monkeypatch.setattr("planner.request.lengths.SEED", 99)
-    other, _ = replica.within(demand.rate_per_s, 1.0, inf, 24_000)
+    other, _ = replica.engines.within(demand.rate_per_s, 1.0, inf, 24_000)
 
     assert one.needed == 1
     for name, seconds in one.percentiles_s.items():
