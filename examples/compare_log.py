@@ -6,11 +6,12 @@ python examples/compare_log.py [LOG]
 import sys
 from pathlib import Path
 
-from validate.nccl_tests import LogOptions, as_text, compare_all
+from topology.base.table import terminal
+from validate.nccl_tests import LogOptions, compare_all, parts_of
 
 log = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "all_reduce.log"
 tables = compare_all(log.read_text(encoding="utf-8"), LogOptions(name=log.name))
-print(as_text(tables))
+print(terminal(parts_of(tables)))
 
 for table in tables:
     worst = max(table.rows, key=lambda row: abs(row.error))

@@ -9,15 +9,10 @@ import numpy as np
 import testmodels
 
 from planner.strategies import parse_plan
-from planner.tensorrt import (
-    Recipe,
-    document_of,
-    networks_of_stages,
-    programs_of,
-    schedule_of,
-)
+from planner.tensorrt import Recipe, document_of
 from planner.tensorrt.runner.connections import held_port
 from planner.tensorrt.runner.run import Job, Limits
+from planner.tensorrt.schedule import networks_of_stages, programs_of, schedule_of
 from validate.reference.weights import Source
 
 HELD = ExitStack()

@@ -8,12 +8,13 @@ import testmodels
 
 from planner.search.plans import objections
 from planner.strategies import parse_plan
-from planner.tensorrt import arrays_of, document_of, networks_of_stages, programs_of
+from planner.tensorrt import arrays_of, document_of
 from planner.tensorrt.runner.build import Log, Options, logger
 from planner.tensorrt.runner.errors import RunError
 from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.library import is_rtx, load
 from planner.tensorrt.runner.weights import drawn
+from planner.tensorrt.schedule import networks_of_stages, programs_of
 
 try:
     TRT = load()

@@ -35,7 +35,7 @@ from planner.runners.refusal import tensorrt_refusal
 from planner.scenario.scenario import Scenario, resolve
 from planner.search.evaluate import price
 from planner.search.plans import objections, plans
-from planner.tensorrt import Recipe, programs_of, written
+from planner.tensorrt import Recipe, written
 from planner.tensorrt.runner import build as builder
 from planner.tensorrt.runner import harness
 from planner.tensorrt.runner.connections import held_port, join
@@ -44,6 +44,7 @@ from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.library import Document, load
 from planner.tensorrt.runner.run import Job, Limits, Outcome, Parts, run
 from planner.tensorrt.runner.weights import drawn
+from planner.tensorrt.schedule import programs_of
 from topology.base import InputError
 from validate.reference import shrink
 

@@ -12,7 +12,6 @@
 * tables       the files that ship
 """
 
-from costmodels.collectives.algorithms import Algorithm
 from costmodels.collectives.calls import (
     basis,
     choose,
@@ -34,7 +33,6 @@ from costmodels.collectives.operations import (
     read_op,
 )
 from costmodels.collectives.settings import (
-    ALGORITHMS,
     LAUNCHES,
     UNMIXED,
     Launch,
@@ -45,31 +43,8 @@ from costmodels.collectives.settings import (
 from costmodels.collectives.tables import network_share
 
 __all__ = [
-    "ALGORITHMS",
-    "INWARD_OPS",
-    "LAUNCHES",
-    "OPS",
-    "PROTOCOLS",
-    "ROOTED_OPS",
-    "UNMIXED",
-    "Algorithm",
-    "Calibration",
-    "CurveCalibration",
-    "Launch",
-    "NcclSettings",
-    "Op",
-    "Times",
-    "WireProtocol",
-    "basis",
-    "bus_factor",
-    "choose",
-    "collective_time",
-    "least_bytes",
-    "moves",
-    "network_share",
-    "read_algorithm",
-    "read_launch",
-    "read_op",
-    "steps",
-    "supports",
+    "INWARD_OPS", "LAUNCHES", "OPS", "PROTOCOLS", "ROOTED_OPS", "UNMIXED", "Calibration",
+    "CurveCalibration", "Launch", "NcclSettings", "Op", "Times", "WireProtocol", "basis",
+    "bus_factor", "choose", "collective_time", "least_bytes", "moves", "network_share",
+    "read_algorithm", "read_launch", "read_op", "steps", "supports",
 ]  # fmt: skip

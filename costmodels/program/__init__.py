@@ -10,7 +10,6 @@ from costmodels.program.ops import (
     Attention,
     CausalConvolution,
     Collective,
-    CollectiveKind,
     Communication,
     Convolve,
     Depthwise,
@@ -20,23 +19,20 @@ from costmodels.program.ops import (
     LinearAttention,
     Loop,
     Matmul,
-    Move,
     Op,
     Pointwise,
     Program,
     Rearrange,
     Recurrence,
     SendReceive,
-    StreamName,
     turns,
 )
 from costmodels.program.tensors import Part, Span, Tensor, Weight, larger, smaller
 from costmodels.sizes import Real, Size, ceil_div
 
 __all__ = [
-    "Attention", "CausalConvolution", "Collective", "CollectiveKind", "Communication", "Convolve",
-    "Depthwise", "ExpertTokens", "Function", "HeadProduct", "LinearAttention", "Loop", "Matmul",
-    "Move", "Op", "Part", "Pointwise", "Program", "Real", "Rearrange", "Recurrence", "SendReceive",
-    "Size", "Span", "StreamName", "Tensor", "Weight", "ceil_div", "larger", "smaller",
-    "turns",
+    "Attention", "CausalConvolution", "Collective", "Communication", "Convolve", "Depthwise",
+    "ExpertTokens", "Function", "HeadProduct", "LinearAttention", "Loop", "Matmul", "Op", "Part",
+    "Pointwise", "Program", "Real", "Rearrange", "Recurrence", "SendReceive", "Size", "Span",
+    "Tensor", "Weight", "ceil_div", "larger", "smaller", "turns",
 ]  # fmt: skip

@@ -8,22 +8,20 @@ from planner.models.architecture import (
     Exports,
     Ffn,
     Kind,
-    Latent,
     Model,
     Modulation,
     Numerics,
-    Own,
     Stream,
     Tower,
     unsupported,
 )
-from planner.models.catalogue import ALIASES, known_as, names, read_model, repositories
+from planner.models.catalogue import known_as, names, read_model
 from planner.models.mixers import DeltaRule, Heads, LatentAttention, Mamba
 from planner.models.tokens import grid, latent_frames, lengths, line_of, sides_made
 
 __all__ = [
-    "ALIASES", "Block", "Cross", "DeltaRule", "Embedding", "Encoder", "Exports", "Ffn", "Heads",
-    "Kind", "Latent", "LatentAttention", "Mamba", "Model", "Modulation", "Numerics", "Own",
-    "Stream", "Tower", "grid", "known_as", "latent_frames", "lengths", "line_of", "names",
-    "read_model", "repositories", "sides_made", "unsupported",
+    "Block", "Cross", "DeltaRule", "Embedding", "Encoder", "Exports", "Ffn", "Heads", "Kind",
+    "LatentAttention", "Mamba", "Model", "Modulation", "Numerics", "Stream", "Tower", "grid",
+    "known_as", "latent_frames", "lengths", "line_of", "names", "read_model", "sides_made",
+    "unsupported",
 ]  # fmt: skip

@@ -1,27 +1,13 @@
 """TensorRT: the networks of a plan's engines, and the order in which they run."""
 
-from planner.tensorrt.from_program import Recipe, networks_of
-from planner.tensorrt.network import (
-    SCHEMA,
-    Array,
-    Dtype,
-    EngineNetwork,
-    arrays_of,
-    counts,
-    document_of,
-)
+from planner.tensorrt.from_program import Recipe
+from planner.tensorrt.network import SCHEMA, Dtype, EngineNetwork, arrays_of, counts, document_of
 from planner.tensorrt.products import REACH
-from planner.tensorrt.schedule import (
-    latents_of,
-    networks_of_stages,
-    programs_of,
-    schedule_of,
-    written,
-)
+from planner.tensorrt.schedule import latents_of, written
 from planner.tensorrt.sizes import again_bytes, buffer_bytes, buffer_size, engine_size, enqueue
 
 __all__ = [
-    "REACH", "SCHEMA", "Array", "Dtype", "EngineNetwork", "Recipe", "again_bytes", "arrays_of",
+    "REACH", "SCHEMA", "Dtype", "EngineNetwork", "Recipe", "again_bytes", "arrays_of",
     "buffer_bytes", "buffer_size", "counts", "document_of", "engine_size", "enqueue", "latents_of",
-    "networks_of", "networks_of_stages", "programs_of", "schedule_of", "written",
+    "written",
 ]  # fmt: skip

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from costmodels.basis import Basis
 from costmodels.collectives import (
-    ALGORITHMS,
     OPS,
-    Algorithm,
     NcclSettings,
     basis,
     choose,
@@ -21,9 +19,10 @@ from costmodels.collectives import (
     least_bytes,
     supports,
 )
-from costmodels.collectives.algorithms import BY_NAME
+from costmodels.collectives.algorithms import BY_NAME, Algorithm
 from costmodels.collectives.choice import build
 from costmodels.collectives.curve import Curve
+from costmodels.collectives.settings import ALGORITHMS
 from topology.base import InputError
 from topology.catalogue import Fabric, Network, NetworkKind, find_hardware
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from costmodels.basis import Basis
 from costmodels.formats import FORMATS
 from costmodels.kernels import (
-    KERNELS,
     attention_basis,
     attention_time,
     chain_time,
@@ -19,6 +18,7 @@ from costmodels.kernels import (
     pointwise_basis,
     pointwise_time,
 )
+from costmodels.kernels.attention import KERNELS
 from costmodels.kernels.tables import KernelCalibration, attention_record
 from topology.base import InputError
 from topology.catalogue import all_devices

@@ -19,10 +19,12 @@ from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
 from planner.strategies import parse_plan
-from planner.tensorrt import Recipe, networks_of, schedule_of, written
+from planner.tensorrt import Recipe, written
+from planner.tensorrt.from_program import networks_of
 from planner.tensorrt.runner.checkpoint import contents, from_checkpoint, learned_from, numbered
 from planner.tensorrt.runner.errors import InputError
 from planner.tensorrt.runner.weights import drawn, sizes
+from planner.tensorrt.schedule import schedule_of
 from validate.reference import run_plan, shrink
 from validate.tensorrt import numbers
 from validate.tensorrt.numbers import run_networks

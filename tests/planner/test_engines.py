@@ -17,7 +17,8 @@ from planner.command.cli import main
 from planner.engines.engine import load_engines
 from planner.engines.tables import allowed, find_engine
 from planner.export.export import files
-from planner.models import Own, names, read_model
+from planner.models import names, read_model
+from planner.models.architecture import Own
 from planner.models.entries import load_entry
 from planner.rendering import report
 from planner.request.request import EXECUTOR, Request

@@ -27,7 +27,8 @@ from planner.request.request import Request
 from planner.scenario.scenario import resolve
 from planner.search.evaluate import price
 from planner.strategies import parse_plan
-from planner.tensorrt import Recipe, enqueue, networks_of
+from planner.tensorrt import Recipe, enqueue
+from planner.tensorrt.from_program import networks_of
 from planner.tensorrt.runner.errors import InputError as Refused
 from planner.tensorrt.runner.pictures import ENDS, check_made
 from planner.tensorrt.runner.texts import text_of

@@ -10,11 +10,12 @@ from generators import asked
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.kernels import KERNELS
+from costmodels.kernels.attention import KERNELS
 from planner.engines import tables
 from planner.engines.engine import load_engines
 from planner.engines.tables import engines
-from planner.models import names, read_model, repositories
+from planner.models import names, read_model
+from planner.models.catalogue import repositories
 from planner.recommendation import recommend_plans
 from planner.request.plan import Plan
 from planner.request.request import Request

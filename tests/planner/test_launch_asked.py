@@ -12,7 +12,8 @@ from commands import run
 
 from planner.engines.tables import engines
 from planner.export.export import files
-from planner.models import known_as, names, read_model, repositories
+from planner.models import known_as, names, read_model
+from planner.models.catalogue import repositories
 from planner.recommendation import estimate_plan, lines_of
 from planner.request.plan import Plan
 from planner.request.request import Request

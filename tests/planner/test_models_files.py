@@ -6,7 +6,8 @@ import tomllib
 
 import pytest
 
-from planner.models import ALIASES, names, read_model
+from planner.models import names, read_model
+from planner.models.catalogue import ALIASES
 from planner.models.entries import load_encoders, load_entry, load_repositories, load_vaes
 from topology.base import CatalogueError, InputError
 

@@ -9,7 +9,8 @@ import pytest
 from commands import FLUX, run
 from generators import asked, priced, recommended
 
-from planner.models import names, repositories
+from planner.models import names
+from planner.models.catalogue import repositories
 from planner.rendering import report
 from planner.runners.launch import launch_lines
 from planner.search.estimate import APART, WORDS, worded

@@ -28,7 +28,7 @@ from topology.base import InputError, ModelError, format_seconds
 from topology.base.page import web
 from topology.base.table import document, terminal
 from topology.base.values import dataclass
-from validate.reference import execute
+from validate.reference.run import execute
 from validate.reference.weights import Source
 
 pytestmark = pytest.mark.usefixtures("asked_once")

@@ -23,7 +23,7 @@ from planner.search.speculation import drafting, speculated
 from planner.serving.scheduler import Queue, Workers
 from planner.strategies import parse_plan
 from topology.base import InputError
-from validate.reference import execute
+from validate.reference.run import execute
 from validate.reference.weights import Source
 
 pytestmark = pytest.mark.usefixtures("asked_once", "searched_once")

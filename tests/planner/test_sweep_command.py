@@ -15,9 +15,9 @@ from commands import assert_refused, run
 
 import planner
 from planner.request.request import Request
-from planner.sweeping import Questions, read_numbers
 from planner.sweeping import run as answer
 from planner.sweeping.executors import dask, local
+from planner.sweeping.questions import Questions, read_numbers
 from topology.base import InputError, held
 
 FLUX = {"models": "flux", "hardware": ["h100-sxm", "l40s"], "gpus": "1,4", "height": (512, 1024)}

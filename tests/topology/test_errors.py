@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.models import ALIASES, names
+from planner.models import names
+from planner.models.catalogue import ALIASES
 from topology.base import near, unknown
 from topology.catalogue import all_hardware
 

@@ -15,9 +15,10 @@ from planner.rendering.plot import plot
 from topology.base import InputError
 from topology.base.table import document, terminal
 from topology.catalogue import Network, find_hardware
-from validate.nccl_tests import parts_of, read_log
+from validate.nccl_tests import parts_of
 from validate.nccl_tests.compare import LogOptions, compare, compare_all
 from validate.nccl_tests.diagnosis import disturbed
+from validate.nccl_tests.log import read_log
 
 SIZES = 2.0 ** np.arange(10, 34, 2)
 NODE = find_hardware("h100-sxm").fabric(8)

@@ -5,7 +5,7 @@ from commands import assert_refused, run
 from growth import grows_in_proportion
 
 from topology.base import InputError
-from validate.nccl_tests import read_log
+from validate.nccl_tests.log import read_log
 
 RANK = "#  Rank {:2} Group  0 Pid 7 on  node1 device {:2} [0x07] NVIDIA H100 80GB HBM3\n"
 HEAD = "# Collective test starting: all_reduce_perf\n" + RANK.format(0, 0) + RANK.format(1, 1)

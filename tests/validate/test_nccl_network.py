@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from topology.catalogue import find_hardware
-from validate.nccl_tests import LogOptions, compare_all, read_log
+from validate.nccl_tests import LogOptions, compare_all
 from validate.nccl_tests.links import (
     LinksText,
     read_environment,
@@ -14,6 +14,7 @@ from validate.nccl_tests.links import (
     read_line,
     read_network,
 )
+from validate.nccl_tests.log import read_log
 
 ROW = "  1073741824  268435456  float  sum  -1  8000.0  134.2  251.6  0  8000.0  134.2  251.6  0\n"
 H100 = "# collective: AllReduce\n# gpu: H100 SXM5 80GB\n# gpus_total: 16\n# gpus_per_node: 8\n"

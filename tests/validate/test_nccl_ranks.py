@@ -3,7 +3,8 @@
 import pytest
 
 from topology.base import InputError
-from validate.nccl_tests import LogOptions, compare_all, read_log
+from validate.nccl_tests import LogOptions, compare_all
+from validate.nccl_tests.log import read_log
 
 
 def row(ratio, size=2**30, columns="float sum -1"):

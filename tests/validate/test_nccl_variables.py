@@ -2,8 +2,8 @@
 
 import pytest
 
-from validate.nccl_tests import read_log
 from validate.nccl_tests.compare import LogOptions, compare_all, links_of
+from validate.nccl_tests.log import read_log
 
 ROW = "1073741824 268435456 float sum -1 8000.0 134.22 {bus} 0 8000.0 134.22 {bus} 0\n"
 TWO = ROW.format(bus="134.22")

@@ -12,7 +12,8 @@ from costmodels.program import Collective, Matmul, Part, Recurrence, SendReceive
 from planner.lowering import lower
 from planner.search.plans import objections, plans
 from planner.strategies import parse_plan
-from validate.reference import DeadlockError, execute, functions, run_plan
+from validate.reference import functions, run_plan
+from validate.reference.run import DeadlockError, execute
 from validate.reference.weights import Source, own_samples
 
 PLANS = [

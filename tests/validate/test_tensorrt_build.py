@@ -20,9 +20,10 @@ from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
 from planner.strategies import parse_plan
-from planner.tensorrt import EngineNetwork, Recipe, arrays_of, counts, document_of, networks_of
+from planner.tensorrt import EngineNetwork, Recipe, arrays_of, counts, document_of
 from planner.tensorrt import written as whole
 from planner.tensorrt.draft import Draft
+from planner.tensorrt.from_program import networks_of
 from planner.tensorrt.network import Value
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.build import Log, Options, build, logger

@@ -15,22 +15,14 @@ from costmodels.program import Collective, Loop, Matmul, Part, Tensor, Weight
 from planner.lowering import lower
 from planner.search.plans import objections
 from planner.strategies import parse_plan
-from planner.tensorrt import (
-    EngineNetwork,
-    Recipe,
-    arrays_of,
-    counts,
-    document_of,
-    networks_of,
-    networks_of_stages,
-    programs_of,
-    schedule_of,
-)
+from planner.tensorrt import EngineNetwork, Recipe, arrays_of, counts, document_of
 from planner.tensorrt.draft import Draft
+from planner.tensorrt.from_program import networks_of
 from planner.tensorrt.network import Value
 from planner.tensorrt.products import product
 from planner.tensorrt.runner import formats
 from planner.tensorrt.runner.weights import drawn
+from planner.tensorrt.schedule import networks_of_stages, programs_of, schedule_of
 from topology.base import IllegalPlanError
 from validate.reference import run_plan
 from validate.reference.weights import Source

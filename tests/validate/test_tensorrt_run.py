@@ -20,7 +20,8 @@ from planner.export.tensorrt import tensorrt_folder
 from planner.lowering import lower
 from planner.search.evaluate import price
 from planner.strategies import parse_plan
-from planner.tensorrt import Recipe, document_of, networks_of, schedule_of
+from planner.tensorrt import Recipe, document_of
+from planner.tensorrt.from_program import networks_of
 from planner.tensorrt.runner import connections, harness, processes
 from planner.tensorrt.runner import device as driver
 from planner.tensorrt.runner.connections import held_port, join
@@ -31,6 +32,7 @@ from planner.tensorrt.runner.library import require
 from planner.tensorrt.runner.processes import Guard
 from planner.tensorrt.runner.run import Job, Limits, Parts, run
 from planner.tensorrt.runner.weights import drawn
+from planner.tensorrt.schedule import schedule_of
 from validate.reference import run_plan
 from validate.reference.weights import Source
 

@@ -12,9 +12,11 @@ from planner.command.cli import main
 from planner.lowering import lower
 from planner.request.plan import Plan
 from planner.strategies import parse_plan
-from planner.tensorrt import Recipe, networks_of, schedule_of
+from planner.tensorrt import Recipe
+from planner.tensorrt.from_program import networks_of
 from planner.tensorrt.runner.harness import Source
 from planner.tensorrt.runner.weights import drawn, named
+from planner.tensorrt.schedule import schedule_of
 from validate.__main__ import main as validate_main
 from validate.tensorrt.numbers import largest_activations, made_up, run_networks
 

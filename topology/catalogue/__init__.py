@@ -11,15 +11,8 @@ from topology.catalogue.fabric import (
     Siblings,
     pcie_bandwidth,
 )
-from topology.catalogue.hardware import (
-    CROWD,
-    NEWEST_PCIE,
-    NO_PEERS,
-    Hardware,
-    check_pcie_generation,
-    evenly,
-)
-from topology.catalogue.moves import NOBODY, Moves, Route
+from topology.catalogue.hardware import CROWD, NO_PEERS, Hardware, check_pcie_generation, evenly
+from topology.catalogue.moves import Moves
 from topology.catalogue.names import (
     by_device,
     by_product,
@@ -28,7 +21,6 @@ from topology.catalogue.names import (
 from topology.catalogue.rates import (
     NcclRates,
     NvlinkGeneration,
-    Rates,
     architecture_of,
     capability_of,
     nvlink_generation,
@@ -44,11 +36,9 @@ from topology.catalogue.tables import (
 )
 
 __all__ = [
-    "CROWD", "NEWEST_PCIE", "NOBODY", "NO_PEERS", "Architecture", "Device", "Fabric", "Hardware",
-    "LinkKind", "Moves", "NcclRates", "Network", "NetworkKind", "NvlinkGeneration", "Pace",
-    "Paced", "Precision", "Rates", "Route", "Siblings",
-    "all_devices", "all_hardware", "architecture_of", "by_device", "by_product",
-    "capability_of", "check_pcie_generation", "evenly", "find_hardware", "gpu_names",
-    "link_rates", "named_instance", "names_file", "nvlink_generation", "pcie_bandwidth",
-    "rented_machines",
+    "CROWD", "NO_PEERS", "Architecture", "Device", "Fabric", "Hardware", "LinkKind", "Moves",
+    "NcclRates", "Network", "NetworkKind", "NvlinkGeneration", "Pace", "Paced", "Precision",
+    "Siblings", "all_devices", "all_hardware", "architecture_of", "by_device", "by_product",
+    "capability_of", "check_pcie_generation", "evenly", "find_hardware", "gpu_names", "link_rates",
+    "named_instance", "names_file", "nvlink_generation", "pcie_bandwidth", "rented_machines",
 ]  # fmt: skip

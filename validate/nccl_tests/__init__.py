@@ -5,15 +5,6 @@
 """
 
 from validate.nccl_tests.compare import LogOptions, compare_all
-from validate.nccl_tests.log import Log, read_log
-from validate.nccl_tests.report import LogComparison, parts_of, rows_of
+from validate.nccl_tests.report import parts_of, rows_of
 
-__all__ = [
-    "Log",
-    "LogComparison",
-    "LogOptions",
-    "compare_all",
-    "parts_of",
-    "read_log",
-    "rows_of",
-]
+__all__ = ["LogOptions", "compare_all", "parts_of", "rows_of"]
