@@ -7,7 +7,7 @@ import pytest
 from costmodels.kernels import attention_time, matmul_time
 from topology.catalogue import all_devices
 from validate.accuracy.figures import score
-from validate.accuracy.kernels import COLUMNS, KernelFigure, read_figures
+from validate.accuracy.kernels import KernelFigure, read_figures
 
 TEXT = files("validate").joinpath("data", "kernel_figures.csv").read_text(encoding="utf-8")
 ROWS = read_figures(TEXT, all_devices())
@@ -30,7 +30,6 @@ def only(rows):
 
 
 def test_every_figure_has_a_source():
-    assert set(COLUMNS) == set(TEXT.partition("\n")[0].split(","))
     assert len(ROWS) >= 100
     assert all(row.source and row.seconds > 0 for row in ROWS)
 

@@ -1,8 +1,8 @@
 """Measured collectives: of published tables, and of other people's nccl-tests logs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final, Literal, cast, get_args
+from typing import Final, Literal, cast, get_args
 
 from costmodels.collectives import Calibration, NcclSettings, Op, collective_time, read_op
 from topology.base import KIB, MIB, BytesPerSecond, InputError
@@ -14,33 +14,22 @@ from topology.catalogue import (
     NetworkKind,
     pcie_bandwidth,
 )
-from validate.accuracy.figures import fields_of, read_table
+from validate.accuracy.figures import Figure, Row, read_table
 
-COLUMNS: Final = (
-    "hardware", "op", "gpus", "nodes", "message_bytes", "seconds",
-    "algorithm", "launch", "launcher", "engine", "source",
-)  # fmt: skip
-LOG_COLUMNS: Final = (
-    "table", "hardware", "op", "gpus", "nodes", "link", "pcie_generation", "peer_to_peer",
-    "crosses_sockets", "uplink", "network", "nics", "nic_bandwidth_bytes_per_s", "nccl", "launcher",
-    "algorithm", "message_bytes", "seconds", "source",
-)  # fmt: skip
 SMALL: Final = 64 * KIB
 _DEFAULT: Final = NcclSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveFigure:
+class CollectiveFigure(Figure):
     """A measured collective: seconds for `message_bytes` as nccl-tests counts them."""
 
     op: Op
     fabric: Fabric
     message_bytes: float
-    seconds: float
     algorithm: str = "auto"
     launch: str = "graph"
     settings: NcclSettings = _DEFAULT
-    source: str = ""
 
     def predicted(self, calibration: Calibration = None) -> float:
         """Price the collective, in seconds."""
@@ -54,46 +43,60 @@ class CollectiveFigure:
             calibration=calibration,
         )
 
-    @property
-    def error(self) -> float:
-        """Relative error of the model, positive where it is slow."""
-        return self.predicted() / self.seconds - 1
-
 
 def read_figures(text: str, hardware: Mapping[str, Hardware]) -> list[CollectiveFigure]:
-    """Read a CSV `text` with `COLUMNS`; `hardware` gives the links of a name."""
-    figures = []
-    for row in read_table(text, COLUMNS, "collectives"):
+    """Read published tables from CSV; `hardware` gives the links of a name."""
+
+    def fabric(row: Row) -> Fabric:
         gpus, nodes = int(row["gpus"]), int(row["nodes"])
-        fabric = hardware[row["hardware"]].fabric(gpus, nodes if nodes > 1 else 0)
-        figures.append(_figure(row, fabric, engine=row["engine"]))
-    return figures
+        return hardware[row["hardware"]].fabric(gpus, nodes if nodes > 1 else 0)
+
+    def settings(row: Row) -> NcclSettings:
+        return NcclSettings(launcher=_launcher(row), engine=row["engine"])
+
+    return _read(text, "collectives", fabric, settings)
 
 
 def read_log_figures(text: str, hardware: Mapping[str, Hardware]) -> list[CollectiveFigure]:
-    """Read a CSV `text` with `LOG_COLUMNS`: rows of nccl-tests' logs, with the links of each.
+    """Read rows of nccl-tests' logs from CSV, with the links of each.
 
     link : what replaces the catalogue's, such as the mesh of a node of four GPUs; empty for none.
     pcie_generation, peer_to_peer, crosses_sockets : of GPUs on PCIe; empty for the catalogue's.
     uplink : "shared" where all GPUs of a node hang on one PCIe switch, empty for none.
     network, nics, nic_bandwidth_bytes_per_s : of one node, empty on one.
     """
-    figures = []
-    for row in read_table(text, LOG_COLUMNS, "nccl-tests"):
+
+    def settings(row: Row) -> NcclSettings:
         major, _, minor = row["nccl"].partition(".")
-        fabric = _fabric(row, hardware[row["hardware"]])
-        figure = _figure(row, fabric, nccl=(int(major), int(minor)))
-        figures.append(replace(figure, source=f"{row['table']}: {row['source']}"))
-    return figures
+        return NcclSettings(launcher=_launcher(row), nccl=(int(major), int(minor)))
+
+    return _read(
+        text,
+        "nccl-tests",
+        lambda row: _fabric(row, hardware[row["hardware"]]),
+        settings,
+        source=lambda row: f"{row['table']}: {row['source']}",
+    )
 
 
-def _figure(row: Mapping[str, str], fabric: Fabric, **settings: Any) -> CollectiveFigure:  # noqa: ANN401  # of Settings
-    launcher: Literal["single", "process"] = "single" if row["launcher"] == "single" else "process"
-    values = fields_of(CollectiveFigure, row) | {"op": read_op(row["op"]), "fabric": fabric}
-    return CollectiveFigure(**values, settings=NcclSettings(launcher=launcher, **settings))
+def _read(
+    text: str,
+    name: str,
+    fabric: Callable[[Row], Fabric],
+    settings: Callable[[Row], NcclSettings],
+    **others: Callable[[Row], object],
+) -> list[CollectiveFigure]:
+    return read_table(
+        CollectiveFigure, text, name,
+        op=lambda row: read_op(row["op"]), fabric=fabric, settings=settings, **others,
+    )  # fmt: skip
 
 
-def _fabric(row: Mapping[str, str], node: Hardware) -> Fabric:
+def _launcher(row: Row) -> Literal["single", "process"]:
+    return "single" if row["launcher"] == "single" else "process"
+
+
+def _fabric(row: Row, node: Hardware) -> Fabric:
     """Build the links of a log: those of the catalogue, changed as its row says."""
     gpus, nodes = int(row["gpus"]), int(row["nodes"])
     if node.domain > node.gpus:  # NVLink over hosts: its racks are the nodes
@@ -111,7 +114,7 @@ def _fabric(row: Mapping[str, str], node: Hardware) -> Fabric:
     return fabric.over_network(Network(kind=kind, bandwidth=bandwidth, nics=nics))
 
 
-def _inside(row: Mapping[str, str], fabric: Fabric) -> Fabric:
+def _inside(row: Row, fabric: Fabric) -> Fabric:
     if row["link"]:
         mesh = row["link"] == "nvlink"
         fabric = fabric.over_nvlink() if mesh else fabric.over_pcie(fabric.bandwidth)

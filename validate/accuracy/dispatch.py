@@ -1,26 +1,19 @@
 """Measured dispatches of tokens to experts, and combines of their results."""
 
 from collections.abc import Iterable
-from typing import Final, cast
+from typing import cast
 
 from costmodels.collectives.dispatch import Exchange, Phase
 from costmodels.expert_routing import Routing
 from costmodels.formats import token_bytes
-from topology.base import Seconds
 from topology.base.rows import gathered
 from topology.base.values import dataclass
 from topology.catalogue import find_hardware
-from validate.accuracy.figures import fields_of, read_table
-
-COLUMNS: Final = (
-    "way", "phase", "hardware", "gpus", "nodes", "tokens", "hidden", "top_k", "experts", "groups",
-    "top_groups", "spread", "precision", "multiprocessors", "engine",
-    "seconds", "source",
-)  # fmt: skip
+from validate.accuracy.figures import Figure, read_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchFigure:
+class DispatchFigure(Figure):
     """One measured exchange: `tokens` a rank, of `hidden` features in `precision`.
 
     multiprocessors : that the kernel was given; 0 where that is not known. engine : whose version
@@ -42,8 +35,6 @@ class DispatchFigure:
     precision: str
     multiprocessors: int = 0
     engine: str = ""
-    seconds: Seconds
-    source: str
 
     @property
     def exchange(self) -> Exchange:
@@ -71,18 +62,14 @@ class DispatchFigure:
         """Bytes of a token as it travels."""
         return token_bytes(float(self.hidden), self.precision)
 
-    @property
-    def error(self) -> float:
-        """Relative error of the model, positive where it is slow."""
-        return float(self.exchange.time(float(self.tokens), self.token_bytes)) / self.seconds - 1.0
+    def predicted(self) -> float:
+        """Price the exchange, in seconds."""
+        return float(self.exchange.time(float(self.tokens), self.token_bytes))
 
 
 def read_figures(text: str) -> list[DispatchFigure]:
-    """Read a CSV `text` with `COLUMNS`."""
-    return [
-        DispatchFigure(**fields_of(DispatchFigure, row))
-        for row in read_table(text, COLUMNS, "dispatches")
-    ]
+    """Read exchanges from CSV."""
+    return read_table(DispatchFigure, text, "dispatches")
 
 
 def groups(figures: Iterable[DispatchFigure]) -> dict[str, list[float]]:

@@ -1,9 +1,9 @@
 """Tables of figures, and how far the models are from a group of them."""
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -50,26 +50,49 @@ _READ: Final[Mapping[object, Callable[[str], object]]] = {
     Seconds: float,
     bool: lambda text: text == "1",
 }
+Row = Mapping[str, str]
 
 
-def fields_of(figure: type, row: Mapping[str, str]) -> dict[str, Any]:
-    """Read those fields of a figure that a row says something of, by their types."""
-    named = [field for field in fields(figure) if row.get(field.name)]
-    return {field.name: _READ.get(field.type, str)(row[field.name]) for field in named}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """What was measured, in seconds, and where that is written."""
+
+    seconds: Seconds
+    source: str = ""
+
+    def predicted(self) -> float:
+        """Price the same, in seconds."""
+        raise NotImplementedError
+
+    @property
+    def error(self) -> float:
+        """Relative error of the model, positive where it is slow."""
+        return self.predicted() / self.seconds - 1.0
 
 
-def read_table(text: str, columns: Sequence[str], name: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of a CSV `text`, each with its source.
+Kind = TypeVar("Kind")
 
-    Raises InputError if a column is missing, or a row has no source.
 
-    columns : those that it must have; it may have others. name : of the table, in errors.
+def read_table(
+    kind: type[Kind], text: str, name: str, **others: Callable[[Row], object]
+) -> list[Kind]:
+    """Read a CSV `text` with columns of a figure's fields, blank for the usual value.
+
+    Raises InputError if a column is missing that has no usual value, or a row has no source.
+
+    name : of the table, in errors. others : fields that are made of a row.
     """
+    named = [field for field in fields(kind) if field.name not in others]  # type: ignore[arg-type]  # figures are dataclasses
     table = csv.DictReader(text.splitlines())
-    missing = set(columns) - set(table.fieldnames or ())
+    needed = {field.name for field in named if field.default is MISSING} | {"hardware", "source"}
+    missing = needed - set(table.fieldnames or ())
     if missing:
         raise InputError(f"figures of {name}: missing columns {sorted(missing)}")
+    figures = []
     for number, row in enumerate(table, 2):
         if not (row["source"] or "").strip():
             raise InputError(f"figures of {name}, line {number}: no source")
-        yield row
+        told = [field for field in named if row.get(field.name)]
+        values = {field.name: _READ.get(field.type, str)(row[field.name]) for field in told}
+        figures.append(kind(**values, **{key: make(row) for key, make in others.items()}))
+    return figures

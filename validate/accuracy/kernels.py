@@ -10,20 +10,15 @@ from topology.base import Seconds
 from topology.base.rows import gathered
 from topology.base.values import dataclass
 from topology.catalogue import Device
-from validate.accuracy.figures import fields_of, read_table
+from validate.accuracy.figures import Figure, read_table
 
 Operation = Literal["matmul", "attention", "pointwise"]
-COLUMNS: Final = (
-    "hardware", "operation", "kernel", "precision", "batch", "m", "n", "k",
-    "heads", "kv_heads", "queries", "keys", "head_dim", "causal", "window", "bytes",
-    "seconds", "source",
-)  # fmt: skip
 FEW: Final = 5
 """GPUs with fewer figures than this share a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelFigure:
+class KernelFigure(Figure):
     """One measured kernel. Sizes that its operation does not have are 0.
 
     Matrix products have batch, m, n, k; attention has batch, heads, kv_heads, queries, keys,
@@ -34,7 +29,6 @@ class KernelFigure:
 
     device: Device
     operation: Operation
-    seconds: Seconds
     kernel: str = "auto"
     precision: str = "bf16"
     batch: int = 1
@@ -53,10 +47,16 @@ class KernelFigure:
     engine: str = ""
     rounding: float = 1.0
     sustained: bool = False
-    source: str = ""
 
     def predicted(self, calibration: KernelCalibration | None = None) -> Seconds:
-        """Price the kernel, in seconds."""
+        """Price the kernel, in seconds.
+
+        >>> from topology.catalogue import all_devices
+        >>> row = KernelFigure(device=all_devices()["h100-sxm"], operation="matmul", m=4096, n=4096,
+        ...                    k=4096, seconds=Seconds(190e-6))
+        >>> abs(row.error) < 0.15
+        True
+        """
         if self.operation == "pointwise":
             return Seconds(pointwise_time(self.bytes, self.device, calibration))
         names = ("batch", "precision", "sustained", "engine")
@@ -72,25 +72,10 @@ class KernelFigure:
         sizes = (self.heads, self.queries, self.keys, self.head_dim)
         return Seconds(attention_time(*sizes, self.device, **options))
 
-    @property
-    def error(self) -> float:
-        """Relative error of the model, positive where it is slow.
-
-        >>> from topology.catalogue import all_devices
-        >>> row = KernelFigure(device=all_devices()["h100-sxm"], operation="matmul", m=4096, n=4096,
-        ...                    k=4096, seconds=Seconds(190e-6))
-        >>> abs(row.error) < 0.15
-        True
-        """
-        return self.predicted() / self.seconds - 1.0
-
 
 def read_figures(text: str, devices: Mapping[str, Device]) -> list[KernelFigure]:
-    """Read a CSV `text` with `COLUMNS`; blanks are 0."""
-    return [
-        KernelFigure(device=devices[row["hardware"]], **fields_of(KernelFigure, row))
-        for row in read_table(text, COLUMNS, "kernels")
-    ]
+    """Read kernels from CSV."""
+    return read_table(KernelFigure, text, "kernels", device=lambda row: devices[row["hardware"]])
 
 
 def groups(figures: Iterable[KernelFigure]) -> dict[str, list[float]]:

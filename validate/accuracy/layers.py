@@ -17,11 +17,8 @@ from topology.base import InputError, Seconds, UncalibratedError
 from topology.base.rows import gathered
 from topology.base.values import dataclass
 from topology.catalogue import Device
-from validate.accuracy.figures import fields_of, read_table
+from validate.accuracy.figures import Figure, read_table
 
-COLUMNS: Final = (
-    "hardware", "operation", "engine", "precision", "sizes", "trait", "seconds", "source",
-)  # fmt: skip
 WORDS: Final = {
     "experts": "engines' layers of experts in {precision}",
     "latent_context": "engines' latent attention over prompts, {precision} cache",
@@ -37,7 +34,7 @@ NEAREST: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerFigure:
+class LayerFigure(Figure):
     """One measured layer. sizes : ``name=number`` of each; trait : what no size says.
 
     experts : tokens, hidden, intermediate, experts, top_k, ep, gated; trait is the distribution.
@@ -52,8 +49,12 @@ class LayerFigure:
     precision: str
     sizes: str
     trait: str = ""
-    seconds: Seconds
-    source: str
+
+    def __post_init__(self) -> None:
+        if self.operation not in WORDS:
+            wanted = ", ".join(WORDS)
+            got = self.operation
+            raise InputError(f"figures of layers: got {got!r}, wanted one of {wanted}")
 
     def predicted(self) -> Seconds:
         """Price the layer, in seconds."""
@@ -100,11 +101,6 @@ class LayerFigure:
             batch=batch, state=size["state"], chunk=size["chunk"], engine=engine,
         )  # fmt: skip
 
-    @property
-    def error(self) -> float:
-        """Relative error of the model, positive where it is slow."""
-        return self.predicted() / self.seconds - 1.0
-
 
 def _halves(word: str) -> tuple[str, str]:
     name, _, value = word.partition("=")
@@ -112,14 +108,8 @@ def _halves(word: str) -> tuple[str, str]:
 
 
 def read_figures(text: str, devices: Mapping[str, Device]) -> list[LayerFigure]:
-    """Read a CSV `text` with `COLUMNS`."""
-    figures = []
-    for row in read_table(text, COLUMNS, "layers"):
-        if row["operation"] not in WORDS:
-            wanted = ", ".join(WORDS)
-            raise InputError(f"figures of layers: got {row['operation']!r}, wanted one of {wanted}")
-        figures.append(LayerFigure(device=devices[row["hardware"]], **fields_of(LayerFigure, row)))
-    return figures
+    """Read layers from CSV."""
+    return read_table(LayerFigure, text, "layers", device=lambda row: devices[row["hardware"]])
 
 
 def groups(figures: Iterable[LayerFigure]) -> dict[str, list[float]]:

@@ -12,12 +12,8 @@ from planner.search.evaluate import price
 from planner.strategies import parse_plan
 from topology.base.rows import gathered
 from topology.base.values import dataclass
-from validate.accuracy.figures import fields_of, read_table
+from validate.accuracy.figures import read_table
 
-COLUMNS: Final = (
-    "model", "hardware", "gpus", "plan", "runtime", "attention", "height", "width", "frames",
-    "steps", "part", "seconds", "source",
-)  # fmt: skip
 OPTIONS: Final = (
     "hardware", "runtime", "attention", "height", "width", "frames", "steps", "engine", "batch",
     "input_tokens", "output_tokens", "precision", "cache",
@@ -97,9 +93,8 @@ def _priced(figure: PlanFigure) -> PlanEstimate:
 
 
 def read_figures(text: str) -> list[PlanFigure]:
-    """Read a CSV `text` with `COLUMNS`, and others of a figure."""
-    rows = read_table(text, COLUMNS, "plans")
-    return [PlanFigure(**fields_of(PlanFigure, row)) for row in rows]
+    """Read published times from CSV."""
+    return read_table(PlanFigure, text, "plans")
 
 
 def family(figure: PlanFigure) -> str:

@@ -10,12 +10,8 @@ from planner.search.clients import Serving
 from planner.strategies import parse_plan
 from topology.base.rows import gathered
 from topology.base.values import dataclass
-from validate.accuracy.figures import fields_of, read_table
+from validate.accuracy.figures import read_table
 
-COLUMNS: Final = (
-    "engine", "model", "hardware", "precision", "plan", "input_tokens", "output_tokens",
-    "concurrency", "ttft_s", "tpot_s", "fitted", "source",
-)  # fmt: skip
 FIELDS: Final = {"TPOT": "tpot", "tokens/s": "tokens_per_s", "TTFT": "ttft"}
 """Names of intervals, by what is measured."""
 PREDICTED: Final[Mapping[str, Callable[[Serving], float]]] = {
@@ -79,9 +75,8 @@ class ServingFigure:
 
 
 def read_figures(text: str) -> list[ServingFigure]:
-    """Read a CSV `text` with `COLUMNS`."""
-    rows = read_table(text, COLUMNS, "serving")
-    return [ServingFigure(**fields_of(ServingFigure, row)) for row in rows]
+    """Read measured runs from CSV."""
+    return read_table(ServingFigure, text, "serving")
 
 
 Run = tuple[ServingFigure, Serving]

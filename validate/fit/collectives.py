@@ -129,7 +129,7 @@ def collective_of(row: Row, place: MeasuredOn) -> CollectiveFigure:
         op=read_op(str(row.sizes["op"])),
         fabric=place.fabric,
         message_bytes=float(row.number("bytes")),
-        seconds=row.seconds,
+        seconds=Seconds(row.seconds),
         launch="graph" if row.mode == "graph" else "stream",
         settings=NcclSettings(nccl=place.nccl),
         source=row.key,
