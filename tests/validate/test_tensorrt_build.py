@@ -265,7 +265,8 @@ from planner.strategies import parse_plan
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
 from planner.tensorrt import arrays_of, counts, document_of
-from planner.tensorrt import Recipe, networks_of
+from planner.tensorrt import Recipe
+from planner.tensorrt.from_program import networks_of
 from planner.tensorrt.runner.assemble import assemble
 from planner.tensorrt.runner.layers import Share
 
