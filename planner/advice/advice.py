@@ -1,25 +1,22 @@
-"""Why the first plan wins, what would change the order, when fewer GPUs do, and what to know."""
+"""Why the first plan wins, what would change the order, and when fewer GPUs do."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from math import gcd, hypot, inf, log2
+from math import hypot, inf, log2
 from operator import itemgetter
 from typing import Final
 
-import numpy as np
-
-from costmodels.collectives import UNMIXED
+from planner.advice.notes import SAME, length_notes, throughput_note, variable_notes
 from planner.advice.remedies import Alternative, short_of, would_fit
-from planner.models import Kind, Model, sides_made, unsupported
+from planner.models import unsupported
 from planner.placement.placement import visible
 from planner.request.request import Objective, Request
-from planner.request.workload import Workload
-from planner.runners.refusal import Refusal, footnotes, refusal, refusals
+from planner.runners.refusal import Refusal, refusal
 from planner.runners.runners import closest, missed, runners
 from planner.scenario.deployment import machine_of
 from planner.scenario.scenario import Scenario
-from planner.search.clients import Serving, wanted_of
+from planner.search.clients import Serving
 from planner.search.estimate import APART, UNCERTAINTY, PlanEstimate, Splits, worded
 from planner.search.evaluate import price
 from planner.search.judging import judge
@@ -39,12 +36,6 @@ SLOWER: Final = 4.0
 
 SMALL: Final = 1.1
 """A factor below this is said in per cent."""
-
-URGENT: Final = ("TORCH_NCCL_HIGH_PRIORITY", "1")
-"""Environment variable of PyTorch that gives the streams of NCCL priority."""
-
-SAME: Final = 0.5
-"""Per cent below which a price is the same."""
 
 WORK: Final = "GPU-seconds (GPUs x s)"
 """Name and unit of what a result costs."""
@@ -464,152 +455,6 @@ def _decode(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:
         )
 
 
-def variable_notes(scenario: Scenario, estimate: PlanEstimate) -> Iterator[str]:
-    """Offer variables of NCCL and PyTorch that take messages off the time of a diffusion model.
-
-    One is for graphs that mix with no other calls. Engines of language models make calls while
-    graphs are under way, for which it would be wrong. The other is for rings that are passed on by
-    a stream of no priority.
-    """
-    if scenario.model.kind != "diffusion" or estimate.gpus == 1:
-        return
-    if scenario.deployment.runtime.launch == "graph":
-        why = "right where a graph is all that its ranks run at a time, as in what planner export "
-        yield from _offered(UNMIXED, scenario, scenario.unmixed, estimate, f"{why}writes")
-    elif scenario.deployment.habits.rings == "passed" and estimate.plan.degree("ring") > 1:
-        deployment = scenario.deployment
-        habits = replace(deployment.habits, rings="urgent")
-        urgent = replace(scenario, deployment=replace(deployment, habits=habits))
-        why = "messages beside attention then find room"
-        yield from _offered(URGENT, scenario, urgent, estimate, why)
-
-
-def _offered(
-    variable: tuple[str, str], usual: Scenario, other: Scenario, estimate: PlanEstimate, why: str
-) -> Iterator[str]:
-    """Say what a variable gains, if it gains anything."""
-    before, after = (price(run, estimate.plan).latency_s for run in (usual, other))
-    share = 100 * (before - after) / estimate.latency_s
-    if share >= SAME:
-        gain = f"{format_seconds(before - after)} off ({share:.1f} %)"
-        yield f"{'='.join(variable)} takes {gain}: {why}"
-
-
-def throughput_note(kind: Kind, batch: int, gpus: int) -> Iterator[str]:
-    """Yield what results a second are of, where a batch of another size would change them.
-
-    >>> next(throughput_note("diffusion", 4, 8)).partition(";")[0]
-    'throughput is at batch 4, which dp splits: dp4 at most'
-    """
-    most = gcd(batch, gpus)
-    split = f", which dp splits: dp{most} at most" if most > 1 else ""
-    if kind == "decoder":
-        yield f"throughput is at batch {batch}{split}; a larger --batch may serve more a second"
-    elif batch > 1 and batch % gpus:
-        yield (
-            f"throughput is at batch {batch}{split}; at batch 1 each replica serves a request of "
-            "its own, which may be more a second"
-        )
-
-
-def length_notes(scenario: Scenario) -> Iterator[str]:
-    """Yield what to know of sequences as long as those asked for."""
-    yield from size_notes(scenario)
-    yield from sparse_note(scenario.model, scenario.workload)
-
-
-def size_notes(scenario: Scenario) -> Iterator[str]:
-    """Yield what stands against the sizes that are asked for."""
-    model, workload = scenario.model, scenario.workload
-    yield from context_note(model, workload)
-    yield from sides_note(model, scenario.request)
-    yield from frames_note(model, workload)
-
-
-def sides_note(model: Model, request: Request) -> Iterator[str]:
-    """Yield the sides of the image that is made, where the pipeline rounds those asked for down.
-
-    >>> from planner.models import read_model
-    >>> next(sides_note(read_model("flux.1-dev"), Request(model="flux.1-dev", gpus=1, height=17)))
-    'height 17: the pipeline rounds it down to a multiple of 16; priced as 16'
-    """
-    latent, asked = model.latent, (request.height or 0, request.width or 0)
-    if latent is None:
-        return
-    sides = zip(
-        ("height", "width"),
-        asked,
-        sides_made(latent, *asked),
-        (latent.patch_height, latent.patch_width),
-        strict=True,
-    )
-    for name, side, made, patch in sides:
-        if made != side:
-            yield (
-                f"{name} {side}: the pipeline rounds it down to a multiple of "
-                f"{latent.spatial * patch}; priced as {made}"
-            )
-
-
-def frames_note(model: Model, workload: Workload) -> Iterator[str]:
-    """Yield how many frames are made, where the autoencoder cannot make those asked for.
-
-    >>> from planner.models import read_model
-    >>> next(frames_note(read_model("wan2.1-1.3b"), Workload(tokens=(), frames=80)))
-    '80 frames: the autoencoder takes 4 n + 1; priced as 77, and some engines make 81'
-    """
-    step = 1 if model.latent is None else model.latent.temporal
-    frames = int(np.max(workload.frames))
-    if beyond := (frames - 1) % step:
-        made = frames - beyond
-        yield (
-            f"{frames} frames: the autoencoder takes {step} n + 1; priced as {made}, and some "
-            f"engines make {made + step}"
-        )
-
-
-def sparse_note(model: Model, workload: Workload) -> Iterator[str]:
-    """Yield what a choice of keys is priced as, where the model has one and sequences are longer.
-
-    >>> from planner.models import read_model
-    >>> work = Workload(tokens=(("tokens", 8000),), output_tokens=100)
-    >>> next(sparse_note(read_model("glm-5"), work)).partition(": ")[2]
-    'glm-5 looks at the 2,048 that its indexer chooses, which is not priced'
-    """
-    indexer = model.main.indexer
-    if model.kind != "decoder" or indexer is None:
-        return
-    if _longest(model, workload) > indexer.chosen:
-        yield (
-            f"attention is priced as if each token saw all before it: {model.name} looks at the "
-            f"{indexer.chosen:,} that its indexer chooses, which is not priced"
-        )
-
-
-def context_note(model: Model, workload: Workload) -> Iterator[str]:
-    """Yield how far a request goes beyond the positions that a model was trained on, if it does.
-
-    >>> from planner.models import read_model
-    >>> work = Workload(tokens=(("tokens", 40000),), output_tokens=1000)
-    >>> next(context_note(read_model("qwen3-8b"), work))
-    'the context of qwen3-8b is 40,960 tokens, 41,000 are asked for: engines refuse, or stretch it'
-    """
-    if model.kind != "decoder" or not model.context:
-        return
-    whole = _longest(model, workload)
-    if whole > model.context:
-        yield (
-            f"the context of {model.name} is {model.context:,} tokens, {whole:,} are asked for: "
-            "engines refuse, or stretch it"
-        )
-
-
-def _longest(model: Model, workload: Workload) -> int:
-    """Count the tokens of the longest prompt and answer."""
-    length = int(np.max(workload.length(model.streams[0].name)))
-    return length + int(np.max(workload.output_tokens))
-
-
 def compared(lead: PlanEstimate, rivals: Sequence[PlanEstimate], request: Request) -> Iterator[str]:
     """Say what the plan to run does under load, beside the next, and what would write more."""
     here = lead.serving
@@ -704,18 +549,3 @@ def _with(serving: Serving) -> str:
         f"TTFT {format_seconds(serving.ttft.mean)} and TPOT {format_seconds(serving.tpot.mean)} "
         f"with {counted(number, 'request')} at once"
     )
-
-
-def misses(request: Request, serving: Serving | None) -> Iterator[str]:
-    """Say of a plan that was asked for which times it misses."""
-    wanted = wanted_of(request)
-    if serving is not None and not serving.meets(wanted):
-        yield f"misses what is wanted: {' and '.join(serving.beside(wanted))}"
-
-
-def notes_on(scenario: Scenario, estimate: PlanEstimate) -> list[str]:
-    """Say what to know of a plan: what is done to make it legal, and who cannot run it."""
-    refused = refusals(scenario, [estimate.plan])
-    below = footnotes(scenario, [estimate], refused)
-    variables = variable_notes(scenario, estimate)
-    return [*estimate.notes, *length_notes(scenario), *variables, *below]

@@ -17,7 +17,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
-    from planner.advice.advice import misses  # noqa: PLC0415
+    from planner.advice.notes import misses  # noqa: PLC0415
     from planner.recommendation import estimate_plan, lines_of  # noqa: PLC0415
     from planner.rendering import report  # noqa: PLC0415
     from planner.scenario.scenario import resolve  # noqa: PLC0415

@@ -113,7 +113,7 @@ def _measured(path: str) -> "Trace | None":
 
 
 def _run(options: argparse.Namespace) -> common.Answer:
-    from planner.advice.advice import notes_on  # noqa: PLC0415
+    from planner.advice.notes import notes_on  # noqa: PLC0415
     from planner.recommendation import estimate_plan  # noqa: PLC0415
     from planner.rendering import report, simulated  # noqa: PLC0415
     from planner.simulation.comparison import compare  # noqa: PLC0415

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from planner.advice.advice import misses, notes_on, size_notes, throughput_note
+from planner.advice.notes import misses, notes_on, size_notes, throughput_note
 from planner.placement.placement import visible
 from planner.plan_charts import cost_by_latency, frontier, host, memory, scaling, timelines
 from planner.plan_table import bases, cost

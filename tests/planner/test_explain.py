@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 
 from costmodels.basis import Basis
 from planner import api
-from planner.advice.advice import (
-    advice,
-    difference,
-    notes_on,
-    size_notes,
-    sparse_note,
-    too_close,
-    variable_notes,
-)
+from planner.advice.advice import advice, difference, too_close
+from planner.advice.notes import notes_on, size_notes, sparse_note, variable_notes
 from planner.export.export import files
 from planner.models import read_model
 from planner.rendering import report
