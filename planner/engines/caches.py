@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from planner.engines.reading import Table, read_fields
 from planner.request.workload import Reuse
 from topology.base import InputError, number_in, unknown
 from topology.base.values import dataclass
@@ -55,11 +54,6 @@ class FeatureCache:
     source: str
     layers: int
     models: Mapping[str, Skipped]
-
-
-def load_caches(tables: Mapping[str, Table]) -> Mapping[str, FeatureCache]:
-    """Read the methods by name."""
-    return {name: read_fields(FeatureCache, f"caches.{name}", row) for name, row in tables.items()}
 
 
 def reuse_of(caches: Mapping[str, FeatureCache], model: str, text: str) -> Reuse | None:

@@ -6,9 +6,9 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from operator import ne
 
-from planner.engines.caches import FeatureCache, load_caches
+from planner.engines.caches import FeatureCache
 from planner.engines.engine import Engine, Engines, load_engines
-from planner.engines.reading import read_version
+from planner.engines.reading import read_fields, read_version
 from planner.engines.tensorrt import Allowed, load_allowed
 from planner.request.request import EXECUTOR
 from topology.base import InputError, Sourced, read_sourced, shipped_table, unknown
@@ -106,7 +106,8 @@ def acceptances() -> dict[str, Sourced]:
 @cache
 def feature_caches() -> Mapping[str, FeatureCache]:
     """Read the caches of features by name, once."""
-    return load_caches(shipped_table(DATA.joinpath("caches.toml")))
+    tables = shipped_table(DATA.joinpath("caches.toml"))
+    return {name: read_fields(FeatureCache, f"caches.{name}", row) for name, row in tables.items()}
 
 
 @cache

@@ -137,7 +137,7 @@ class Fleet:
     @property
     def replicas(self) -> int:
         """All of them, those that stand by too."""
-        return self._with(self.demand.rate_per_s, self.needed).replicas
+        return self._now.replicas
 
     @property
     def gpus(self) -> int:
@@ -145,12 +145,12 @@ class Fleet:
 
     @property
     def nodes(self) -> int:
-        return self._with(self.demand.rate_per_s, self.needed).nodes
+        return self._now.nodes
 
     @property
     def cost_per_hour(self) -> float | None:
         """What all of it costs; None where no price is known."""
-        return self._with(self.demand.rate_per_s, self.needed).cost_per_hour
+        return self._now.cost_per_hour
 
     @property
     def utilisation(self) -> float:
@@ -162,6 +162,10 @@ class Fleet:
         if self.serving is not None:
             return rate_per_s / self.most_rate_per_s * self.needed / self.replicas
         return rate_per_s * self.estimate.latency_s / (self.replicas * self.batch)
+
+    @property
+    def _now(self) -> Scaled:
+        return self._with(self.demand.rate_per_s, self.needed)
 
     def _with(self, rate_per_s: float, needed: int) -> Scaled:
         """Count what so many replicas and those that stand by for them take."""

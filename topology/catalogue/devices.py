@@ -4,7 +4,6 @@ How much of a peak is reached is a matter of profiles, not of this catalogue.
 """
 
 import re
-from collections.abc import Mapping
 from typing import Final, Literal, cast, get_args
 
 from topology.base import (
@@ -79,11 +78,6 @@ class Device:
                 f"{self.name} has no tensor cores for {precision}: expected one of {has}"
             )
         return peak.value
-
-
-def load_devices(tables: Mapping[str, object]) -> dict[str, Device]:
-    """Read a device catalogue, a table a device."""
-    return {name: read_device(name, row) for name, row in tables.items()}
 
 
 def read_device(name: str, row: object) -> Device:

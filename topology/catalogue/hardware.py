@@ -222,15 +222,8 @@ def check_pcie_generation(value: object, what: str = "pcie_generation") -> None:
         raise InputError(f"{what}: got {text}, wanted a whole number from 1 to {NEWEST_PCIE}")
 
 
-def load_hardware(
-    tables: Mapping[str, object], devices: Mapping[str, Device]
-) -> dict[str, Hardware]:
-    """Read the node catalogue; its `device` names are looked up in `devices`."""
-    return {name: read_hardware(name, row, devices) for name, row in tables.items()}
-
-
 def read_hardware(name: str, row: object, devices: Mapping[str, Device]) -> Hardware:
-    """Read the table of one node."""
+    """Read the table of one node; its `device` is looked up in `devices`."""
     row = check_keys(name, row, _KEYS, _OPTIONAL)
 
     def count(key: str, most: int) -> int:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from topology.base import InputError, content, decoded, is_file, shipped_table, unknown
-from topology.catalogue.devices import Device, load_devices
-from topology.catalogue.hardware import Hardware, load_hardware, load_hardware_file
+from topology.catalogue.devices import Device, read_device
+from topology.catalogue.hardware import Hardware, load_hardware_file, read_hardware
 from topology.catalogue.names import GpuName, Instance, load_instances, load_names
 from topology.catalogue.rates import Rates, load_rates
 
@@ -20,13 +20,14 @@ _MARKS: Final = frozenset("/\\")  # of a path
 @cache
 def all_devices() -> dict[str, Device]:
     """Read `data/devices.toml`, once."""
-    return load_devices(_read("devices.toml"))
+    return {name: read_device(name, row) for name, row in _read("devices.toml").items()}
 
 
 @cache
 def all_hardware() -> dict[str, Hardware]:
     """Read `data/hardware.toml`, once."""
-    return load_hardware(_read("hardware.toml"), all_devices())
+    rows, devices = _read("hardware.toml"), all_devices()
+    return {name: read_hardware(name, row, devices) for name, row in rows.items()}
 
 
 def find_hardware(name: str | Path) -> Hardware:

@@ -169,11 +169,6 @@ def ranks_listed(ranks: Sequence[Rank]) -> int:
     return max(rank.number for rank in ranks) + 1
 
 
-def is_whole(ranks: Sequence[Rank]) -> bool:
-    """Whether the list has every rank up to its highest."""
-    return len({rank.number for rank in ranks}) == ranks_listed(ranks)
-
-
 def hosts_of(ranks: Sequence[Rank], gpus: int) -> int:
     """Count the hosts: by name, or by devices a host where names or ranks are missing."""
     named = all(rank.host for rank in ranks)

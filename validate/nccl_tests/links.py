@@ -409,6 +409,8 @@ def _network(
         nics = nics or max(1, round(links.total / port))
         port = links.total / nics
     near = _near(fabric.ranks // fabric.nodes, nics, node) if not rack else nics
+    if (port * near, near) == (usual.bandwidth, usual.nics):
+        return usual.over(kind)
     return Network(kind=kind, bandwidth=BytesPerSecond(port * near), nics=near)
 
 

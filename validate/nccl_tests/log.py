@@ -23,7 +23,6 @@ from validate.nccl_tests.lines import (
     Rank,
     full_host,
     hosts_of,
-    is_whole,
     ranks_listed,
     ranks_of,
     read_count,
@@ -281,7 +280,8 @@ def _counted(log: Log, ranks: Sequence[Rank], rows: Sequence[LogRow]) -> Log:
         gpus = log.gpus or _even(ranks_of(log.op, rows), log.nodes)
         alone = log.per_process if log.per_process > 1 and not log.nodes else None
         return replace(log, gpus=gpus or alone, stated=log.gpus or 0)
-    gpus, whole = ranks_listed(ranks), is_whole(ranks)
+    gpus = ranks_listed(ranks)
+    whole = len({rank.number for rank in ranks}) == gpus
     listed = replace(
         log,
         gpus=log.gpus or gpus,

@@ -1,5 +1,6 @@
 """One rank of a run of cases, whoever runs them: what it is started with, and how it ends."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def run_rank(
     place = find_place(environment())
     try:
         arguments = parser.parse_args(argv)
-        job = read_job(system.read_json(arguments.job))
+        job = read_job(json.loads(system.read(Path(arguments.job))))
         work(place, job, Path(arguments.output))
     except (InputError, OSError, TypeError, ValueError) as error:
         system.complain(f"rank {place.rank}: {error}")

@@ -121,11 +121,6 @@ def children() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
 
 
-def read_json(path: str) -> dict[str, object]:
-    """Read a file of one JSON object."""
-    return cast("dict[str, object]", json.loads(Path(path).read_text(encoding="utf-8")))
-
-
 def read(path: Path) -> str:
     """Read a file, nothing where there is none.
 
