@@ -130,8 +130,7 @@ class SideBySide:
             cells = [format_bytes(same[0].message_bytes), format_seconds(usual)]
             for row in same[1:]:
                 cells += [format_seconds(row.time_s), f"{usual / row.time_s:.2f}x"]
-            known = max((row.basis for row in same), key=BASES.index)
-            rows.append([*cells, known])
+            rows.append([*cells, max((row.basis for row in same), key=BASES.index)])
         return Table(head=[*head, "basis"], rows=rows, align=">", least=(10, 10))
 
     def csv_rows(self) -> list[dict[str, object]]:

@@ -218,10 +218,10 @@ def calibrate_machine(arguments: argparse.Namespace) -> Answer:
         device=arguments.device,
         small=arguments.small,
     )
-    found = calibrate(task, _tell)
+    calibrated = calibrate(task, _tell)
     arguments.output = None  # the profile, not this report
     _tell_use(task.output, install=arguments.install)
-    return render(arguments.format, found.to_dict, lambda: report.calibrated(found)), DONE
+    return render(arguments.format, calibrated.to_dict, lambda: report.calibrated(calibrated)), DONE
 
 
 def _tell_use(path: Path, *, install: bool) -> None:

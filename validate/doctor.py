@@ -71,16 +71,16 @@ def doctor(
     if version:
         allowed().running(version)
         host = replace(host, tensorrt=InstalledLibrary(version=version, path=""))
-    found = diagnose(host)
-    return found if run is None else with_collectives(found, run(len(host.gpus)))
+    diagnosis = diagnose(host)
+    return diagnosis if run is None else with_collectives(diagnosis, run(len(host.gpus)))
 
 
-def with_collectives(found: Diagnosis, ran: Ran) -> Diagnosis:
+def with_collectives(diagnosis: Diagnosis, ran: Ran) -> Diagnosis:
     """Add what became of collectives that were run, or why none was."""
     if isinstance(ran, str):
         check = Check(name="collectives", state="missing", found="not run", advice=ran)
-        return replace(found, checks=(*found.checks, check))
-    return replace(found, checks=(*found.checks, *map(_ran, ran)), tried=tuple(ran))
+        return replace(diagnosis, checks=(*diagnosis.checks, check))
+    return replace(diagnosis, checks=(*diagnosis.checks, *map(_ran, ran)), tried=tuple(ran))
 
 
 def _ran(tried: Tried) -> Check:

@@ -69,7 +69,7 @@ class Demand:
         """Return what ``--format json`` prints."""
         request, usual = self.request, Request.__dataclass_fields__
         limits = {f"{name}_s": getattr(request, name) for name in ("slo_ttft", "slo_tpot")}
-        said = {name: getattr(request, name) for name in SAID}
+        of_request = {name: getattr(request, name) for name in SAID}
         kept = {name: getattr(self, name) for name in KEPT} | {"hours_per_s": [*self.hours_per_s]}
         return {
             "name": self.name,
@@ -79,7 +79,7 @@ class Demand:
             "share": self.share,
             "batch": request.batch,
             **{name: value for name, value in limits.items() if value is not None},
-            **{name: value for name, value in said.items() if value != usual[name].default},
+            **{name: value for name, value in of_request.items() if value != usual[name].default},
             **{name: value for name, value in kept.items() if value},
         }
 

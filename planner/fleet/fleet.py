@@ -216,11 +216,11 @@ def _by_engine(demand: Demand, name: str) -> list[list[Demand]]:
     named = request.engines or request.runtime
     able = fastest if named else [each for each in fastest if _engine_runs(each)] or fastest
     runs = [(each.request.engine, each.request.runtime) for each in able]
-    asked = [
+    demands = [
         replace(demand, request=replace(demand.request, engine=engine, runtime=runtime))
         for engine, runtime in runs
     ]
-    return [[each] for each in asked] if scenario.served else [asked]
+    return [[each] for each in demands] if scenario.served else [demands]
 
 
 def _engine_runs(scenario: Scenario) -> bool:

@@ -70,10 +70,10 @@ def pack(
             if len(ways) == MOST_PATTERNS:
                 return None
             ways.append((hardware, way))
-    found = _least(piles, [*sorts], ways, [costs[hardware] for hardware, _ in ways])
-    if found is None:
+    least = _least(piles, [*sorts], ways, [costs[hardware] for hardware, _ in ways])
+    if least is None:
         return None
-    chosen, nodes = found
+    chosen, nodes = least
     return _filled(
         chosen, [way for way, count in zip(ways, nodes, strict=True) for _ in range(count)]
     )
@@ -117,7 +117,7 @@ def _least(
     one_each = np.hstack([taken, np.zeros((len(demands), len(ways)))])
     holds = np.hstack([-np.array(wanted, dtype=float), np.array(room, dtype=float)])
     upper = np.concatenate([np.ones(len(piles)), np.full(len(ways), np.inf)])
-    found = optimize.milp(
+    solution = optimize.milp(
         np.concatenate([np.zeros(len(piles)), costs]),
         integrality=np.ones(len(piles) + len(ways)),
         bounds=optimize.Bounds(0, upper),
@@ -127,9 +127,9 @@ def _least(
         ],
         options={"time_limit": LONGEST_S, "mip_rel_gap": 0.0},
     )
-    if found.status != 0:
+    if solution.status != 0:
         return None
-    counts = [round(value) for value in found.x]
+    counts = [round(value) for value in solution.x]
     chosen = [pile for pile, count in zip(piles, counts, strict=False) if count]
     return chosen, counts[len(piles) :]
 

@@ -70,8 +70,8 @@ def servers_needed(rate: float, service: float, limit: float, share: float) -> i
     def enough(servers: int) -> Literal[True] | None:
         return service + wait(servers, load, service, share) <= limit or None
 
-    found = fewest(math.floor(load) + 1, 2 * MOST_SERVERS, enough)
-    return found and found[0]
+    fewest_servers = fewest(math.floor(load) + 1, 2 * MOST_SERVERS, enough)
+    return fewest_servers and fewest_servers[0]
 
 
 def fewest(
@@ -89,7 +89,7 @@ def fewest(
     ((11, True), None)
     """
     low, high, step = least, min(least, most), 1
-    while (found := enough(high)) is None:
+    while (outcome := enough(high)) is None:
         if high == most:
             return None
         low, high, step = high + 1, min(high + step, most), 2 * step
@@ -97,8 +97,8 @@ def fewest(
         between = (low + high) // 2
         fewer = enough(between)
         low, high = (between + 1, high) if fewer is None else (low, between)
-        found = found if fewer is None else fewer
-    return high, found
+        outcome = outcome if fewer is None else fewer
+    return high, outcome
 
 
 def most_rate(servers: int, service: float, limit: float, share: float) -> float:

@@ -72,11 +72,11 @@ def beside(
     if disturbed.jitter:
         raise InputError("jitter: got it with --beside, wanted one of the two: it is of one job")
     second = _second(scenario, model, plan, seated(scenario, simulation.estimate.plan))
-    found = judge(second, parse_plan(plan))
-    if not isinstance(found, PlanEstimate):
-        raise InputError(f"beside: plan {plan} of {model}: {found.reason}")
+    estimate = judge(second, parse_plan(plan))
+    if not isinstance(estimate, PlanEstimate):
+        raise InputError(f"beside: plan {plan} of {model}: {estimate.reason}")
     usual = Disturbances(even=disturbed.even, traffic=disturbed.traffic)
-    ran = simulate(second, found, usual)
+    ran = simulate(second, estimate, usual)
     hosts = max(scenario.deployment.hosts, second.deployment.hosts)
     taken = simulation.estimate.gpus // scenario.deployment.hosts
     links: dict[Link, int] = {}
@@ -95,9 +95,9 @@ def _second(scenario: Scenario, model: str, plan: str, first: Deployment) -> Sce
     """
     machine = first.subset.machine if first.subset else None
     same = ("runtime", "nodes") if machine else ("hardware", "runtime", "nodes")
-    given = {name: value for name in same if (value := getattr(scenario.request, name))}
-    given |= {"topology": machine} if machine else {}
-    second = resolve(request_of(model, parse_plan(plan).gpus, given))
+    options = {name: value for name in same if (value := getattr(scenario.request, name))}
+    options |= {"topology": machine} if machine else {}
+    second = resolve(request_of(model, parse_plan(plan).gpus, options))
     deployment, place = second.deployment, first.placed
     taken = range(first.gpus // first.hosts) if place is None else place.devices
     subset = deployment.subset

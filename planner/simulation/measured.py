@@ -138,21 +138,21 @@ def read_trace(data: bytes) -> Trace:
     if not isinstance(events, list):
         raise InputError("got no traceEvents, wanted a trace of PyTorch's profiler")
     spans = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
-    found = sorted((event for event in spans if str(event.get("cat")) in _ON_GPU), key=_span)
-    if not found:
+    on_gpu = sorted((event for event in spans if str(event.get("cat")) in _ON_GPU), key=_span)
+    if not on_gpu:
         raise InputError(
             f"got {counted(len(events), 'event')} and none of a GPU, wanted kernels: a profile "
             "with ProfilerActivity.CUDA, or of nsys --trace=cuda"
         )
-    gpus = {_place(event, "device", "pid") for event in found}
+    gpus = {_place(event, "device", "pid") for event in on_gpu}
     if len(gpus) > 1:
         raise InputError(f"got kernels of {len(gpus)} GPUs, wanted those of one rank")
-    kernels = [_kernel(event) for event in found]
+    kernels = [_kernel(event) for event in on_gpu]
     return Trace(
         kernels=kernels,
-        streams=[_place(event, "stream", "tid") for event in found],
+        streams=[_place(event, "stream", "tid") for event in on_gpu],
         rank=_rank(document),
-        annotated=_annotated(spans, found, kernels),
+        annotated=_annotated(spans, on_gpu, kernels),
     )
 
 

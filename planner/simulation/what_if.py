@@ -36,10 +36,10 @@ def what_if(scenario: Scenario, simulation: Simulation, disturbed: Disturbances)
     Of what may be done instead, what gains.
     """
     plan = simulation.estimate.plan
-    found = [*_run(_changes(scenario, plan, disturbed))]
-    others = [*_run(instead(scenario, plan, disturbed))]
-    found += [one for one in others if one.latency_s < simulation.latency_s]
-    return sorted(found, key=lambda one: one.latency_s)
+    changed = [*_run(_changes(scenario, plan, disturbed))]
+    others = _run(instead(scenario, plan, disturbed))
+    gaining = [other for other in others if other.latency_s < simulation.latency_s]
+    return sorted([*changed, *gaining], key=lambda run: run.latency_s)
 
 
 def _run(changes: Iterable[Instead]) -> Iterator[WhatIf]:
@@ -56,8 +56,8 @@ def what_if_table(simulation: Simulation, changes: Sequence[WhatIf]) -> Table:
     """Put changes beside the plan as it ran."""
     usual = simulation.latency_s
     rows = [
-        [one.change, format_seconds(one.latency_s), f"{100 * (one.latency_s / usual - 1):+.1f} %"]
-        for one in changes
+        [run.change, format_seconds(run.latency_s), f"{100 * (run.latency_s / usual - 1):+.1f} %"]
+        for run in changes
     ]
     return Table(head=("what if", "time", "change"), rows=rows, indent=2)
 
@@ -71,14 +71,15 @@ def _changes(scenario: Scenario, plan: Plan, disturbed: Disturbances) -> Iterato
         yield "even sequences", even, plan, disturbed
     if deployment.graph_mixing and deployment.runtime.launch == "graph" and fabrics:
         yield "NCCL_GRAPH_MIXING_SUPPORT=0", scenario.unmixed, plan, disturbed
-    given = dict(scenario.request.links)
-    usual = ((f"{name} as usual", name, 1.0) for name, times in given.items() if times != 1.0)
+    times_of = dict(scenario.request.links)
+    usual = ((f"{name} as usual", name, 1.0) for name, times in times_of.items() if times != 1.0)
     scaled = (
-        (words, name, times * given.get(name, 1.0)) for words, name, times in _links(fabrics, given)
+        (words, name, times * times_of.get(name, 1.0))
+        for words, name, times in _links(fabrics, times_of)
     )
     for words, name, times in (*usual, *scaled):
         if times <= FASTEST:
-            request = replace(scenario.request, links=tuple({**given, name: times}.items()))
+            request = replace(scenario.request, links=tuple({**times_of, name: times}.items()))
             yield words, resolve(request), plan, disturbed
 
 
