@@ -2,6 +2,7 @@
 
 from importlib.resources import files
 
+import numpy as np
 import pytest
 
 from costmodels.kernels import attention_time, matmul_time
@@ -58,6 +59,16 @@ def test_published_attention_is_within_its_fit(kernel):
 
     assert found.median < 0.10
     assert found.p90 < 0.25
+
+
+def test_whole_attention_of_long_sequences_on_a100():
+    """SageAttention's bars of FlashAttention-2: four sequences, 32 heads of 128."""
+    keys = np.array([4096, 8192, 16384, 32768])
+    a100 = all_devices()["a100-sxm-80gb"]
+    seconds = attention_time(32, keys, keys, 128, a100, batch=4, kernel="fa2")
+
+    rates = 4.0 * 4 * 32 * keys**2 * 128 / seconds
+    assert rates == pytest.approx(np.array([203e12, 204e12, 204e12, 204e12]), rel=0.02)
 
 
 @pytest.mark.parametrize("hardware", CARRIED)
