@@ -57,11 +57,12 @@ class Routing:
     groups, top_groups : the router first takes `top_groups` of `groups` equal groups of experts,
     and experts only of those (DeepSeek-V3: 4 of 8). exponent : of the power law that the
     popularity of experts follows; 0 where all are alike. spread : a token's experts lie on as many
-    ranks as they can, as benchmarks arrange it. seen : tokens that each expert took, in order; they
-    draw their tokens by chance then, where otherwise they get what they expect. copies : of popular
-    experts, kept beside them; experts are then placed so that ranks are as busy as they can. part :
-    whose load is asked for; the busiest where left out. Where no expert was seen by its place, the
-    first part is the busiest, and the others follow.
+    ranks as they can, as benchmarks arrange it. seen : tokens that each expert took, in order.
+    chance : experts draw their tokens by it, as those that were seen always do; otherwise each gets
+    what it expects, as benchmarks of kernels arrange it. copies : of popular experts, kept beside
+    them; experts are then placed so that ranks are as busy as they can. part : whose load is asked
+    for; the busiest where left out. Where no expert was seen by its place, the first part is the
+    busiest, and the others follow.
     """
 
     experts: int
@@ -71,6 +72,7 @@ class Routing:
     exponent: float = 0.0
     spread: bool = False
     seen: tuple[float, ...] = ()
+    chance: bool = False
     copies: int = 0
     part: int | None = None
 

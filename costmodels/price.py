@@ -65,7 +65,7 @@ from topology.catalogue import Device, Fabric, Moves
 ROUTED: Final = {"planner": "uniform"}
 """How tokens choose experts, by engine: by chance, where weights are drawn."""
 USUALLY_ROUTED: Final = "power_law"
-"""How tokens are taken to choose their experts."""
+"""How tokens are taken to choose their experts: popular ones, by chance."""
 Class = Literal["gemm", "attention", "pointwise", "layout", "communication", "convolution"]
 
 
@@ -305,7 +305,7 @@ def _experts(op: Matmul, route: Tensor, target: Target) -> Priced:
     top_k = int(route.shape[-1])
     experts = Routing(experts=weight.experts - weight.copies, top_k=top_k, copies=weight.copies)
     drawn = experts.drawn(target.distribution or ROUTED.get(engine, USUALLY_ROUTED))
-    routing = replace(drawn, part=target.part)
+    routing = replace(drawn, chance=True, part=target.part)
     tokens = np.asarray(op.m) * weight.groups / top_k
     back = len(op.x.shape) > len(route.shape)  # each expert's rows, on their way back
     sides = len(weight.columns)

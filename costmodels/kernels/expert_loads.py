@@ -80,18 +80,19 @@ def _at(routing: Routing, tokens: float, parts: int) -> Real:
     """Count touched experts, rows and tiles at one number of tokens."""
     if not tokens:
         return np.zeros(2 + len(HEIGHTS))
+    drawn = routing.chance or routing.seen
     own = routing.beside_busiest(tokens, parts)
     if own is not None:
         if not own.sum():
             return np.zeros(2 + len(HEIGHTS))
-        return _by_chance(own, tokens, 1) if routing.seen else _whole(own)
+        return _by_chance(own, tokens, 1) if drawn else _whole(own)
     if routing.seen and not routing.copies:  # one part may touch more, and another have more rows
         held = np.unique(routing.held(tokens, parts), axis=0)
         busy = held[held.sum(axis=1) > 0]
         most: Real = np.max([_by_chance(counts, tokens, parts) for counts in busy], axis=0)
         return most
     counts = routing.busiest(tokens, parts)
-    return _by_chance(counts, tokens, parts) if routing.seen else _whole(counts)
+    return _by_chance(counts, tokens, parts) if drawn else _whole(counts)
 
 
 def _whole(counts: Real) -> Real:

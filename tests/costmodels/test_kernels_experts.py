@@ -1,5 +1,6 @@
 """Layers of experts: laws of their time, and what the busiest rank has to multiply."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.expert_routing import Routing, routing_of
+from costmodels.expert_routing import Routing, expert_loads, routing_of
 from costmodels.formats import FORMATS, SERVING
 from costmodels.kernels import experts_time
 from costmodels.kernels.expert_loads import HEIGHTS, load
@@ -104,6 +105,21 @@ def test_chance_touches_the_experts_that_a_textbook_says():
     assert one.touched == pytest.approx(wanted, rel=0.02)
 
 
+@pytest.mark.parametrize("tokens", [8, 64, 256])
+def test_popular_experts_draw_their_tokens_as_a_router_that_is_simulated(tokens):
+    """Each token takes 4 different experts of 128; benchmarks of kernels deal them out evenly."""
+    law = routing_of("power_law", 128, 4)
+    shares = expert_loads(float(tokens), law) / (4.0 * tokens)
+    random = np.random.default_rng(0)
+    drawn = [
+        [random.choice(128, 4, replace=False, p=shares) for _ in range(tokens)] for _ in range(20)
+    ]
+
+    touched = load(float(tokens), replace(law, chance=True)).touched
+    assert touched == pytest.approx(np.mean([np.unique(one).size for one in drawn]), rel=0.04)
+    assert touched < 0.9 * load(float(tokens), law).touched
+
+
 def test_skewed_tokens_touch_fewer_experts_and_wait_for_the_busiest_rank():
     layer = (4096, 1536, 128, 8)
     few = [priced(64, layer, H100, way=way) for way in ("balanced", "power_law")]
@@ -149,10 +165,8 @@ def test_both_products_of_a_program_are_the_layer():
         price(Matmul(x=thin, weight=down, out=back, route=route), target),
     ]
 
-    whole = experts_time(
-        32, hidden, inner, routing_of("power_law", experts, top_k), H100, engine="vllm",
-        sustained=True,
-    )  # fmt: skip
+    routing = replace(routing_of("power_law", experts, top_k), chance=True)
+    whole = experts_time(32, hidden, inner, routing, H100, engine="vllm", sustained=True)
     assert sum(float(part.seconds) for part in parts) == pytest.approx(whole)
 
 
