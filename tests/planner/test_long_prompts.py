@@ -72,6 +72,35 @@ def test_queries_pass_round_where_little_of_a_prompt_is_new_and_keys_where_more_
     assert asked / answered == pytest.approx(queries / keys, abs=0.13)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "new", "faster"),
+    [
+        (16_384, 0.01, "keys"),
+        (128_000, 0.002, "queries"),
+        (1_000_000, 0.01, "queries"),
+        (1_000_000, 0.05, "keys"),
+        (16_384, 0.15, "keys"),
+        (128_000, 0.15, "keys"),
+        (1_000_000, 0.15, "keys"),
+    ],
+)
+def test_queries_pass_round_in_long_prompts_that_are_nearly_all_cached(tokens, new, faster):
+    """The paper's rule: where more than 2 x 8 / 128 of a prompt is new, queries are more bytes than
+    keys and values. Below that keys of short prompts pass beside attention all the same."""
+    queries, keys = (
+        seconds(plan, tokens, prefix_hit=1 - new) for plan in ("ring_q4.tp8", "ring4.tp8")
+    )
+
+    assert (queries < keys) == (faster == "queries")
+
+
+def test_a_ring_of_queries_is_the_fastest_plan_of_four_hosts_behind_a_cached_prompt():
+    plans = ("ring_q4.tp8", "ring4.tp8", "tp32", "pp4.tp8", "ulysses4.tp8", "allgather_kv4.tp8")
+    took = {plan: seconds(plan, 131_072, hardware="h200-sxm", prefix_hit=0.99) for plan in plans}
+
+    assert min(took, key=took.get) == "ring_q4.tp8"
+
+
 @pytest.mark.parametrize("plan", ["tp8", "ring2.tp4", "ring_q2.tp4", "allgather_kv4.tp2"])
 def test_what_is_cached_of_a_prompt_is_kept_and_not_computed(plan):
     """Half of it, whose queries see the other half: the second half's share of attention, 3/4."""
