@@ -242,6 +242,7 @@ class Engine:
     name : of its file. version : that all of it was read at; empty where that is not known.
     kind : of the models that it runs. namesake : the engine of the other kind of models that people
     call by the same name. place : in lists of engines.
+    capability : compute capability that a GPU needs at least.
     runtime : the one that it behaves as when its line has no flag of another: ``tensorrt`` stands
     for fused kernels replayed as CUDA graphs, ``torch-compile`` for fused ones issued by the host,
     ``torch-eager`` for neither.
@@ -257,6 +258,7 @@ class Engine:
     kind: str
     namesake: str = ""
     place: int = 1000
+    capability: tuple[int, ...] = ()
     runtime: str
     source: str
     line: LaunchLine

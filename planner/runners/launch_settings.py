@@ -33,7 +33,7 @@ class Settings:
     where nothing is drafted; drafted : tokens a step; draft : repository or folder of the model
     that drafts. hosts : that the GPUs are spread over evenly.
     host, rank : how the first host, and the number of the one at hand, are written.
-    copies : of popular experts.
+    copies : of popular experts. capability : compute capability of the GPU, any where it is empty.
     spread : the links over whose ranks experts are spread, and the GPU; None where they are not.
     """
 
@@ -57,6 +57,7 @@ class Settings:
     host: str = "HOST"
     rank: str = "0"
     spread: tuple[Fabric, Device] | None = None
+    capability: tuple[int, ...] = ()
 
 
 def settings_of(scenario: Scenario, plan: Plan, told: Mapping[str, int] | None = None) -> Settings:
@@ -90,6 +91,7 @@ def settings_of(scenario: Scenario, plan: Plan, told: Mapping[str, int] | None =
         copies=request.redundant_experts or 0,
         hosts=deployment.hosts,
         spread=None if links is None else (links, deployment.hardware.device),
+        capability=deployment.hardware.device.compute_capability,
     )
 
 

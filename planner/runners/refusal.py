@@ -9,7 +9,7 @@ from costmodels.sizes import anywhere
 from planner.engines.caches import SKIP
 from planner.engines.engine import Engine, LaunchLine, Limits
 from planner.engines.tables import allowed
-from planner.engines.tensorrt import layers
+from planner.engines.tensorrt import dotted, layers
 from planner.models import Model, grid
 from planner.request.plan import Plan, nearest
 from planner.runners.launch_settings import Settings, settings_of
@@ -159,6 +159,14 @@ def _stranger(case: _Case) -> str:
     if limits.named and case.settings.folder:
         return "runs models that it knows by name, not a folder"
     return f"does not know {case.model.name} by name" if limits.named and not limits.name else ""
+
+
+def _device(case: _Case) -> str:
+    """Say that a GPU is of a generation that an engine has no kernels for."""
+    needs, has = case.engine.capability, case.settings.capability
+    if not has or has >= needs:
+        return ""
+    return f"needs GPUs of compute capability {dotted(needs)}, and these have {dotted(has)}"
 
 
 def _axes(case: _Case) -> str:
@@ -331,8 +339,8 @@ def _spread(case: _Case) -> str:
 
 
 RULES: Final = (
-    _stranger, _axes, _together, _parallel_decode, _experts, _pieces, _shares_weights, _division,
-    _precision, _attention, _features, _speculation, _size, _padded, _spread,
+    _stranger, _device, _axes, _together, _parallel_decode, _experts, _pieces, _shares_weights,
+    _division, _precision, _attention, _features, _speculation, _size, _padded, _spread,
 )  # fmt: skip
 """What may stand against a plan, in the order in which it is said."""
 

@@ -189,3 +189,18 @@ def test_what_is_asked_of_all_plans_of_as_many_gpus_is_collected_once(monkeypatc
 
     assert {plan: refuses(plan) for plan in every} == alone
     assert len([plan for plan in asked if plan.degree("adp") == 1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "hardware", "said"),
+    [
+        ("vllm", "v100-sxm", "needs GPUs of compute capability 7.5, and these have 7.0"),
+        ("vllm@0.12", "v100-sxm", ""),
+        ("vllm", "t4", ""),
+        ("tensorrt-llm", "t4", "needs GPUs of compute capability 8.0, and these have 7.5"),
+        ("tensorrt-llm", "a100-sxm-80gb", ""),
+    ],
+)
+def test_engines_have_no_kernels_for_old_gpus(engine, hardware, said):
+    scenario = resolve(Request(model="qwen3-8b", hardware=hardware, engine=engine))
+    assert refusal(scenario, parse_plan("single")) == said
