@@ -55,8 +55,8 @@ class Bodies:
         return known[1]
 
     def _identity(self, item: Op | Loop) -> object:
-        """Tell an item from all that do otherwise to memory; to how many ranks it sends is none."""
-        if isinstance(item, SendReceive):
+        """Name what an item does to memory: a message the same, however many ranks it is for."""
+        if isinstance(item, SendReceive) or (isinstance(item, Collective) and not item.weights):
             return id(item.x), id(item.out), item.axis
         return id(self.of(item) if isinstance(item, Loop) else item)
 

@@ -138,9 +138,9 @@ def _in_pieces(work: RankWork, together: RankWork, steps: Size) -> Loop:
     pieces, before = work.share.pieces, work.share.stages - 1
     forward = tuple(_forward(in_pieces(together, pieces)))
     filling = Loop(name="piece", count=before, body=forward)
-    full = Loop(
-        name="piece", count=steps * pieces, body=(*forward, *_combine(work, pieces)), first=before
-    )
+    shared = _from_last(_predictions(work, pieces), work.share.stages)
+    body = (*forward, *shared, *_combine(work, pieces))
+    full = Loop(name="piece", count=steps * pieces, body=body, first=before)
     return Loop(name="denoise", count=1, body=(filling, full))
 
 
@@ -413,40 +413,53 @@ def _predict(work: RankWork, state: State) -> Emits[None]:
 
 def _combined(work: RankWork) -> tuple[Op | Loop, ...]:
     """Write down how predictions of all rows come together, however layers are divided."""
-    share = Share(
-        batch=work.share.batch, passes=work.share.passes, stages=work.share.stages,
-        guidance=work.share.guidance,
-    )  # fmt: skip
-    main = latent_stream(work.model)
+    share, main = work.share, latent_stream(work.model)
+    alike = Share(batch=share.batch, passes=share.passes, guidance=share.guidance)
     spans = {main.name: Span(main.name, work.workload.length(main.name))}
-    return _of_all_rows(replace(work, share=share, spans=spans, layers=(), stage=0))
+    predictions, items = _of_all_rows(replace(work, share=alike, spans=spans, layers=(), stage=0))
+    return (*_from_last(predictions, share.stages), *items)
 
 
 @once
-def _of_all_rows(work: RankWork) -> tuple[Op | Loop, ...]:
-    return tuple(_combine(work))
+def _of_all_rows(work: RankWork) -> tuple[Tensor, tuple[Op | Loop, ...]]:
+    return _predictions(work), tuple(_combine(work))
+
+
+def _predictions(work: RankWork, pieces: int = 1) -> Tensor:
+    """Name what the forwards of a step have predicted."""
+    main = latents(work)
+    span = work.spans[latent_stream(work.model).name]
+    rows = _done(span, pieces).rows if pieces > 1 else main.shape[1]
+    name = "predictions" if pieces == 1 else _OF_A_PIECE
+    shape = (work.share.passes, main.shape[0], rows, work.model.output_features)
+    return Tensor(name, shape)
+
+
+def _done(span: Span, pieces: int) -> Span:
+    return pipefusion.piece(span, pieces, pipefusion.DONE)
+
+
+def _from_last(predictions: Tensor, stages: int) -> tuple[Op | Loop, ...]:
+    """Let all ranks of a pipeline have what the last one has predicted."""
+    return (_broadcast(predictions, stages),) if stages > 1 else ()
+
+
+@once
+def _broadcast(predictions: Tensor, stages: int) -> Collective:
+    return Collective(
+        kind="broadcast", x=predictions, out=predictions, axis=pp.AXIS, degree=stages,
+        root=stages - 1,
+    )  # fmt: skip
 
 
 def _combine(work: RankWork, pieces: int = 1) -> Emits[None]:
     """Bring the step's predictions together, and update the latents: all, or one of the pieces."""
     share, main = work.share, latents(work)
-    span = work.spans[latent_stream(work.model).name]
-    done = pipefusion.piece(span, pieces, pipefusion.DONE) if pieces > 1 else span
-    rows = done.rows if pieces > 1 else main.shape[1]
-    shape = (main.shape[0], rows, work.model.output_features)
-    name = "predictions" if pieces == 1 else _OF_A_PIECE
-    predictions = Tensor(name, (share.passes, *shape))
-    if share.stages > 1:
-        yield Collective(
-            kind="broadcast",
-            x=predictions,
-            out=predictions,
-            axis=pp.AXIS,
-            degree=share.stages,
-            root=share.stages - 1,
-        )
-    both = yield from collective("all_gather", predictions, "cfg", share.guidance, f"{name}.all")
-    noise = Tensor("noise", shape, main.itemsize)
+    predictions = _predictions(work, pieces)
+    both = yield from collective(
+        "all_gather", predictions, "cfg", share.guidance, f"{predictions.name}.all"
+    )
+    noise = Tensor("noise", predictions.shape[1:], main.itemsize)
     if work.numerics is not None:
         yield from _computed_step(work, both, noise)
         return
@@ -454,6 +467,7 @@ def _combine(work: RankWork, pieces: int = 1) -> Emits[None]:
     if pieces == 1:
         yield Pointwise(function="step", inputs=(main, noise), outputs=(main,))
         return
+    done = _done(work.spans[latent_stream(work.model).name], pieces)
     here = yield from _shard(main, done)
     yield Pointwise(function="step", inputs=(here, noise), outputs=(here,))
     yield Rearrange(move="place", inputs=(main, here), outputs=(main,), spans=(done,), view=True)

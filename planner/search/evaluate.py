@@ -253,10 +253,11 @@ def _piped(
     """Price a loop of which every place of a pipeline takes the same turns, one after another."""
     turns = sum(item.count for item in places[0].body if isinstance(item, Loop))
     turns = np.maximum(turns, 1) if isinstance(turns, np.ndarray) else max(turns, 1)
-    steps = [cost(loop, target, prices) for loop in places]
-    slowest = max(steps, key=lambda step: total(step.time, which))
-    once = following([step.times(1 / turns) for step in steps])
-    return once + slowest.times((turns - len(places)) / turns)
+    steps = {id(loop): cost(loop, target, prices) for loop in {id(p): p for p in places}.values()}
+    once = {place: step.times(1 / turns) for place, step in steps.items()}
+    slowest = max(steps.values(), key=lambda step: total(step.time, which))
+    passed = following([once[id(loop)] for loop in places])
+    return passed + slowest.times((turns - len(places)) / turns)
 
 
 def _by_stage(program: Program, target: Target, prices: FoundPrices | None) -> dict[str, Cost]:

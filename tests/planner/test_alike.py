@@ -8,7 +8,7 @@ from generators import asked, made, priced, ranked, recommended
 
 from costmodels.program import Pointwise, SendReceive
 from planner.lowering import lower_places
-from planner.lowering.diffusion import _forward, _through_stage
+from planner.lowering.diffusion import _combine, _combined, _forward, _through_stage
 from planner.lowering.program import _cuts
 from planner.lowering.work import rank_work
 from planner.request.plan import Plan
@@ -288,6 +288,18 @@ def test_a_turn_of_a_stage_is_written_as_if_no_other_had_been(model):
             known |= {id(item): plan for item in shared if isinstance(item, Pointwise)}
     assert {"cfg2.pp4", "pp8", "pp4.tp2"} & {str(plan) for plan in known.values()}
     assert len(set(known)) < 100
+
+
+def test_predictions_come_together_in_the_same_operations_however_layers_are_divided():
+    scenario = asked("wan2.1-14b", 8)
+    legal = legal_plans(scenario.model, scenario.workload, 8)
+    works = [rank_work(scenario.model, scenario.workload, plan) for plan in legal]
+    shared = [_combined(work) for work in works]
+    for work, (*sent, guidance, step) in zip(works, shared, strict=True):
+        assert [*sent[len(sent) - (work.share.guidance > 1) :], guidance, step] == [*_combine(work)]
+        broadcasts = [op for op in sent if op.kind == "broadcast"]
+        assert [op.degree for op in broadcasts] == [work.share.stages][: work.share.stages - 1]
+    assert len({id(step) for *_, step in shared}) == 2  # of one forward a rank, or of two
 
 
 def _forward_by_itself(work):
