@@ -47,7 +47,7 @@ def local(workers: int | None = None) -> Executor:
             yield from ((portion.name, rows_of(portion)) for portion in portions)
             return
         with ProcessPoolExecutor(count, initializer=_undisturbed) as pool:
-            names = {pool.submit(rows_of, each): each.name for each in _largest_first(portions)}
+            names = {pool.submit(rows_of, each): each.name for each in _by_model(portions)}
             try:
                 for future in as_completed(names):
                     yield names[future], future.result()
@@ -71,8 +71,9 @@ def _end_with_parent() -> None:
         os._exit(1)  # nobody is there to take an answer
 
 
-def _largest_first(portions: Sequence[Portion]) -> list[Portion]:
-    return sorted(portions, key=lambda portion: -portion.gpus)
+def _by_model(portions: Sequence[Portion]) -> list[Portion]:
+    """Sort by model, which have most in common, and the largest first, which take longest."""
+    return sorted(portions, key=lambda one: (one.asked.models.index(one.model), -one.gpus))
 
 
 def dask(scheduler: str, patience_s: float = PATIENCE_S) -> Executor:
@@ -98,7 +99,7 @@ def dask(scheduler: str, patience_s: float = PATIENCE_S) -> Executor:
         with client:
             names = {
                 client.submit(rows_of, portion, retries=RETRIES, pure=False): portion.name
-                for portion in _largest_first(portions)
+                for portion in _by_model(portions)
             }
             for future in distributed.as_completed(names):
                 yield names[future], future.result()

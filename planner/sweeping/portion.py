@@ -1,5 +1,6 @@
 """The rows of a part of a sweep: all sizes of a plan are priced in one go."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -23,7 +24,7 @@ from topology.base import InputError, ModelError
 Row = dict[str, object]
 """What was asked, and what became of one plan; `reason` says why it cannot run."""
 _KEPT: Final = 16
-"""Kinds of hardware, and models, of which something is kept."""
+"""Kinds of hardware, and numbers of GPUs, of which questions are kept."""
 STACKED = ("steps", "pixels", "frames", "line", "output_tokens")
 """Fields of a workload that are numbers of one request."""
 
@@ -49,7 +50,8 @@ def _on(portion: Portion, hardware: str, sizes: Sequence[Mapping[str, int]]) -> 
     on_any = _on_any(first)
     questions, stacked = _questions(on_any, tuple(tuple(each.items()) for each in sizes))
     every = _plans(portion, first.model, tuple(work for _, work in questions))
-    found = sweep(replace(first, workload=stacked), every, _programs(first.model), _columns(on_any))
+    programs, columns = _found(first.model)
+    found = sweep(replace(first, workload=stacked), every, programs, columns[on_any])
     refuses = refuser(first)
     refused = {plan: refuses(plan) for plan in found.plans}
     for place, (usual, work) in enumerate(questions):
@@ -81,16 +83,10 @@ def _on_any(scenario: Scenario) -> Scenario:
     return replace(scenario, request=one, deployment=scenario.deployment.on(1))
 
 
-@lru_cache(maxsize=_KEPT)
-def _programs(model: Model) -> Programs:  # noqa: ARG001  # kept by
-    """Give the programs that portions of a sweep that one process does have in common."""
-    return Programs()
-
-
-@lru_cache(maxsize=_KEPT)
-def _columns(scenario: Scenario) -> Columns:  # noqa: ARG001  # kept by
-    """Give what was found on some hardware for them."""
-    return Columns()
+@lru_cache(maxsize=1)
+def _found(model: Model) -> tuple[Programs, dict[Scenario, Columns]]:  # noqa: ARG001  # kept by
+    """Give what portions of a sweep that one process does have in common: those of one model."""
+    return Programs(), defaultdict(Columns)
 
 
 def _stacked(works: Sequence[Workload]) -> Workload:

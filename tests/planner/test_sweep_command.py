@@ -16,7 +16,8 @@ from commands import assert_refused, run
 import planner
 from planner.request.request import Request
 from planner.sweeping import run as answer
-from planner.sweeping.executors import dask, local
+from planner.sweeping.executors import _by_model, dask, local
+from planner.sweeping.portion import _found, rows_of
 from planner.sweeping.questions import Questions, read_numbers
 from topology.base import InputError, held
 
@@ -293,3 +294,16 @@ def test_a_pipeline_is_cut_for_each_request_whatever_stands_beside_it():
         assert row["memory_bytes"] == pytest.approx(alone.memory_bytes, rel=1e-9)
         assert row["latency_s"] == pytest.approx(alone.latency_s, rel=1e-12)
     assert len({one["memory_bytes"] for one in rows}) == 2
+
+
+def test_portions_of_a_model_follow_one_another_and_what_was_found_of_others_is_let_go():
+    asked = questions_of(models=("flux.1-schnell", "pixart-sigma"), gpus=(1, 4, 2))
+    ordered = _by_model(asked.portions())
+    assert [(one.model[:4], one.gpus) for one in ordered] == [
+        *(("flux", gpus) for gpus in (4, 2, 1)), *(("pixa", gpus) for gpus in (4, 2, 1)),
+    ]  # fmt: skip
+    for portion in ordered:
+        before = _found.cache_info().hits
+        rows_of(portion)
+        assert _found.cache_info().currsize == 1
+        assert _found.cache_info().hits == before + (portion.gpus < 4)
