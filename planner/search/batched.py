@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import reduce
-from typing import Final, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,6 @@ from topology.base.values import dataclass
 from topology.catalogue import Fabric
 
 Column = NDArray[np.float64]
-_TOGETHER: Final = 256
-"""Requests that are priced in one go: what is made of such arrays is kept (see `once`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,23 +40,21 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """What plans without replicas are lowered to for the requests of a sweep, whatever runs them.
+    """What plans without replicas are lowered to for the requests of a sweep, by their batch.
 
     A pipeline is cut for each request, and those with one cut have a program.
     """
 
-    lowered: dict[tuple[Plan, Workload], Sequence[tuple[Flags, Lowered]]] = field(
-        default_factory=dict
-    )
+    lowered: dict[tuple[Plan, Size], Sequence[tuple[Flags, Lowered]]] = field(default_factory=dict)
     bodies: memory.Bodies = field(default_factory=memory.Bodies)
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What was found on some hardware: prices, and columns by plan without replicas and links."""
+    """What was found on some hardware: prices, and columns by one replica, its batch and links."""
 
     prices: FoundPrices = field(default_factory=FoundPrices)
-    found: dict[tuple[Plan, Workload, tuple[Fabric, ...]], tuple[Column, Column]] = field(
+    found: dict[tuple[Plan, Size, tuple[Fabric, ...]], tuple[Column, Column]] = field(
         default_factory=dict
     )
 
@@ -71,18 +67,16 @@ def sweep(
 ) -> Sweep:
     """Price `plans` for the requests of a scenario's workload, whose sizes have one shape.
 
-    programs : of the same model on other hardware too. columns : on this hardware, on other
-    numbers of GPUs too. Both are used, and added to, unless the requests are too many.
+    programs : of the same requests on other hardware too. columns : of them on this hardware, on
+    other numbers of GPUs too. Both are used, and added to.
     """
-    count, work = _count(scenario.workload), scenario.workload
-    if count <= _TOGETHER:
-        found = [_swept(scenario, plans, programs or Programs(), columns or Columns())]
-    else:
-        parts = [slice(first, first + _TOGETHER) for first in range(0, count, _TOGETHER)]
-        works = [replace(scenario, workload=_chosen(work, part)) for part in parts]
-        found = [_swept(each, plans, Programs(), Columns()) for each in works]
-    latency, held = (np.concatenate(rows, axis=-1) for rows in zip(*found, strict=True))
-    return Sweep(plans=tuple(plans), latency_s=latency, memory_bytes=held)
+    programs, columns = programs or Programs(), columns or Columns()
+    rows = [_row(scenario, plan, programs, columns) for plan in plans]
+    return Sweep(
+        plans=tuple(plans),
+        latency_s=np.array([latency for latency, _ in rows]),
+        memory_bytes=np.array([held for _, held in rows]),
+    )
 
 
 def sizes(
@@ -106,20 +100,12 @@ def _count(workload: Workload) -> int:
     return int(np.size(workload.tokens[0][1]))
 
 
-def _swept(
-    scenario: Scenario, plans: Sequence[Plan], programs: Programs, columns: Columns
-) -> tuple[Column, Column]:
-    """Give what the rows of some requests of a sweep hold."""
-    rows = [_row(scenario, plan, programs, columns) for plan in plans]
-    return np.array([latency for latency, _ in rows]), np.array([held for _, held in rows])
-
-
 def _row(
     scenario: Scenario, plan: Plan, programs: Programs, columns: Columns
 ) -> tuple[Column, Column]:
     own, alone = of_one_replica(scenario, plan)
     links = scenario.deployment.fabrics(plan)
-    key = alone, own.workload, tuple(links[axis] for axis, _ in alone.axes)
+    key = alone, own.workload.batch, tuple(links[axis] for axis, _ in alone.axes)
     if key not in columns.found:
         columns.found[key] = _columns(own, plan, alone, programs, columns.prices)
     return columns.found[key]
@@ -134,7 +120,7 @@ def _columns(
     legal = _legal(scenario, alone)
     if not legal.any():
         return latency, held
-    key = alone, base.in_programs
+    key = alone, base.batch
     if key not in programs.lowered:
         programs.lowered[key] = _lowered(scenario, alone, legal, programs.bodies)
     target = scenario.deployment.target(scenario.model, plan)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from functools import lru_cache, reduce
+from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from costmodels.sizes import anywhere, largest, total
 from costmodels.timeline import Cost, cost, following
 from planner.engines.tables import allowed
 from planner.lowering import decode_steps, lower, lower_places
+from planner.lowering.work import once
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.scenario.deployment import Deployment
@@ -111,7 +112,7 @@ def of_one_replica(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
     return replace(scenario, workload=_part(scenario.workload, replicas)), alone
 
 
-@lru_cache(maxsize=64)
+@once
 def _part(workload: Workload, replicas: int) -> Workload:
     return replace(workload, batch=workload.batch // replicas)
 

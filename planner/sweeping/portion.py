@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Final
 
@@ -20,9 +20,12 @@ from planner.search.plans import illegal_axes, objections, plans
 from planner.strategies import parse_plan
 from planner.sweeping.questions import LANGUAGE, PICTURE, Portion
 from topology.base import InputError, ModelError
+from topology.base.values import dataclass
 
 Row = dict[str, object]
 """What was asked, and what became of one plan; `reason` says why it cannot run."""
+MANY: Final = 256
+"""Requests of a portion above which nothing is kept for others."""
 _KEPT: Final = 16
 """Kinds of hardware, and numbers of GPUs, of which questions are kept."""
 STACKED = ("steps", "pixels", "frames", "line", "output_tokens")
@@ -35,11 +38,21 @@ def rows_of(portion: Portion) -> list[Row]:
     Raises `InputError` if a name or a size cannot be right. Numbers of GPUs that some hardware
     cannot have are rows with a reason.
     """
-    sizes = list(portion.sizes())
-    return [row for name in portion.asked.hardware for row in _on(portion, name, sizes)]
+    sizes, own = list(portion.sizes()), _InCommon()
+    return [row for name in portion.asked.hardware for row in _on(portion, name, sizes, own)]
 
 
-def _on(portion: Portion, hardware: str, sizes: Sequence[Mapping[str, int]]) -> Iterator[Row]:
+@dataclass(frozen=True, slots=True)
+class _InCommon:
+    """What portions of a sweep of the same requests have in common, some of it by hardware."""
+
+    programs: Programs = field(default_factory=Programs)
+    columns: dict[Scenario, Columns] = field(default_factory=lambda: defaultdict(Columns))
+
+
+def _on(
+    portion: Portion, hardware: str, sizes: Sequence[Mapping[str, int]], own: _InCommon
+) -> Iterator[Row]:
     try:
         first = resolve(portion.request(hardware, sizes[0]))
     except InputError:
@@ -49,9 +62,10 @@ def _on(portion: Portion, hardware: str, sizes: Sequence[Mapping[str, int]]) -> 
         return
     on_any = _on_any(first)
     questions, stacked = _questions(on_any, tuple(tuple(each.items()) for each in sizes))
-    every = _plans(portion, first.model, tuple(work for _, work in questions))
-    programs, columns = _found(first.model)
-    found = sweep(replace(first, workload=stacked), every, programs, columns[on_any])
+    works = tuple(work for _, work in questions)
+    every = _plans(portion, first.model, works)
+    known = _found(first.model)[works] if len(works) <= MANY else own
+    found = sweep(replace(first, workload=stacked), every, known.programs, known.columns[on_any])
     refuses = refuser(first)
     refused = {plan: refuses(plan) for plan in found.plans}
     for place, (usual, work) in enumerate(questions):
@@ -84,9 +98,9 @@ def _on_any(scenario: Scenario) -> Scenario:
 
 
 @lru_cache(maxsize=1)
-def _found(model: Model) -> tuple[Programs, dict[Scenario, Columns]]:  # noqa: ARG001  # kept by
-    """Give what portions of a sweep that one process does have in common: those of one model."""
-    return Programs(), defaultdict(Columns)
+def _found(model: Model) -> dict[tuple[Workload, ...], _InCommon]:  # noqa: ARG001  # kept by
+    """Give what portions of one model that a process does have in common, by their requests."""
+    return defaultdict(_InCommon)
 
 
 def _stacked(works: Sequence[Workload]) -> Workload:
