@@ -45,11 +45,13 @@ class Cost:
 
     @property
     def basis(self) -> dict[Class, Basis]:
-        """How well each class is known: the weakest of what makes up a real share of it."""
+        """How well each class is known: what a real share of it is known no better than."""
         weakest: dict[Class, Basis] = {}
-        for (kind, basis), seconds in self.known.items():
-            if anywhere(seconds >= SHARE * self.classes[kind]):
-                weakest[kind] = max(weakest.get(kind, Basis.MEASURED), basis)
+        share: dict[Class, Real] = {}
+        for (kind, basis), seconds in sorted(self.known.items(), key=lambda row: -row[0][1]):
+            share[kind] = share.get(kind, 0.0) + seconds
+            if kind not in weakest and anywhere(share[kind] >= SHARE * self.classes[kind]):
+                weakest[kind] = basis
         return weakest
 
     @property

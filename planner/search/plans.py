@@ -135,12 +135,14 @@ def plans(model: Model, gpus: int, without: Iterable[tuple[str, int]] = ()) -> t
 
     without : axes with degrees that are left out (see `illegal_axes`).
     """
-    return _plans(model, gpus, frozenset(without))
+    return _plans(model, gpus, tuple(_names(model)), frozenset(without))
 
 
 @lru_cache(maxsize=_COUNTS)
-def _plans(model: Model, gpus: int, without: frozenset[tuple[str, int]]) -> tuple[Plan, ...]:
-    every = (Plan(axes) for axes in _axes(gpus, _names(model), without))
+def _plans(
+    model: Model, gpus: int, names: Sequence[str], without: frozenset[tuple[str, int]]
+) -> tuple[Plan, ...]:
+    every = (Plan(axes) for axes in _axes(gpus, names, without))
     return tuple(
         plan if groups == plan.ep else replace(plan, ep=groups)
         for plan in every
@@ -158,11 +160,11 @@ def _never_beside(name: str) -> frozenset[str]:
 
 def tried(model: Model, workload: Workload, gpus: int) -> Mapping[Plan, bool]:
     """List plans without the axes that none can have, and whether nothing stands against each."""
-    return _tried(model, workload.in_programs, gpus)
+    return _tried(model, workload.in_programs, gpus, tuple(_names(model)))
 
 
 @lru_cache(maxsize=_COUNTS)
-def _tried(model: Model, workload: Workload, gpus: int) -> Mapping[Plan, bool]:
+def _tried(model: Model, workload: Workload, gpus: int, _: Sequence[str]) -> Mapping[Plan, bool]:
     able = plans(model, gpus, illegal_axes(model, workload, gpus))
     return {plan: not any(objections(model, workload, plan, gpus)) for plan in able}
 

@@ -4,7 +4,7 @@ import generators
 import numpy as np
 import pytest
 from generators import task
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from costmodels.basis import Basis
@@ -232,7 +232,14 @@ def test_time_is_the_device_and_what_it_waits(one):
     assert one.launch >= 0
 
 
+def known(**seconds):
+    """Give communication of which so many seconds are known so well."""
+    parts = {("communication", Basis[name.upper()]): float(s) for name, s in seconds.items()}
+    return Cost(classes={"communication": sum(parts.values())}, known=parts)
+
+
 @given(one=costs, two=costs)
+@example(one=known(extrapolated=17), two=known(measured=402, calibrated=22))
 def test_a_sum_is_known_no_better_than_its_best_part_and_no_worse_than_its_worst(one, two):
     for kind, basis in (one + two).basis.items():
         parts = [part.basis[kind] for part in (one, two) if kind in part.basis]
