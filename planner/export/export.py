@@ -13,6 +13,7 @@ from planner.export.files import place_of, write_folder
 from planner.export.tensorrt import FolderOptions, tensorrt_folder
 from planner.recommendation import estimate_plan
 from planner.request.request import RUNTIME, Request
+from planner.runners.runners import check_runtimes
 from planner.scenario.scenario import resolve
 from planner.tensorrt.runner.library import Document
 from topology.base import InputError, format_bytes, format_seconds, unknown
@@ -123,6 +124,8 @@ def _launched(
     if request.engine.partition("@")[0] not in ("", backend):
         raise InputError(f"engine: got {request.engine}, wanted {backend}, as --backend has it")
     scenario = resolve(replace(request, engine=request.engine or backend))
+    if request.runtime:
+        check_runtimes(scenario.request, scenario.model)
     engine = scenario.deployment.runner
     assert engine is not None
     return engine_folder(scenario, estimate_plan(scenario, plan), engine)

@@ -113,7 +113,7 @@ def runners(scenario: Scenario) -> Iterator[Scenario]:
     """
     asked = scenario.request
     if asked.runtime:
-        _check_runtimes(asked, scenario.model)
+        check_runtimes(asked, scenario.model)
     known = [engine.name for engine in engines().of_kind(scenario.model.kind)]
     exported = [""] if scenario.model.kind == "diffusion" else []
     pairs = [
@@ -128,7 +128,8 @@ def runners(scenario: Scenario) -> Iterator[Scenario]:
         yield scenario.run_by(name, asked.runtime if name == EXECUTOR else runtime)
 
 
-def _check_runtimes(asked: Request, model: Model) -> None:
+def check_runtimes(asked: Request, model: Model) -> None:
+    """Refuse a runtime that an engine which is named has not."""
     for name in asked.engines:
         has = _runtimes(name, model)
         if name != EXECUTOR and asked.runtime not in has:

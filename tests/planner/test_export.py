@@ -283,6 +283,23 @@ def test_tensorrt_s_folder_expects_what_tensorrt_takes(words, got, tmp_path):
     argv = ("export", "--model", "flux.1-dev", "--plan", "tp2", "--output", str(tmp_path / "out"))
 
     assert_refused(*run(*argv, *words), f"runtime: got {got}, wanted tensorrt")
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "backend", "runtime"),
+    [
+        ("flux.1-dev", "ulysses2", "diffusers", "tensorrt"),
+        ("llama-3.1-8b", "tp2", "tensorrt-llm", "torch-eager"),
+    ],
+)
+def test_a_runtime_that_an_engine_has_not_is_not_exported(tmp_path, model, plan, backend, runtime):
+    output = tmp_path / "out"
+    argv = ("export", "--model", model, "--gpus", "2", "--plan", plan, "--backend", backend)
+
+    answer = run(*argv, "--runtime", runtime, "--output", str(output))
+
+    assert_refused(*answer, f"runtime: got {runtime}, which {backend} has not: wanted ")
+    assert not output.exists()
     assert not (tmp_path / "out").exists()
 
 
