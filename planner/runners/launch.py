@@ -320,6 +320,14 @@ def _copies(line: LaunchLine, model: Model, plan: Plan) -> Iterator[str]:
                 yield line.experts[axis].format(n=degree)
 
 
+def _other_weights(line: LaunchLine, settings: Settings) -> Iterator[str]:
+    """Say what a precision needs that neither the checkpoint has nor a flag makes of it."""
+    if settings.stored:
+        yield f"{settings.precision}: needs another checkpoint, this one has {settings.stored}"
+    elif settings.precision not in ("", "bf16") and settings.precision not in line.precision:
+        yield f"{settings.precision}: {line.untold.get(settings.precision, 'no flag')}"
+
+
 def _untold(line: LaunchLine, limits: Limits, plan: Plan, settings: Settings) -> Iterator[str]:
     """Say of everything that was asked for and has no flag that it has none."""
     flagged = {**line.sizes, **line.request, **(line.video if settings.video else {})}
@@ -332,8 +340,7 @@ def _untold(line: LaunchLine, limits: Limits, plan: Plan, settings: Settings) ->
     if settings.drafter and settings.drafter not in line.speculation:
         told = line.untold[settings.drafter].replace("{n}", str(settings.drafted))
         yield f"drafts: {told.replace('{draft}', settings.draft)}"
-    if settings.precision not in ("", "bf16") and settings.precision not in line.precision:
-        yield f"{settings.precision}: {line.untold.get(settings.precision, 'no flag')}"
+    yield from _other_weights(line, settings)
     if settings.copies and not line.copies:
         yield f"{settings.copies} copies of experts: {line.untold.get('copies', 'no flag')}"
     if settings.offload and not line.offload:

@@ -27,7 +27,8 @@ class Settings:
     by name: height, width, frames, steps, batch, length, the tokens of prompt and answer, and
     chunk, those of a step.
     longest : tokens of the longest request whose prompt a step may run; 0 where none does.
-    precision, cache : empty where they are the checkpoint's own. runtime, attention : empty for
+    precision, cache : empty where they are the checkpoint's own. stored : what weights are
+    quantised to in the checkpoint, where another precision is asked. runtime, attention : empty for
     each engine's own. warmup : exact steps of a plan in pieces. features, threshold : name of a
     cache of features, empty for none, and what it is told. drafter : ``mtp`` or ``draft``, empty
     where nothing is drafted; drafted : tokens a step; draft : repository or folder of the model
@@ -42,6 +43,7 @@ class Settings:
     longest: int = 0
     video: bool = False
     precision: str = "bf16"
+    stored: str = ""
     cache: str = ""
     runtime: str = ""
     attention: str = ""
@@ -74,6 +76,7 @@ def settings_of(scenario: Scenario, plan: Plan, told: Mapping[str, int] | None =
     called = request.model_name if known_as(request.model_name) else request.model_path
     features, _, threshold = ("" if workload.reuse is None else workload.reuse.name).partition("=")
     usual = usual_cache(model, workload.precision, scenario.deployment.habits)
+    stored = None if scenario.as_published else model.quantisation
     return Settings(
         folder="" if known_as(called) else folder_of(called, pipeline=not language),
         sizes=_lengths(scenario, load) if language else _sizes(scenario, video=video),
@@ -81,6 +84,7 @@ def settings_of(scenario: Scenario, plan: Plan, told: Mapping[str, int] | None =
         video=video,
         cache=workload.kv_precision if "fp8" in (workload.kv_precision, usual) else "",
         precision="" if scenario.as_published else workload.precision,
+        stored="" if stored is None else stored.precision,
         runtime=scenario.deployment.runtime.name,
         attention="" if request.attention in USUAL_ATTENTION else request.attention,
         offload=request.offload,

@@ -294,6 +294,15 @@ def test_a_precision_is_of_some_models(model, precision, engine, flag):
     assert flag in found[engine].line
 
 
+@pytest.mark.parametrize("engine", LANGUAGE)
+def test_a_checkpoint_of_another_precision_is_noted(engine):
+    wider = said("gpt-oss-20b", precision="bf16")[engine].line
+    usual = said("gpt-oss-20b")[engine].line
+
+    assert "bf16: needs another checkpoint, this one has mxfp4" in wider
+    assert "checkpoint" not in usual
+
+
 @pytest.mark.parametrize(
     ("engine", "told"),
     [
