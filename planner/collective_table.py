@@ -108,10 +108,12 @@ class SideBySide:
         return " to ".join(dict.fromkeys([ends[0], ends[-1]]))
 
     def notes(self) -> list[str]:
-        """Say how many steps each takes, and which is fastest at which sizes."""
+        """Say what was assumed, how many steps each takes, and which is fastest at which sizes."""
         both = zip(self.algorithms, self.tables, strict=True)
         steps_of = [f"{name} {own.steps}" for name, own in both if own.steps]
-        notes = [f"steps that wait for each other: {', '.join(steps_of)}"] if steps_of else []
+        notes = list(self.tables[0].notes)
+        if steps_of:
+            notes.append(f"steps that wait for each other: {', '.join(steps_of)}")
         for name, first, last in self.winners():
             only, ends = f"at {format_bytes(first)}", (format_bytes(first), format_bytes(last))
             span = f"from {ends[0]} to {ends[1]}" if first < last else only
@@ -158,7 +160,7 @@ class OverGpus:
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
         shown = [compared.to_dict() for compared in self.each]
-        common = {key: shown[0][key] for key in ("op", "hardware")}
+        common = {key: shown[0][key] for key in ("op", "hardware", "notes")}
         return {
             **common,
             "numbers": [{key: x for key, x in row.items() if key not in common} for row in shown],
@@ -166,11 +168,12 @@ class OverGpus:
         }
 
     def notes(self) -> list[str]:
-        """Say which numbers of GPUs are left out, each reason once."""
+        """Say what was assumed, and which numbers of GPUs are left out, each reason once."""
         of: dict[str, list[int]] = {}
         for gpus, why in self.left_out.items():
             of.setdefault(why, []).append(gpus)
-        return [f"left out: {_spans(gpus)} GPUs: {why}" for why, gpus in of.items()]
+        out = (f"left out: {_spans(gpus)} GPUs: {why}" for why, gpus in of.items())
+        return [*self.each[0].tables[0].notes, *out]
 
     def title(self) -> str:
         """Say what is compared on what."""
@@ -208,7 +211,7 @@ class OverGpus:
 
     def parts(self) -> list[Part]:
         """Say everything, with a chart of the gains."""
-        notes: list[Part] = ["", Said(lines=self.notes())] if self.left_out else []
+        notes: list[Part] = ["", Said(lines=said)] if (said := self.notes()) else []
         drawn = Drawing(svg=self._chart())
         return [Title(text=self.title(), level=1), drawn, self.table(), *notes]
 
@@ -242,6 +245,7 @@ class CollectiveTable:
     nodes : hosts, or racks of one NVLink domain, that the GPUs are spread over evenly.
     network : of a node, between several; None on one. steps : of an algorithm that was asked for,
     each of which waits for the one before; 0 where they are not counted.
+    notes : what was assumed about a machine that was read, and what is odd about it.
     """
 
     op: str
@@ -250,12 +254,13 @@ class CollectiveTable:
     nodes: int = 1
     network: Network | None = None
     steps: int = 0
+    notes: tuple[str, ...] = ()
     rows: tuple[MessageRow, ...]
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        rows = [asdict(row) for row in self.rows]
-        return {**asdict(self), "steps": self.steps or None, "rows": rows}
+        own = {"steps": self.steps or None, "notes": list(self.notes)}
+        return {**asdict(self), **own, "rows": [asdict(row) for row in self.rows]}
 
     def title(self) -> str:
         """Say what runs on what.
@@ -303,7 +308,8 @@ class CollectiveTable:
         for row in self.rows:
             named.setdefault(f"{row.algorithm} {row.protocol}".rstrip(), []).append(row)
         title = Title(text=self.title(), level=1)
-        return [title, *_charts([*named.items()]), self.table(bars=bars)]
+        said = [Said(lines=self.notes)] if self.notes else []
+        return [title, *said, *_charts([*named.items()]), self.table(bars=bars)]
 
 
 def _charts(named: Sequence[tuple[str, Sequence[MessageRow]]]) -> Iterator[Drawing]:
@@ -425,6 +431,7 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
         nodes=fabric.nodes,
         network=fabric.network,
         steps=steps(op, fabric, algorithm),
+        notes=() if subset is None else subset.notes(),
         rows=tuple(rows),
     )
 

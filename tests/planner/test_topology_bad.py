@@ -18,6 +18,11 @@ def written(**gpu):
     return json.dumps({"gpus": [first, {"name": "GPU1", "hardware": "l4"}], "links": [link]})
 
 
+def unlinked(gpus):
+    rows = [{"name": f"GPU{at}", "hardware": "h100-sxm"} for at in range(gpus)]
+    return json.dumps({"gpus": rows, "links": []})
+
+
 def cluster(hosts=2, nics=8, bandwidth="50 GB/s"):
     return (
         f'hosts = {hosts}\nhardware = "h100-sxm"\n'
@@ -53,6 +58,8 @@ def refused(capsys, *words):
             written(pcie_generation=99),
             "GPU0: pcie_generation: got 99, wanted a whole number from 1",
         ),
+        (written(numa="x"), "JSON: numa: got 'x', wanted a whole number or null"),
+        (unlinked(8), "JSON: links: got none beside 8 GPUs, wanted those they have"),
         (f'{{"gpus": [{DIGITS}], "links": []}}', "JSON: got a number of thousands of digits"),
         (cluster(hosts=DIGITS), "TOML: got a number of thousands of digits"),
         (cluster(hosts=100_000), "hosts is '100000': expected a whole number from 1 to 16384"),

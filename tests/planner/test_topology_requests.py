@@ -453,3 +453,34 @@ def test_python_and_commands_assume_the_same_and_ask_for_the_same(text, tmp_path
         with pytest.raises(InputError, match="GPU0 has no known kind") as error:
             call()
         assert (code, err) == (2, f"planner: {error.value}\n")
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_a_text_without_nics_has_the_usual_network_whole(count, tmp_path):
+    path, hosts = tmp_path / "topo.txt", tmp_path / "hosts.toml"
+    path.write_text(matrix(count, lambda a, b: "NV18"))
+    hosts.write_text(f'hosts = 2\ntopology = """\n{path.read_text()}"""\n')
+    line = f"infiniband, {count} NICs of 50 GB/s a node, as in the usual server of h100-sxm"
+    kind, both = ("--hardware", "h100-sxm"), ("--gpus", f"{2 * count}", "--nodes", "2")
+
+    def answer(*words):
+        code, out, err = run(*map(str, words))
+        assert code == 0, err
+        return out
+
+    plan = ("estimate", "--model", "flux.1-dev", "--plan", f"ulysses{count}.ring2")
+    for machine in (("--topology", path, "--nodes", "2"), ("--topology", hosts)):
+        gpus = ("--gpus", 2 * count, *machine, *kind)
+        said = [json.loads(answer(*plan, *told, "--format", "json")) for told in (gpus, both)]
+        assert said[0]["latency_s"] == pytest.approx(said[1]["latency_s"])
+        assert f"assumed: {line}" in answer(*plan, *gpus)
+
+        prices = json.loads(answer("collectives", *gpus, "--format", "json"))
+        assert prices["network"]["nics"] == count
+        for algorithms in ("auto", "ring,tree"):
+            assert f"assumed: {line}" in answer("collectives", *gpus, "--algorithm", algorithms)
+
+        shown = answer("topology", "show", *machine[1:], *kind)
+        assert line in shown
+        assert f", {2 * count} NICs" in shown
+        assert f"infiniband: {count} NICs a node" in shown

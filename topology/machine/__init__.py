@@ -5,12 +5,14 @@ from topology.machine.build import (
     MOST_HOSTS,
     Builder,
     assumed_network,
+    assumed_ports,
     cluster_of,
     gpu_of,
     machine_of,
     nvlink_count,
     repeated,
     usual_nvlinks,
+    usual_ports,
     with_ports,
 )
 from topology.machine.concerns import concerns, environment_concerns
@@ -46,9 +48,9 @@ from topology.machine.survey import Survey, survey_of
 __all__ = [
     "GRAPH", "MEMORY", "MOST_HOSTS", "SLICES", "Builder", "Edge", "Gpu", "Link", "Loads",
     "Machine", "NcclGraph", "Nic", "Node", "Pair", "PairKind", "PeerState",
-    "PeerStatus", "Reached", "Survey", "altered", "assumed_network",
+    "PeerStatus", "Reached", "Survey", "altered", "assumed_network", "assumed_ports",
     "bisection_bandwidth", "cluster_of", "components", "concerns", "environment_concerns",
     "fabric", "gpu_of", "gpudirect", "graph_pairs", "loads_of", "machine_of", "mig_share",
     "named", "nccl_bandwidth", "nccl_peers", "nvlink_count", "path_types", "processor_of",
-    "repeated", "survey_of", "usual_nvlinks", "usual_siblings", "with_ports",
+    "repeated", "survey_of", "usual_nvlinks", "usual_ports", "usual_siblings", "with_ports",
 ]  # fmt: skip

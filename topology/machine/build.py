@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Final
 
-from topology.base import Bytes, Sourced, TopologyError
+from topology.base import Bytes, Sourced, TopologyError, counted
 from topology.base.values import dataclass
 from topology.catalogue import Hardware, all_hardware, link_rates, nvlink_generation, pcie_bandwidth
 from topology.machine.graph import Cluster, Edge, Gpu, Machine, Nic, Node
@@ -78,7 +78,7 @@ def machine_of(hardware: Hardware, nodes: int = 1) -> Machine:
         nodes=(*inner, *switches),
         edges=(*edges, *nvlinks),
         copies=nodes,
-        cluster=cluster_of(hardware),
+        cluster=cluster_of(hardware, hardware.gpus),
         assumptions=(f"PCIe layout of a usual {hardware.name} server",),
     )
     pairs = (replace(pair, read=False) for pair in graph_pairs(bare))
@@ -99,13 +99,17 @@ def gpu_of(hardware: Hardware, name: str) -> Gpu:
     )
 
 
-def cluster_of(hardware: Hardware) -> Cluster:
-    """Describe the usual network between nodes of `hardware`: one rail a NIC, nothing shared."""
+def cluster_of(hardware: Hardware, gpus: int) -> Cluster:
+    """Describe the usual network of nodes with `gpus` of `hardware`: a rail a NIC, nothing shared.
+
+    Some GPUs of a node have their part of its NICs, one at least.
+    """
+    part = min(gpus, hardware.gpus)
     rack = hardware.domain // hardware.gpus if hardware.link == "nvswitch" else 1
     return Cluster(
         kind=hardware.network,
         nic_bandwidth=hardware.nic_bandwidth,
-        nics=hardware.nics,
+        nics=max(1, hardware.nics * part // hardware.gpus),
         rails=hardware.nics,
         domain_hosts=max(1, rack),
     )
@@ -198,9 +202,10 @@ def repeated(host: Machine, hosts: int) -> Machine:
         raise TopologyError(f"{hosts} hosts: expected 1 to {MOST_HOSTS}")
     if hosts in (1, host.hosts):
         return host
-    ports = len(host.usable_nics) or 1
-    cluster = host.cluster or replace(assumed_network(), nics=ports, rails=ports)
-    note = () if host.cluster else ("NICs of 100 Gbit/s on one non-blocking network",)
+    base, ports = host.cluster or assumed_network(), usual_ports(host)
+    cluster = replace(base, nics=ports, rails=min(ports, base.rails) if host.cluster else ports)
+    silent = ("NICs of 100 Gbit/s on one non-blocking network",)
+    note = assumed_ports(host, cluster) if host.cluster else silent
     return replace(
         with_ports(host, None, None),
         copies=hosts,
@@ -214,17 +219,30 @@ def assumed_network() -> Cluster:
     return Cluster(kind="ethernet", nic_bandwidth=link_rates().nic, nics=1)
 
 
+def usual_ports(host: Machine) -> int:
+    """Count the NICs of a host; where none is described, those that its hardware usually has."""
+    return len(host.usable_nics) or (host.cluster.nics if host.cluster else 1)
+
+
+def assumed_ports(host: Machine, cluster: Cluster) -> tuple[str, ...]:
+    """Say what network a host of known hardware gets where no NIC of it is described."""
+    if host.usable_nics or host.cluster is None:
+        return ()
+    kind = next(gpu.hardware for gpu in host.gpus if gpu.hardware)
+    nics = f"{counted(cluster.nics, 'NIC')} of {cluster.nic_bandwidth.value / 10**9:g} GB/s a node"
+    return (f"{cluster.kind}, {nics}, as in the usual server of {kind}",)
+
+
 def with_ports(host: Machine, nics: int | None, bandwidth: Sourced | None) -> Machine:
-    """Give a host the NICs of a cluster file: their number where that differs, and their speed."""
+    """Give a host the NICs of a cluster file, or the usual ones where neither says any."""
     ports = host.usable_nics
-    if nics is not None and nics != len(ports):
+    nics = nics or usual_ports(host)
+    if nics != len(ports):
         others = {nic.name for nic in host.nics}
         edges = tuple(edge for edge in host.edges if not {edge.a, edge.b} & others)
         pairs = tuple(pair for pair in host.pairs if pair.b not in others)
         ports = tuple(Nic(name=f"NIC{index}", bandwidth=bandwidth) for index in range(nics))
         return replace(host, nics=ports, edges=edges, pairs=pairs)
-    if not ports:
-        return replace(host, nics=(Nic(name="NIC0", bandwidth=bandwidth),))
     if bandwidth is None:
         return host
     return replace(host, nics=tuple(replace(nic, bandwidth=bandwidth) for nic in host.nics))

@@ -194,7 +194,7 @@ def assemble(reading: Reading, choices: Choices) -> Machine:
         edges=(*edges, *nvlinks),
         peers=reading.peers,
         reached=reading.reached,
-        cluster=cluster_of(kind) if kind else None,
+        cluster=cluster_of(kind, len(gpus)) if kind else None,
         assumptions=(*reading.assumptions, *_guesses(reading, kinds, generation, builder, choices)),
         warnings=(*reading.warnings, *_degraded(reading, islands)),
     )

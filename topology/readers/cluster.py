@@ -49,7 +49,9 @@ from topology.machine import (
     Machine,
     Reached,
     assumed_network,
+    assumed_ports,
     machine_of,
+    usual_ports,
     with_ports,
 )
 
@@ -122,7 +124,7 @@ def build_cluster(cluster_text: ClusterText, host: Machine) -> Machine:
         raise unknown("network", kind, get_args(NetworkKind))
     nics = _nics(network, "nics")
     speed = _bandwidth(network)
-    ports = nics or len(host.usable_nics) or 1
+    ports = nics or usual_ports(host)
     hosts_per_leaf = _count(network, "hosts_per_leaf", "network", least=0)
     oversubscription = network.get("oversubscription", 1.0)
     if not isinstance(oversubscription, int | float) or not 1 <= oversubscription <= 1000:
@@ -145,6 +147,7 @@ def build_cluster(cluster_text: ClusterText, host: Machine) -> Machine:
         name=cluster_text.name,
         copies=cluster_text.hosts,
         cluster=cluster,
+        assumptions=(*host.assumptions, *(() if nics else assumed_ports(host, cluster))),
     )
 
 

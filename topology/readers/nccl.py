@@ -143,7 +143,7 @@ def read_system(root: Element, choices: Choices) -> Machine:
             *nvlinks,
             *_coherent(devices, builder),
         ),
-        cluster=cluster_of(kind) if kind else None,
+        cluster=cluster_of(kind, len(gpus)) if kind else None,
         assumptions=(*notes, *_assumed(parts, gpus, builder, choices), *filled),
         warnings=tuple(_warnings(parts, devices)),
     )

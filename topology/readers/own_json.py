@@ -37,6 +37,10 @@ def read_own(table: Row, catalogue: Mapping[str, Hardware]) -> Reading:
     assumed = any(str(line).startswith(_ASSUMED) for line in _listed(table, "assumptions"))
     if len(devices) < len(gpus) + len(nics):
         raise TopologyError("JSON: two devices have one name")
+    if len(gpus) > 1 and not rows:
+        raise TopologyError(
+            f"JSON: links: got none beside {len(gpus)} GPUs, wanted those they have"
+        )
     return Reading(
         source="JSON",
         gpus=tuple(
@@ -95,7 +99,9 @@ def _text(row: Row, key: str) -> str:
 
 def _whole(row: Row, key: str) -> int | None:
     value = row.get(key)
-    return value if isinstance(value, int) else None
+    if value is not None and type(value) is not int:
+        raise TopologyError(f"JSON: {key}: got {str(value)[:40]!r}, wanted a whole number or null")
+    return value
 
 
 def _nic(row: Row) -> Nic:
