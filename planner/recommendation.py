@@ -218,12 +218,13 @@ def recommend_plans(
     refuses = refuser(chosen)
     ranking = search(chosen, shared, lambda plan: not refuses(plan))
     refused = refusals(chosen, [estimate.plan for estimate in ranking.plans])
-    barred = {row.plan for row in refused}
     runnable = ranking.only(lambda plan: not refuses(plan))
+    barred = replace(ranking.only(lambda plan: bool(refuses(plan))), rejected=())
     if chosen.served:
         from planner.serving.serving import served_ranking  # noqa: PLC0415  # slow to load
 
         runnable = served_ranking(chosen, runnable)
+        barred = served_ranking(chosen, barred)
     if simulated is not None:
         from planner.simulation.reranked import reranked  # noqa: PLC0415  # few ask for it
 
@@ -233,8 +234,8 @@ def recommend_plans(
     instead = tuple(alternatives(scenario, ranking, lead))
     return Recommendation(
         scenario=chosen,
-        plans=(*runnable.plans, *(plan for plan in ranking.plans if plan.plan in barred)),
-        rejected=runnable.rejected,
+        plans=(*runnable.plans, *barred.plans),
+        rejected=(*runnable.rejected, *(replace(row, nearest=None) for row in barred.rejected)),
         scaling=runnable.scaling,
         priced=tuple(plan for row in runnable.by_gpus.values() for plan in row),
         baseline=ranking.baseline,
@@ -246,7 +247,7 @@ def recommend_plans(
         ),
         alternatives=instead,
         notes=tuple(_notes(chosen)),
-        refusals=refused,
+        refusals=tuple(row for row in refused if row.plan in {one.plan for one in barred.plans}),
         lead=lead,
         frontier=_frontier(runnable, splits),
         splits=splits,

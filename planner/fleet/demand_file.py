@@ -127,7 +127,7 @@ def demand_of(name: str, model: str, rate: str, slo: str, options: Mapping[str, 
 
 def _spare(value: object) -> Spare:
     for known in get_args(Spare):
-        if value == known:
+        if isinstance(value, str) and value == known:
             return cast("Spare", known)
     raise InputError(f"spare: got {shown(value)}, wanted 'replica' or 'node', that may fail")
 

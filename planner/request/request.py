@@ -233,13 +233,13 @@ class Request:
                 raise InputError(f"{name}: got {shown(value)}, wanted True or False")
         check_links(self.links)
         _check_distribution(self.expert_distribution)
-        _check_told(self)
         for name, (kind, value) in values.items():
             left_out = not value if name in MAY_BE_ZERO else value is None and kind is not int
             if kind in (int, int | None) and not left_out:
                 _check_count(name, value)
         for name in (*SHARES, *POSITIVE):
             _check_real(name, values[name][1])
+        _check_told(self)
         _check_load(self)
         _check_pools(self)
         for name in CHOICES:

@@ -34,7 +34,7 @@ def check_argument(name: str, names: Sequence[str]) -> None:
 def request_of(
     model: str | Path | Model, gpus: int | None, options: Mapping[str, object], plan: object = None
 ) -> Request:
-    """Build a request from keywords; numbers may be any kind that is whole.
+    """Build a request from keywords; numbers may be any kind that is whole, and nodes None.
 
     Where no number of GPUs is asked for, a machine gives all it has, and a plan those it takes.
 
@@ -45,6 +45,7 @@ def request_of(
     given = {
         name: str(value) if isinstance(value, Path | Plan) else value
         for name, value in _by_engine(options).items()
+        if name != "nodes" or value is not None
     }
     topology = given.get("topology", "")
     if not isinstance(topology, str) or topology or given.get("detect") is True:

@@ -36,8 +36,9 @@ class Pool:
     beside: Mapping[str, float]
 
     def filled(self, tokens: float) -> dict[str, float]:
-        """Return the bytes of a GPU by part, with so many tokens in the cache."""
-        return {**self.beside, "kv": min(tokens, self.tokens) * self.token_bytes}
+        """Return the whole bytes of a GPU by part, with so many tokens in the cache."""
+        parts = {**self.beside, "kv": min(tokens, self.tokens) * self.token_bytes}
+        return {name: round(size) for name, size in parts.items()}
 
 
 def pool_of(scenario: Scenario, plan: Plan, ways: Scheduling, longest: int) -> Pool:

@@ -57,8 +57,7 @@ class Disturbances:
             )
         if self.runs > 1 and not self.jitter:
             raise InputError(f"runs: got {self.runs} without jitter, which makes them differ")
-        if self.order not in ORDERS:
-            raise InputError(f"order: got {shown(self.order)}, wanted {', '.join(ORDERS)}")
+        _check_order(self.order)
         _check_ranks("mixed", self.mixed, plan, "kinds of GPUs by rank, such as {3: 'l40s'}")
         for kind in self.mixed.values():
             _check_name("mixed", kind)
@@ -78,6 +77,12 @@ def ranks_named(said: Iterable[int]) -> str:
     """
     ranks = [str(one) for one in sorted(said)]
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {' and '.join(ranks)}"
+
+
+def _check_order(order: object) -> None:
+    """Raise unless this is one of `ORDERS`."""
+    if not isinstance(order, str) or order not in ORDERS:
+        raise InputError(f"order: got {shown(order)}, wanted {', '.join(ORDERS)}")
 
 
 def _check_ranks(name: str, given: object, plan: Plan, like: str) -> None:

@@ -152,7 +152,7 @@ def _answers(  # one request, and where its answers stand
             "precision": scenario.workload.precision,
             "latency_s": float(latency),
             "throughput_per_s": throughput(scenario.workload, plan, float(latency)),
-            "memory_bytes": float(held),
+            "memory_bytes": int(held),
             "fits": not short,
             "runs": not refused[plan],
         })  # fmt: skip

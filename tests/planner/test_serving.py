@@ -279,7 +279,8 @@ def test_memory_under_load_is_that_of_all_sequences_and_no_more_than_the_engine_
     for many in (1, 16, 64, 1024):
         found = _asked("tp2", concurrency=many, engine="vllm", hardware="h100-sxm")
         parts = found.memory_parts_bytes
-        assert found.memory_bytes == pytest.approx(sum(parts.values()))
+        assert found.memory_bytes == sum(parts.values())
+        assert {type(size) for size in (found.memory_bytes, *parts.values())} == {int}
         held[many] = parts["kv"]
         room = 0.92 * 80 * 2**30
         assert found.memory_bytes < room
@@ -287,6 +288,19 @@ def test_memory_under_load_is_that_of_all_sequences_and_no_more_than_the_engine_
     assert held[16] == pytest.approx(16 * held[1], rel=0.15)
     assert held[64] > 3 * held[16]
     assert held[1024] < 1.001 * held[64] * 1024 / 64
+
+
+def test_plans_that_the_engine_cannot_run_are_of_the_load_too():
+    asked = {"hardware": "h100-sxm", "engine": "tensorrt-llm"}
+    for load in ({"concurrency": 64}, {"concurrency": 64, "slo_tpot": 0.008}):
+        found = planner.recommend("llama-3.1-8b", 4, **asked, **load)
+        barred = {row.plan for row in found.refusals}
+        assert barred <= {row.plan for row in found.plans}
+        assert not {row.plan for row in found.plans} & {row.plan for row in found.rejected}
+        for row in found.plans:
+            alone = planner.estimate("llama-3.1-8b", 4, row.plan, **asked, **load)
+            assert row.serving is not None
+            assert row.memory_parts_bytes == alone.memory_parts_bytes
 
 
 def test_many_requests_and_few_tokens_are_written_out():

@@ -119,6 +119,23 @@ def test_a_range_is_not_read_before_it_is_counted():
         planner.collective("all_reduce", range(10**12), 2)
 
 
+def test_arrays_are_refused_where_one_value_is_wanted():
+    two = np.array([1, 2])
+    load = {"concurrency": 4, "acceptance": two}
+    fleet = {"model": "flux", "rate": "1/min", "slo": "60s", "spare": two}
+    for call, said in (
+        (lambda: planner.estimate("llama-3.1-8b", **load), "acceptance"),
+        (lambda: planner.simulate("flux", 2, "ring2", order=two), "order"),
+        (lambda: planner.capacity(**fleet), "spare"),
+    ):
+        with pytest.raises(InputError, match=rf"^{said}: got array\(\[1, 2\]\), wanted"):
+            call()
+
+
+def test_no_nodes_are_as_many_as_it_takes():
+    assert planner.estimate("flux", nodes=None).to_dict() == planner.estimate("flux").to_dict()
+
+
 def test_runs_may_be_a_number_of_numpy():
     runs = [planner.simulate("flux", 2, "tp2", jitter=0.01, runs=n) for n in (2, np.int64(2))]
     assert runs[0].to_dict() == runs[1].to_dict()
