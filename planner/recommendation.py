@@ -229,6 +229,7 @@ def recommend_plans(
         from planner.simulation.reranked import reranked  # noqa: PLC0415  # few ask for it
 
         runnable = replace(runnable, plans=reranked(chosen, runnable.plans, simulated))
+    shown = {estimate.plan for estimate in barred.plans}
     splits = _splits(chosen, runnable)
     lead = next(iter(runnable.plans), None)
     instead = tuple(alternatives(scenario, ranking, lead))
@@ -247,7 +248,7 @@ def recommend_plans(
         ),
         alternatives=instead,
         notes=tuple(_notes(chosen)),
-        refusals=tuple(row for row in refused if row.plan in {one.plan for one in barred.plans}),
+        refusals=tuple(row for row in refused if row.plan in shown),
         lead=lead,
         frontier=_frontier(runnable, splits),
         splits=splits,
