@@ -6,6 +6,8 @@ An engine is lines of what it says of itself.
 import json
 import os
 import platform
+import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -13,6 +15,7 @@ from itertools import product
 from pathlib import Path
 
 from planner.export.files import write_folder
+from planner.export.tables import cpp
 from planner.export.tensorrt import tensorrt_folder
 from planner.request.request import Request
 from planner.scenario.scenario import resolve
@@ -25,6 +28,13 @@ BYTES = 1000
 
 
 STUBS = Path(__file__).parent / "cppstubs"
+COMPILER = shutil.which("g++")
+STRICT = [
+    "-std=c++17", "-pthread", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wsign-conversion",
+    "-Wnon-virtual-dtor", "-Werror",
+]  # fmt: skip
+SANITIZERS = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+"""Reads and writes beyond a buffer, what is undefined, and what is never freed end the run."""
 
 
 def own_headers():
@@ -51,6 +61,20 @@ def own_headers():
     if "cuda_runtime_api.h" not in found:
         found.pop("nccl.h", None)  # which reads CUDA's
     return found
+
+
+def write_sources(folder):
+    """Write the C++ sources of an exported folder."""
+    for name, source in cpp().items():
+        (folder / name).write_bytes(source)
+
+
+def compiled(folder, program):
+    """Compile a program on stand-ins, with sanitizers; return its path."""
+    write_sources(folder)
+    words = [*STRICT, *SANITIZERS, f"-I{STUBS}", f"{program}.cpp", "-o", program]
+    subprocess.run([COMPILER, *words], cwd=folder, check=True)
+    return folder / program
 
 
 def export(path, model, text, **asked):

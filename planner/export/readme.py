@@ -304,10 +304,14 @@ _SHOW = ("What is built:", "", "    python -m runner show", "")
 _CPP = (
     "## Other runners and tools",
     "",
-    "In C++, with MPI, once the engines are built. It takes a CUDA toolkit, and the headers of",
-    "TensorRT, which its wheels lack, and of NCCL: -DTENSORRT_ROOT=DIR, -DNCCL_ROOT=DIR say where.",
+    "In C++, with MPI. It takes a CUDA toolkit, and headers of TensorRT, which its wheels lack,",
+    "and of NCCL: -DTENSORRT_ROOT=DIR, -DNCCL_ROOT=DIR say where. Engines are built as above, or",
+    "in C++ too: Python writes what to build, with the options of `build`, on any machine that has",
+    "numpy, and the builder makes up weights of which there is no FOLDER.",
     "",
+    "    python -m runner build --record --weights FOLDER",
     "    cmake -S cpp -B build && cmake --build build",
+    "    build/builder .                             # on the GPU that the engines are for",
     "    build/runner                                # its options, in one line",
 )
 _COMPUTED = (

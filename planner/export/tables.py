@@ -23,9 +23,9 @@ def runner() -> Mapping[str, bytes]:
 
 @cache
 def cpp() -> Mapping[str, bytes]:
-    """Read the sources of the runner in C++."""
+    """Read the sources of the builder and the runner in C++."""
     folder = files("planner.export").joinpath("cpp")
-    names = ("runner.cpp", "CMakeLists.txt")
+    names = ("builder.cpp", "common.h", "runner.cpp", "CMakeLists.txt")
     return {name: folder.joinpath(name).read_bytes() for name in names}
 
 

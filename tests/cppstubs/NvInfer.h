@@ -123,3 +123,5 @@ public:
 inline IRuntime* createInferRuntime(ILogger&) noexcept { return new IRuntime; }
 
 }  // namespace nvinfer1
+
+#include "NvInferNetwork.h"

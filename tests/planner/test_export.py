@@ -63,7 +63,7 @@ def test_a_folder_for_tensorrt_has_all_that_builds_and_runs_it(flux):
     assert {"plan.json", "README.md", "tables/forward.bin"} <= names
     assert {"networks/forward.json", "networks/forward.npz", "networks/combine.json"} <= names
     assert {"runner/__main__.py", "runner/build.py", "runner/run.py"} <= names
-    assert {"cpp/runner.cpp", "cpp/CMakeLists.txt", "cpp/schedule.txt"} <= names
+    assert {"cpp/runner.cpp", "cpp/builder.cpp", "cpp/CMakeLists.txt", "cpp/schedule.txt"} <= names
 
 
 def test_the_plan_says_who_runs_what(plan):

@@ -8,43 +8,42 @@ import subprocess
 
 import numpy as np
 import pytest
-from cppengines import BYTES, STUBS, export, own_headers, write_engines
+from cppengines import (
+    BYTES,
+    COMPILER,
+    STRICT,
+    STUBS,
+    compiled,
+    export,
+    own_headers,
+    write_engines,
+    write_sources,
+)
 
-from planner.export.tables import cpp
 from planner.tensorrt import buffer_size
 from planner.tensorrt.runner.external_weights import writer
 from planner.tensorrt.runner.place import buffers_of
 
-COMPILER = shutil.which("g++")
-STRICT = [
-    "-std=c++17", "-pthread", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Wsign-conversion",
-    "-Wnon-virtual-dtor", "-Werror",
-]  # fmt: skip
-SANITIZERS = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-"""Reads and writes beyond a buffer, what is undefined, and what is never freed end the run."""
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 
 
 @pytest.fixture(scope="module")
 def binary(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cpp")
-    (folder / "runner.cpp").write_bytes(cpp()["runner.cpp"])
-    words = [*STRICT, *SANITIZERS, f"-I{STUBS}", "runner.cpp", "-o", "runner"]
-    subprocess.run([COMPILER, *words], cwd=folder, check=True)
-    return folder / "runner"
+    return compiled(tmp_path_factory.mktemp("cpp"), "runner")
 
 
 @pytest.mark.skipif(not own_headers(), reason="no headers of TensorRT, CUDA, NCCL or MPI")
-def test_it_compiles_against_the_libraries_own_headers(tmp_path):
+@pytest.mark.parametrize("program", ["runner", "builder"])
+def test_it_compiles_against_the_libraries_own_headers(program, tmp_path):
     """Of those that are here; stand-ins for the others."""
     own = own_headers()
     for path in STUBS.iterdir():
         if path.name not in own:
             shutil.copy(path, tmp_path)
-    (tmp_path / "runner.cpp").write_bytes(cpp()["runner.cpp"])
+    write_sources(tmp_path)
     found = {folder for folder in own.values() if not folder.is_relative_to("/usr/include")}
     words = [word for folder in found for word in ("-isystem", str(folder))]  # others it knows
-    words = [*STRICT, "-fsyntax-only", f"-I{tmp_path}", *words, "runner.cpp"]
+    words = [*STRICT, "-fsyntax-only", f"-I{tmp_path}", *words, f"{program}.cpp"]
     subprocess.run([COMPILER, *words], cwd=tmp_path, check=True)
 
 

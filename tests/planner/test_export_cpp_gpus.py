@@ -11,9 +11,7 @@ from collections import Counter
 from importlib.util import find_spec
 
 import pytest
-from cppengines import STUBS, export, own_headers
-
-from planner.export.tables import cpp
+from cppengines import STUBS, export, own_headers, write_sources
 
 
 def gpus():
@@ -34,8 +32,9 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def binary(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cpp")
-    (folder / "runner.cpp").write_bytes(cpp()["runner.cpp"])
-    shutil.copy(STUBS / "NvInfer.h", folder)
+    write_sources(folder)
+    for path in STUBS.glob("NvInfer*.h"):
+        shutil.copy(path, folder)
     cuda, nccl = (OWN[name].parent for name in ("cuda_runtime_api.h", "nccl.h"))
     places = [cuda / "lib64", cuda / "lib", nccl / "lib"]
     words = ["mpicxx", "-std=c++17", "-pthread", "-DSTUB_COLLECTIVES", f"-I{folder}"]

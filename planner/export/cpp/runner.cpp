@@ -1,15 +1,10 @@
 // Runs one rank of a plan: its engines, in the order of cpp/schedule.txt, with NCCL communicators
 // handed to TensorRT. Started by mpirun, one process a rank: mpirun -np N build/runner FOLDER
-// Engines are built by `python -m runner build`.
+// Engines are built by `python -m runner build`, or by build/builder.
 
-#include <NvInfer.h>
 #include <cuda_runtime_api.h>
-#include <fcntl.h>
 #include <mpi.h>
 #include <nccl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -34,18 +29,13 @@
 #include <thread>
 #include <vector>
 
+#include "common.h"
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What was given cannot be right: exit code 2.
-class InputError : public std::runtime_error {
-    using std::runtime_error::runtime_error;
-};
-
-[[noreturn]] void fail(std::string const& what) { throw std::runtime_error(what); }
-
-[[noreturn]] void refuse(std::string const& what) { throw InputError(what); }
+char constexpr built[]{"engines are made by: python -m runner build, or build/builder"};
 
 void check(cudaError_t code, char const* what) {
     if (code != cudaSuccess) {
@@ -167,15 +157,6 @@ private:
     Clock::time_point mUntil;
     std::atomic<bool> mStop{false};
     std::thread mThread;
-};
-
-class Logger : public nvinfer1::ILogger {
-public:
-    void log(Severity severity, char const* message) noexcept override {
-        if (severity <= Severity::kERROR) {
-            std::cerr << "TensorRT: " << message << std::endl;
-        }
-    }
 };
 
 struct Table {
@@ -391,7 +372,7 @@ Schedule readSchedule(std::filesystem::path const& path) {
 std::vector<char> readFile(std::filesystem::path const& path, size_t start = 0, size_t bytes = 0) {
     std::ifstream file{path, std::ios::binary | std::ios::ate};
     if (!file) {
-        refuse("cannot read " + path.string() + " (engines are made by: python -m runner build)");
+        refuse("cannot read " + path.string() + " (" + built + ")");
     }
     auto const size = static_cast<size_t>(file.tellg());
     if (bytes > size || start > size - bytes) {
@@ -402,34 +383,6 @@ std::vector<char> readFile(std::filesystem::path const& path, size_t start = 0, 
     file.read(data.data(), static_cast<std::streamsize>(data.size()));
     return data;
 }
-
-// A file as memory whose pages the system may drop.
-class Mapped {
-public:
-    explicit Mapped(std::filesystem::path const& path) {
-        int const file{open(path.c_str(), O_RDONLY)};
-        struct stat status {};
-        if (file < 0 || fstat(file, &status) != 0 || status.st_size == 0) {
-            refuse("cannot read " + path.string() + " (engines are made by: python -m runner build)");
-        }
-        mSize = static_cast<size_t>(status.st_size);
-        mData = mmap(nullptr, mSize, PROT_READ, MAP_PRIVATE, file, 0);
-        ::close(file);
-        if (mData == MAP_FAILED) {
-            fail("cannot map " + path.string());
-        }
-    }
-    ~Mapped() { munmap(mData, mSize); }
-    Mapped(Mapped const&) = delete;
-    Mapped& operator=(Mapped const&) = delete;
-
-    void const* data() const { return mData; }
-    size_t size() const { return mSize; }
-
-private:
-    void* mData{nullptr};
-    size_t mSize{0};
-};
 
 // Weights beside an engine: lines of a name, its bytes and where they begin; an empty line; and
 // numbers from the next whole page on.
@@ -584,7 +537,7 @@ private:
                 continue;
             }
             auto const file = fileOf(engine);
-            Mapped const data{mFolder / file};
+            Mapped const data{mFolder / file, built};
             engine.engine.reset(mRuntime->deserializeCudaEngine(data.data(), data.size()));
             if (!engine.engine) {
                 fail(file + ": not an engine of this GPU and this TensorRT");

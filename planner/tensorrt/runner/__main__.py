@@ -95,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
         help="weights within engines, or beside them (default: beside, where read from a folder)",
     )
     build.add_argument("--capability", default="", help="such as SM120 (TensorRT-RTX alone)")
+    build.add_argument(
+        "--record", action="store_true", help="write what cpp/builder builds; takes no TensorRT"
+    )
     build.add_argument("--again", action="store_true", help="engines that are there too")
     build.set_defaults(command=_build)
     running = _run_options(commands)
@@ -159,6 +162,8 @@ def _show(folder: harness.Folder, arguments: argparse.Namespace) -> int:
 
 
 def _build(folder: harness.Folder, arguments: argparse.Namespace) -> int:
+    if arguments.record and arguments.capability:
+        raise InputError("--capability: got one, wanted none with --record: TensorRT-RTX alone")
     options = Options(
         workspace=arguments.workspace * MIB,
         level=arguments.level,
@@ -169,11 +174,12 @@ def _build(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     source = harness.weights_from(arguments.weights, folder.plan)
     if arguments.weights not in harness.MADE_UP and not folder.plan["computes"]:
         print(f"{folder.plan['model']}: networks for timing, which do not compute the model")
-    for line in _other_version(load(), folder.plan):  # before anything is written
-        print(line, flush=True)
+    for line in () if arguments.record else _other_version(load(), folder.plan):
+        print(line, flush=True)  # before anything is written
     record = _settle(folder, _told(arguments, outside=options.outside), again=arguments.again)
     try:
-        harness.build_all(folder, source, options, lambda line: print(line, flush=True))
+        make = harness.record_all if arguments.record else harness.build_all
+        make(folder, source, options, lambda line: print(line, flush=True))
     finally:
         if not _there(folder):
             record.unlink(missing_ok=True)
@@ -193,9 +199,9 @@ def _other_version(library: ModuleType, plan: Document) -> Iterator[str]:
 
 
 def _there(folder: harness.Folder) -> list[Path]:
-    """List the engines that are there."""
+    """List the engines that are there, and calls that build one."""
     every = [path for network in folder.documents for path in folder.engines(network)]
-    return [path for path in every if path.exists()]
+    return [file for path in every for file in (path, harness.calls_of(path)) if file.exists()]
 
 
 def _told(arguments: argparse.Namespace, *, outside: bool) -> dict[str, object]:

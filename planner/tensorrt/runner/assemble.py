@@ -76,6 +76,8 @@ def _check(
     assembly: Assembly, tensor: Foreign, said: tuple[str, tuple[int, ...], str], cause: Cause
 ) -> None:
     name, shape, dtype = said
+    if hasattr(tensor, "expect"):  # of recorded calls, where nothing is made yet
+        tensor.expect(shape, type_of(assembly.library, dtype))
     made = tuple(tensor.shape) if tensor is not None else None
     if made != shape:
         raise RunError(f"{name}: TensorRT makes {made}, wanted {list(shape)}: {cause()}")

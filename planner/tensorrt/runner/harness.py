@@ -13,13 +13,14 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import ModuleType
-from typing import IO, Final
+from typing import IO, Final, cast
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.tensorrt.runner.build import Options, build
+from planner.tensorrt.runner.calls import Recorder
 from planner.tensorrt.runner.checkpoint import (
     Embedding,
     Stored,
@@ -225,6 +226,34 @@ def build_all(folder: Folder, source: Source, options: Options, tell: Tell) -> l
     if a checkpoint lacks a tensor.
     """
     library, made = load(), list[Path]()
+    for share, path in _shares(folder, source, tell):
+        made.append(path)
+        if not path.exists():
+            _build(library, share, options, path, source, tell)
+    return made
+
+
+def record_all(folder: Folder, source: Source, options: Options, tell: Tell) -> None:
+    """Write the calls that build each engine, where they are not there yet, for `cpp/builder`.
+
+    Raises `RunError` and `InputError` as `build_all` does.
+    """
+    for share, path in _shares(folder, source, tell):
+        if not calls_of(path).exists():
+            _record(share, options, path, source, tell)
+
+
+def calls_of(path: Path) -> Path:
+    """Name the file of the calls that build an engine.
+
+    >>> calls_of(Path("engines/forward.rank0.engine")).name
+    'forward.rank0.calls'
+    """
+    return path.with_suffix(".calls")
+
+
+def _shares(folder: Folder, source: Source, tell: Tell) -> Iterator[tuple[Share, Path]]:
+    """Yield what each engine of a folder is made of, and its file."""
     for document in folder.documents:
         source.check(document["layers"])
     if source.unused:
@@ -239,12 +268,8 @@ def build_all(folder: Folder, source: Source, options: Options, tell: Tell) -> l
             learned=source.learned,
             reaches=source.reaches,
         )
-        paths = folder.engines(document)
-        made += paths
-        for rank, path in enumerate(paths):
-            if not path.exists():
-                _build(library, replace(share, rank=rank), options, path, source, tell)
-    return made
+        for rank, path in enumerate(folder.engines(document)):
+            yield replace(share, rank=rank), path
 
 
 def _build(
@@ -268,6 +293,25 @@ def _build(
             file.write(made.cache)
     size, took = path.stat().st_size / 2**20, time.monotonic() - start
     tell(f"{path.name}: {size:.0f} MiB in {took:.0f} s")
+
+
+def _record(share: Share, options: Options, path: Path, source: Source, tell: Tell) -> None:
+    """Write calls, with their numbers and with weights that are inputs in files beside them.
+
+    Numbers that no checkpoint has, and that lie within the engine, are left to whoever builds it.
+    """
+    target = calls_of(path)
+    given = source.weights if options.outside or source.files else None
+    with (
+        _writable(target),
+        _draft(target) as file,
+        _draft(target.with_suffix(".numbers")) as numbers,
+        _weights_file(path, share, source, outside=options.outside) as put,
+    ):
+        recorder = cast("ModuleType", Recorder(numbers.write))
+        recorded = replace(share, outside=put, weights=given)
+        build(recorder, recorded, options, tell, file.write)
+    tell(target.name)
 
 
 @contextmanager

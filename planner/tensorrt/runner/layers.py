@@ -108,7 +108,7 @@ def _constant(assembly: Assembly, layer: Layer) -> Foreign:
 def _weight(assembly: Assembly, layer: Layer) -> Foreign:
     ((name, shape, dtype),) = outputs(layer)
     if assembly.share.weights is None:
-        return assembly.constant(_blank(dtype, shape), dtype, shape)
+        return assembly.constant(blank(dtype, shape), dtype, shape)
     put = assembly.share.outside if is_outside(layer) else None
     key = (layer["weight"], layer["layer"])
     if key not in assembly.made:
@@ -136,7 +136,7 @@ def scale_of(layer: Layer, reaches: Reaches | None) -> float:
 
 
 @cache
-def _blank(dtype: str, shape: tuple[int, ...]) -> Bits:
+def blank(dtype: str, shape: tuple[int, ...]) -> Bits:
     """Zeros, the same for every weight of a shape; pages that nobody writes take no memory."""
     halved = (*shape[:-1], shape[-1] // 2) if dtype == "fp4" else shape
     return np.zeros(halved, np.uint8 if dtype in ("fp8", "fp4") else storage(dtype))
