@@ -4,19 +4,23 @@ A layer has `experts`, of which every token takes `top_k` different ones. They l
 ranks (or nodes), in order. All of this is counting; what the tokens then cost is told elsewhere.
 """
 
+from __future__ import annotations
+
 import re
 from dataclasses import replace
 from functools import lru_cache
 from math import comb, log2
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from topology.base import InputError, shown
 from topology.base.values import dataclass
 
-Loads = NDArray[np.float64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Loads = NDArray[np.float64]
 Distribution = str | tuple[float, ...]
 """How tokens choose their experts: by a law of this name, or as each was seen to be taken."""
 USUAL: Final = 1.2
@@ -85,7 +89,7 @@ class Routing:
         if self.seen:
             self._check_seen()
 
-    def drawn(self, distribution: Distribution) -> "Routing":
+    def drawn(self, distribution: Distribution) -> Routing:
         """Let tokens choose as `exponent_of` has it, by ``uniform`` chance alone, or as seen.
 
         >>> Routing(experts=4, top_k=2).drawn("uniform").seen

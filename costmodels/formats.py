@@ -1,12 +1,15 @@
 """Number formats of matrix products: bytes of inputs and weights, and what multiplies them."""
 
-from typing import Any, Final, TypeVar
+from __future__ import annotations
 
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from topology.base.values import dataclass
 
-Number = TypeVar("Number", float, NDArray[Any])
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Number = TypeVar("Number", float, "NDArray[Any]")
 _SCALES: Final = 4 / 128
 
 

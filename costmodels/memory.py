@@ -5,8 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-import numpy as np
-
 from costmodels.program import (
     CausalConvolution,
     Collective,
@@ -21,10 +19,9 @@ from costmodels.program import (
     Recurrence,
     SendReceive,
     Tensor,
-    larger,
     turns,
 )
-from costmodels.sizes import anywhere
+from costmodels.sizes import anywhere, larger, largest
 from topology.base.values import by_content, dataclass
 
 ELSEWHERE = ("cache.", "shard.", "weights.")
@@ -95,7 +92,7 @@ def gathered_weights(stages: Sequence[Loop], bodies: Bodies | None = None) -> tu
     One rank and none where weights are whole.
     """
     parts = [
-        (op.degree, float(np.max(op.out.bytes)))
+        (op.degree, largest(op.out.bytes))
         for op in _messages(stages, bodies)
         if isinstance(op, Collective) and op.weights
     ]

@@ -4,7 +4,7 @@ from functools import cache
 from statistics import NormalDist
 
 from costmodels.profile import Profile
-from costmodels.program import Real, larger
+from costmodels.sizes import Real, larger
 from costmodels.tables import overlap_table, rank_spread
 
 

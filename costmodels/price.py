@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, Literal, assert_never
-
-import numpy as np
+from typing import Any, Final, Literal, assert_never, cast
 
 from costmodels.basis import Basis
 from costmodels.collectives import (
@@ -50,14 +48,13 @@ from costmodels.program import (
     Matmul,
     Op,
     Pointwise,
-    Real,
     Rearrange,
     Recurrence,
     SendReceive,
-    Size,
     Tensor,
 )
 from costmodels.runtime import Runtime
+from costmodels.sizes import Real, Size, anywhere, ceil, larger, largest, real, smaller, where
 from topology.base import UncalibratedError
 from topology.base.values import by_content, dataclass
 from topology.catalogue import Device, Fabric, Moves
@@ -188,7 +185,7 @@ def cached_price(op: Op, target: Target, prices: FoundPrices) -> Priced:
         priced = prices.ops.get(key)
     if priced is None:
         found = price(op, target)
-        priced = prices.ops[key] = replace(found, seconds=plain(np.asarray(found.seconds)))
+        priced = prices.ops[key] = replace(found, seconds=plain(found.seconds))
     return priced
 
 
@@ -288,7 +285,7 @@ def _matmul(op: Matmul, target: Target) -> Priced:
     )  # fmt: skip
     if most := _beside(op, target):
         read = op.weight.bytes / device.memory_bandwidth.value
-        seconds = np.where(np.asarray(m) <= most, np.minimum(seconds, read), seconds)
+        seconds = where(m <= most, smaller(seconds, read), seconds)
     basis = matmul_basis(device, precision, own, engine, **target.seen("matmul", m=m, n=n, k=k))
     return Priced(kind="gemm", seconds=seconds, kernels=1, basis=basis)
 
@@ -306,7 +303,7 @@ def _experts(op: Matmul, route: Tensor, target: Target) -> Priced:
     experts = Routing(experts=weight.experts - weight.copies, top_k=top_k, copies=weight.copies)
     drawn = experts.drawn(target.distribution or ROUTED.get(engine, USUALLY_ROUTED))
     routing = replace(drawn, chance=True, part=target.part)
-    tokens = np.asarray(op.m) * weight.groups / top_k
+    tokens = op.m * weight.groups / top_k
     back = len(op.x.shape) > len(route.shape)  # each expert's rows, on their way back
     sides = len(weight.columns)
     hidden, inner = weight.local_rows, weight.local_columns / sides
@@ -317,7 +314,7 @@ def _experts(op: Matmul, route: Tensor, target: Target) -> Priced:
         gated=sides > 1, sustained=True, engine=engine, calibration=own,
     )  # fmt: skip
     basis = experts_basis(device, precision, own, engine, tokens=tokens, experts=weight.experts)
-    seconds = np.where(tokens == 0, 0.0, parts[back])
+    seconds = where(tokens == 0, 0.0, parts[back])
     return Priced(kind="gemm", seconds=seconds, kernels=1, basis=basis)
 
 
@@ -325,7 +322,7 @@ def _pointwise(op: Pointwise, target: Target) -> Priced:
     """Price element-wise work; that of a layer of experts is counted with its products."""
     priced = _streamed(op.function, op.traffic, target)
     if _with_experts(op):
-        return replace(priced, seconds=np.zeros_like(priced.seconds))
+        return replace(priced, seconds=priced.seconds * 0.0)
     return priced
 
 
@@ -343,8 +340,7 @@ def _head_product(op: HeadProduct, target: Target) -> Priced:
     )  # fmt: skip
     sizes = target.seen("matmul", m=op.m, n=op.n, k=op.k)
     basis = matmul_basis(target.device, target.device.half, target.kernels, target.engine, **sizes)
-    empty = np.asarray(op.m) == 0
-    seconds = np.where(empty, 0.0, seconds) if np.any(empty) else seconds
+    seconds = where(op.m == 0, 0.0, seconds)
     return Priced(kind="gemm", seconds=seconds, kernels=1, basis=basis)
 
 
@@ -360,28 +356,27 @@ def _latent(op: Attention, target: Target) -> Priced:
         )  # fmt: skip
     else:
         # of a cut prompt, whose queries stand all over, as many keys as they see on average
-        seen = np.asarray(op.keys) * op.pairs + np.asarray(op.queries) / 2
-        keys = op.keys if op.pairs == 1.0 else np.ceil(seen)
+        seen = op.keys * op.pairs + op.queries / 2
+        keys = op.keys if op.pairs == 1.0 else ceil(seen)
         seconds = latent_context_time(
             op.heads, op.queries, keys, device, batch=batch, sizes=sizes, kv_precision=cache,
             sustained=True, engine=engine,
         )  # fmt: skip
     shape = {"heads": op.heads, "queries": op.queries, "keys": op.keys, "batch": batch}
     basis = latent_basis(device, cache, engine, absorbed=absorbed, **shape)
-    empty = np.asarray(batch) * op.queries == 0
-    seconds = np.where(empty, 0.0, seconds) if np.any(empty) else seconds
+    seconds = where(batch * op.queries == 0, 0.0, seconds)
     return Priced(kind="attention", seconds=seconds, kernels=1, basis=basis)
 
 
 def _attention(op: Attention, target: Target) -> Priced:
     precision, kernel, own = target.device.half, target.attention, target.kernels
     whole = op.causal and op.pairs == 1.0 and op.turn is None
-    masked = whole and bool(np.any(np.greater(op.queries, 1)))
+    masked = whole and anywhere(op.queries > 1)
     cache = "fp8" if op.k.itemsize == 1 else precision
     mask = target.mask if _sees_itself(op) else ""
-    keys = op.keys if op.pairs == 1.0 else np.ceil(np.asarray(op.keys) * op.pairs)
+    keys = op.keys if op.pairs == 1.0 else ceil(op.keys * op.pairs)
     before = max(op.window - 1, 0)  # a query's own key is one of its window
-    keys = np.minimum(keys, before + op.queries) if op.window else keys
+    keys = smaller(keys, before + op.queries) if op.window else keys
     seconds = attention_time(
         op.heads,
         op.queries,
@@ -405,15 +400,15 @@ def _attention(op: Attention, target: Target) -> Priced:
     basis = attention_basis(
         target.device, precision, kernel, own, kv_precision=cache, engine=target.engine, **sizes
     )
-    empty = np.asarray(op.q.shape[0]) * op.queries == 0  # a step without prompts, or of them alone
-    seconds = np.where(empty, 0.0, seconds) if np.any(empty) else seconds
+    empty = op.q.shape[0] * op.queries == 0  # a step without prompts, or of them alone
+    seconds = where(empty, 0.0, seconds)
     attended = Priced(kind="attention", seconds=seconds, kernels=1, basis=basis)
     return _with_mask(attended, op, target) if mask == "pairs" else attended
 
 
 def _with_mask(attended: Priced, op: Attention, target: Target) -> Priced:
     """Add what makes a mask of a byte for every query and key, which all heads share."""
-    made = _streamed("mask", np.asarray(op.q.shape[0]) * op.queries * op.keys, target)
+    made = _streamed("mask", real(op.q.shape[0] * op.queries * op.keys), target)
     return replace(
         attended, seconds=attended.seconds + made.seconds, kernels=attended.kernels + made.kernels
     )
@@ -441,7 +436,7 @@ def _named(op: _Streamed) -> str:
         case CausalConvolution():
             return "convolution"
         case Recurrence():
-            return f"{op.kind}_{'token' if np.all(np.equal(op.rows, 1)) else 'chunks'}"
+            return f"{op.kind}_{'chunks' if anywhere(op.rows != 1) else 'token'}"
 
 
 def _bounded(op: _Streamed, target: Target) -> Priced:
@@ -451,7 +446,7 @@ def _bounded(op: _Streamed, target: Target) -> Priced:
     return replace(
         streamed,
         kind="attention" if isinstance(op, LinearAttention | Recurrence) else "convolution",
-        seconds=np.maximum(streamed.seconds, np.asarray(op.flop) / peak),
+        seconds=larger(streamed.seconds, op.flop / peak),
         basis=Basis.ASSUMED,
     )
 
@@ -463,10 +458,10 @@ def _with_state(op: CausalConvolution | Recurrence, target: Target) -> Priced:
         over, token = _state_times(op, target)
     except UncalibratedError:
         return bounded
-    rows, batch = np.asarray(op.out.shape[1]), np.asarray(op.out.shape[0])
-    seconds = np.where(np.greater(rows, 1), over, token)
-    empty = np.equal(rows * batch, 0)  # a step without prompts, or of them alone
-    return replace(bounded, seconds=np.where(empty, 0.0, seconds), kernels=1, basis=Basis.DATASHEET)
+    batch, rows, _ = op.out.shape
+    seconds = where(rows > 1, over, token)
+    empty = rows * batch == 0  # a step without prompts, or of them alone
+    return replace(bounded, seconds=where(empty, 0.0, seconds), kernels=1, basis=Basis.DATASHEET)
 
 
 def _state_times(op: CausalConvolution | Recurrence, target: Target) -> tuple[Real, Real]:
@@ -510,7 +505,7 @@ def _over(op: Communication, target: Target) -> Fabric:
 
 def _exchange(op: Collective, carried: ExpertTokens, target: Target) -> Priced:
     """Price what carries tokens to their experts, or back, by the way that is taken for so many."""
-    tokens = np.asarray(op.rows, float)
+    tokens = real(op.rows)
     priced: Priced | None = None
     for taken in reversed(target.ways):
         if WAYS[taken.way].ops is not None:
@@ -524,7 +519,7 @@ def _exchange(op: Collective, carried: ExpertTokens, target: Target) -> Priced:
         if priced is None:
             priced = way
         else:
-            seconds = np.where(tokens <= taken.most, way.seconds, priced.seconds)
+            seconds = where(tokens <= taken.most, way.seconds, priced.seconds)
             priced = replace(priced, seconds=seconds, basis=max(priced.basis, way.basis))
     assert priced is not None
     return priced
@@ -545,10 +540,10 @@ def _exchange_by(
 
 
 def _communication(op: Communication, target: Target) -> Priced:
-    fabric, size = _over(op, target), plain(np.asarray(op.message_bytes, float))
+    fabric, size = _over(op, target), real(op.message_bytes)
     how = _how(op, target)
-    seconds = collective_time(op.kind, size, fabric, **how)
-    basis = collective_basis(op.kind, float(np.max(size)), fabric, **how)
+    seconds: Real = collective_time(op.kind, cast(Any, size), fabric, **how)
+    basis = collective_basis(op.kind, largest(size), fabric, **how)
     return Priced(kind="communication", seconds=seconds, calls=1, basis=basis)
 
 
@@ -566,7 +561,7 @@ def kernel_of(op: Op, target: Target) -> Taken | None:
     """Give the way whose own kernel takes a message's tokens to experts; None for a collective."""
     if not (isinstance(op, Collective) and op.tokens is not None and target.ways):
         return None
-    tokens = float(np.max(op.rows))
+    tokens = largest(op.rows)
     taken = next((way for way in target.ways if tokens <= way.most), target.ways[-1])
     return taken if WAYS[taken.way].ops is None else None
 
@@ -576,8 +571,8 @@ def moves_of(op: Communication, target: Target) -> Moves:
     taken = kernel_of(op, target)
     if taken is not None and isinstance(op, Collective) and op.tokens is not None:
         exchange, size = _exchange_by(taken, op, op.tokens, target)
-        return exchange.moves(float(np.max(op.rows)) * size)
-    found = moves(op.kind, float(np.max(op.message_bytes)), _over(op, target), **_how(op, target))
+        return exchange.moves(largest(op.rows) * size)
+    found = moves(op.kind, largest(op.message_bytes), _over(op, target), **_how(op, target))
     if isinstance(op, SendReceive):
         return replace(found, offset=op.offset, ends=op.ends)
     rooted = op.kind in ROOTED_OPS
@@ -589,14 +584,14 @@ def _convolve(op: Convolve, target: Target) -> Priced:
     cycles = device.multiprocessors.value * device.clock.value
     reached = runtime.plane_convolution if op.planes else runtime.convolution
     peak = device.needed_peak(target.device.half)
-    timed = bool(op.eager) or bool(np.any(op.passes))
-    rate = peak if timed else np.minimum(peak, cycles * reached.value)
-    memory = np.asarray(op.traffic) / device.memory_bandwidth.value
-    seconds = np.maximum(np.asarray(op.flop) / rate, memory)
+    timed = bool(op.eager) or anywhere(op.passes != 0)
+    rate = peak if timed else min(peak, cycles * reached.value)
+    memory = op.traffic / device.memory_bandwidth.value
+    seconds = larger(op.flop / rate, memory)
     if op.eager:
-        seconds = seconds + np.asarray(op.flop) / (cycles * op.eager)
-    passes = np.asarray(op.passes)
+        seconds = seconds + op.flop / (cycles * op.eager)
+    passes = op.passes
     if op.planes:
-        passes = passes + np.asarray(op.flop) * runtime.plane_passes.value
+        passes = passes + op.flop * runtime.plane_passes.value
     seconds = seconds + passes / device.memory_bandwidth.value
     return Priced(kind="convolution", seconds=seconds, kernels=1, basis=Basis.ASSUMED)

@@ -1,33 +1,49 @@
 """Sizes and times, which may be numpy arrays: a sweep over requests that share one plan.
 
-What only describes a model names these types, so numpy is loaded where there is an array.
+One number goes by Python's own arithmetic, which is far faster there; numpy is loaded where there
+is an array.
 """
 
-from typing import TYPE_CHECKING, Union
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard, Union, cast
+
+import numpy as np
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 Size = Union[int, "NDArray[np.int64]"]  # text has no `|`
 Real = Union[float, "NDArray[np.floating]"]
+Flag = Union[bool, "NDArray[np.bool_]"]
 
 
-def anywhere(flags: "Real | Size | NDArray[np.bool_]") -> bool:
+def several(size: object) -> TypeGuard["NDArray[Any]"]:
+    """Whether it is an array of sizes, not one number."""
+    return not isinstance(size, float | int) and getattr(size, "ndim", 0) > 0
+
+
+def real(size: Real | Size) -> Real:
+    """Give a size as a float, or as an array of floats."""
+    return np.asarray(size, float) if several(size) else float(size)
+
+
+def anywhere(flags: Real | Size | Flag) -> bool:
     """Whether something holds of any of several sizes, or of the one that there is."""
-    return bool(flags.any() if getattr(flags, "ndim", 0) else flags)  # type: ignore[union-attr]
+    return bool(flags.any() if several(flags) else flags)
 
 
 def largest(size: Real | Size) -> float:
     """Return the largest of several sizes, or the one that there is."""
-    return float(size.max() if getattr(size, "ndim", 0) else size)  # type: ignore[union-attr]
+    return float(size.max() if several(size) else size)
 
 
 def total(size: Real, which: "NDArray[np.bool_] | None" = None) -> float:
     """Add up several sizes, or some of them; or return the one that there is."""
-    if not getattr(size, "ndim", 0):
+    if not several(size):
         return float(size)
-    return float(size.sum() if which is None else size[which].sum())  # type: ignore[index,union-attr]
+    return float(size.sum() if which is None else size[which].sum())
 
 
 def ceil_div(total: Size, parts: Size) -> Size:
@@ -37,3 +53,73 @@ def ceil_div(total: Size, parts: Size) -> Size:
     3
     """
     return -(-total // parts)
+
+
+def larger(first: Real | Size, second: Real | Size) -> Real:
+    """Return the larger of two; arrays broadcast.
+
+    >>> larger(1.0, 2.0)
+    2.0
+    """
+    if several(first) or several(second):
+        return np.maximum(first, second)
+    return second if second > first else first  # type: ignore[return-value]  # noqa: FURB136
+
+
+def smaller(first: Real | Size, second: Real | Size) -> Real:
+    """Return the smaller of two; arrays broadcast."""
+    if several(first) or several(second):
+        return np.minimum(first, second)
+    return second if second < first else first  # type: ignore[return-value]  # noqa: FURB136
+
+
+def where(flags: Flag, yes: Real, no: Real) -> Real:
+    """Return one of two by a flag; arrays broadcast.
+
+    >>> where(False, 1.0, 2.0)
+    2.0
+    """
+    if several(flags):
+        return np.where(flags, yes, no)
+    return yes if flags else no
+
+
+def ceil(size: Real | Size) -> Real:
+    """Round up to whole numbers, which stay floats.
+
+    >>> ceil(1.5)
+    2.0
+    """
+    return np.ceil(size) if several(size) else float(math.ceil(size))
+
+
+def sqrt(size: Real) -> Real:
+    """Take the square root."""
+    return np.sqrt(size) if several(size) else math.sqrt(size)
+
+
+def interp(size: Real, sizes: Sequence[float], values: Sequence[float]) -> Real:
+    """Read between values at rising sizes; beyond them the first and the last stand.
+
+    >>> interp(1.5, (1.0, 2.0), (10.0, 20.0)), interp(9.0, (1.0, 2.0), (10.0, 20.0))
+    (15.0, 20.0)
+    """
+    if several(size):
+        return cast(Real, np.interp(size, sizes, values))
+    at = bisect_right(sizes, size)
+    if at in (0, len(sizes)):
+        return values[max(at - 1, 0)]
+    slope = (values[at] - values[at - 1]) / (sizes[at] - sizes[at - 1])
+    return slope * (size - sizes[at - 1]) + values[at - 1]
+
+
+def upwards(size: Real, sizes: Sequence[float], values: Sequence[float]) -> Real:
+    """Take the value of the next of the rising sizes; of the last one beyond it.
+
+    >>> upwards(1.5, (1.0, 2.0), (10.0, 20.0)), upwards(9.0, (1.0, 2.0), (10.0, 20.0))
+    (20.0, 20.0)
+    """
+    last = len(sizes) - 1
+    if several(size):
+        return cast(Real, np.array(values)[np.minimum(np.searchsorted(sizes, size), last)])
+    return values[min(bisect_left(sizes, size), last)]

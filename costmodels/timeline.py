@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 from costmodels.basis import Basis
 from costmodels.overlap import hidden_share, waiting_share
 from costmodels.price import Class, FoundPrices, Priced, Target, cached_price, host_seconds
-from costmodels.program import Collective, Communication, Loop, Op, Real, Size, larger, smaller
-from costmodels.sizes import anywhere
+from costmodels.program import Collective, Communication, Loop, Op
+from costmodels.sizes import Real, Size, anywhere, larger, smaller
 from topology.base.values import dataclass
 
 K = TypeVar("K")

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.formats import FORMATS, SERVING
+from costmodels.sizes import smaller
 from costmodels.tables import profile_for
 from planner.collective_table import MOST_GPUS, MOST_NODES, curves_of
 from planner.models import Model
@@ -430,8 +431,7 @@ def dispatch(  # noqa: PLR0913  # a layer, its ranks, and how it is run
         ).time(sizes["tokens"], size)
         for name in (ways_on(fabric, device) if way == "auto" else [way])
     ]  # fmt: skip
-    least = reduce(np.minimum, times)
-    return least if isinstance(least, np.ndarray) else float(least)
+    return cast(Number, reduce(smaller, times))
 
 
 def _links(

@@ -1,11 +1,13 @@
 """The public face: how long a collective takes, by which algorithm, and how well that is known."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.basis import Basis
 from costmodels.collectives.algorithms import BY_NAME, Algorithm
@@ -38,15 +40,19 @@ from costmodels.collectives.settings import (
 )
 from costmodels.collectives.tables import engines, mixing, tuning, unrecorded
 from costmodels.kernels.parameters import NEAR
+from costmodels.sizes import several
 from topology.base import InputError, unknown
 from topology.base.values import dataclass
 from topology.catalogue import Fabric, Moves
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _PRICINGS: Final = 4096  # remembered
 _LARGE: Final = 2.0**30  # B, whose bus bandwidth large messages keep
 _OCTAVE: Final = 2.0  # public tables have one size an octave; their range reaches as far
 
-Sizes = TypeVar("Sizes", float, NDArray[Any])
+Sizes = TypeVar("Sizes", float, "NDArray[Any]")
 Named = str | type[Algorithm]
 """An algorithm by its name, ``auto``, ``engine``, or an algorithm of one's own."""
 
@@ -87,15 +93,15 @@ def collective_time(  # noqa: PLR0913  # how a library is run
     0.0
     """
     pricing = _pricing(op, fabric, algorithm, settings, calibration, launch)
-    if isinstance(message_bytes, np.ndarray):
-        sizes = np.asarray(message_bytes, dtype=np.float64)
-        if not np.all((sizes >= 0) & np.isfinite(sizes)):
-            raise InputError("message size: got a negative or infinite one, wanted bytes")
-        if pricing is None:
-            return np.zeros_like(sizes)
-        return pricing.time(sizes.ravel()).reshape(sizes.shape)
-    size = _checked(message_bytes)
-    return 0.0 if pricing is None else float(pricing.time(size))
+    if not several(message_bytes):
+        size = _checked(message_bytes)  # type: ignore[arg-type]  # one number
+        return 0.0 if pricing is None else float(pricing.time(size))  # type: ignore[return-value]
+    sizes = np.asarray(message_bytes, dtype=np.float64)
+    if not np.all((sizes >= 0) & np.isfinite(sizes)):
+        raise InputError("message size: got a negative or infinite one, wanted bytes")
+    if pricing is None:
+        return cast(Sizes, np.zeros_like(sizes))
+    return cast(Sizes, pricing.time(sizes.ravel()).reshape(sizes.shape))
 
 
 def supports(op: str, algorithm: Named, fabric: Fabric) -> bool:
@@ -223,7 +229,7 @@ def _differs(op: Op, fabric: Fabric) -> bool:
 
 def _checked(message_bytes: float) -> float:
     size = float(message_bytes)
-    if not 0 <= size < np.inf:
+    if not 0 <= size < inf:
         raise InputError(f"message size: got {size:g}, wanted bytes, zero or more")
     return size
 
@@ -263,7 +269,7 @@ def _pricing(
 
 
 @lru_cache(maxsize=_PRICINGS)
-def _priced(call: "_Call", algorithm: Named) -> Pricing | None:
+def _priced(call: _Call, algorithm: Named) -> Pricing | None:
     op, fabric, settings = call.op, call.fabric, call.settings
     allowed = _engines(settings)
     if fabric.ranks == 1:
@@ -355,7 +361,7 @@ class _Call:
         """Take the fastest of an engine's kernels, each up to its limit, and NCCL."""
         fabric = self.fabric
         ways = [self._issued(self._kernels(None, "graph"), engine.nccl_host)]
-        limits = [np.inf]
+        limits = [inf]
         crowded = fabric.link == "pcie" and fabric.ranks > 2  # engines leave these to NCCL
         for name in engine.kernels:
             if not crowded and not BY_NAME[name].obstacle(self.op, fabric):

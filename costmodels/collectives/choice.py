@@ -2,22 +2,17 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Final, cast
-
-import numpy as np
+from math import inf, nextafter
 
 from costmodels.collectives.algorithms import BY_NAME, Algorithm, Pairwise
 from costmodels.collectives.measured import Calibration, library_of
-from costmodels.collectives.nccl_tuning import Candidate, NcclView, Numbers
+from costmodels.collectives.nccl_tuning import Candidate, NcclView, Numbers, cheapest
 from costmodels.collectives.operations import PAIRWISE_OPS, PROTOCOLS, Op, WireProtocol
 from costmodels.collectives.pricing import Choice, Pricing, always, by_size, fastest
 from costmodels.collectives.tables import losses, transports
 from costmodels.collectives.transports import hop
 from topology.base import BytesPerSecond, UncalibratedError
 from topology.catalogue import Fabric, pcie_bandwidth
-
-_SIZES: Final = 2.0 ** (np.arange(8 * 46) / 8)  # B, at which NCCL is asked what it takes
-_COMPARED: Final = 2.0 ** (np.arange(4 * 40) / 4)  # B, at which two links are compared
 
 
 def build(
@@ -90,7 +85,6 @@ def nccl_pricing(
     own = over(fabric)
     if fabric.nodes > 1:
         return own
-    times = own.time(_COMPARED)
     ways = [own]
     held_back = op == "all_to_all" and fabric.exchange > 0 and fabric.peer_to_peer
     for slower in _slower(fabric):
@@ -99,7 +93,7 @@ def nccl_pricing(
         if algorithm is not None and algorithm.obstacle(op, slower):
             continue
         other = over(slower)
-        if _comparable(own, other) and np.any(other.time(_COMPARED) < times):
+        if _comparable(own, other):
             ways.append(other)
     return fastest(ways)
 
@@ -122,21 +116,20 @@ def _on_one_link(
         large = made(Pairwise, "Simple")
         if "LL" not in protocols:
             return always(large)
-        beyond = np.nextafter(Pairwise.flagged_bytes(op, fabric, numbers), np.inf)
-        return by_size([(0.0, made(Pairwise, "LL")), (cast(float, beyond), large)])
+        beyond = nextafter(Pairwise.flagged_bytes(op, fabric, numbers), inf)
+        return by_size([(0.0, made(Pairwise, "LL")), (beyond, large)])
     considered = candidates(op, fabric, numbers, algorithm)
     allowed = [pair for pair in considered if pair[1].protocol in protocols] or considered
     if algorithm is not None and not allowed:
         return fastest([always(made(algorithm, protocol)) for protocol in algorithm.protocols])
-    best = np.argmin([candidate.price(_SIZES) for _, candidate in allowed], axis=0)
     steps = []
-    for at in (0, *(np.flatnonzero(np.diff(best)) + 1)):
-        kind, candidate = allowed[best[at]]
+    for start, best in cheapest([candidate for _, candidate in allowed]):
+        kind, candidate = allowed[best]
         try:
             choice = made(kind, candidate.protocol)
         except UncalibratedError:
             choice = made(kind, "Simple")
-        steps.append((float(_SIZES[at]) if at else 0.0, choice))
+        steps.append((start, choice))
     return by_size(steps)
 
 

@@ -26,12 +26,13 @@ of 4, as each delays the others a little), joined with the start as `Curve` does
 experts are asked most often receives more than others, and all wait for it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from math import ceil, inf
-from typing import Final, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.basis import Basis
 from costmodels.collectives.algorithms.base import Need, nvlink, one_node
@@ -45,12 +46,15 @@ from costmodels.expert_routing import Routing
 from costmodels.formats import token_bytes
 from costmodels.kernels.parameters import DispatchParameters
 from costmodels.kernels.tables import engine_record
+from costmodels.sizes import Real, largest, real
 from topology.base import InputError, unknown
 from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric, Moves
 
+if TYPE_CHECKING:
+    pass
+
 Phase = Literal["dispatch", "combine"]
-Real = float | NDArray[np.float64]
 _CHANNEL: Final = 2  # multiprocessors: one sends, one receives
 _TOGETHER: Final = 4.0
 _NEWEST_WITHOUT: Final = (8, 9)
@@ -170,8 +174,8 @@ class Exchange:
             return np.zeros(np.broadcast(tokens, token_bytes).shape)[()]
         ops = WAYS[self.way].ops
         if ops is not None:
-            size = np.asarray(self._message(tokens, token_bytes), float)
-            return cast(Real, collective_time(ops[self.phase], size, self.fabric)[()])
+            size = real(self._message(tokens, token_bytes))
+            return cast(Real, collective_time(ops[self.phase], cast(Any, size), self.fabric))
         kernel = self.parameters
         told = kernel.notify if self.engine else 0.0
         return exchanged(self, kernel, tokens, token_bytes) + told
@@ -189,8 +193,8 @@ class Exchange:
         if self.fabric.ranks == 1:
             return Basis.MEASURED
         if ops is not None:
-            largest = float(np.max(self._message(tokens, token_bytes)))
-            return collective_basis(ops[self.phase], largest, self.fabric)
+            most = largest(self._message(tokens, token_bytes))
+            return collective_basis(ops[self.phase], most, self.fabric)
         sizes = {"tokens": tokens, "bytes": token_bytes, "experts": float(self.routing.experts)}
         provenance = self.parameters.provenance
         alike = self.fabric.nodes == 1 and provenance.saw({"ranks": float(self.fabric.ranks)})
@@ -213,7 +217,7 @@ class Exchange:
     def excess(self, tokens: Real, parts: int) -> Real:
         """Expect what the busiest of `parts` receives over a mean one."""
         once = WAYS[self.way].once
-        return self.routing.excess(tokens * self.fabric.ranks, parts, once=once)
+        return self.routing.excess(cast(Any, tokens) * self.fabric.ranks, parts, once=once)
 
     def copies(self) -> tuple[float, float, float]:
         """Count the copies of a token: all, over links inside a node, and to other nodes."""

@@ -1,21 +1,25 @@
 """What one machine measured: times of whole collectives, and curves before the shipped ones."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Final, cast
-
-import numpy as np
-from numpy.typing import NDArray
+from math import nan
+from typing import TYPE_CHECKING, Final, cast
 
 from costmodels.collectives.operations import Amount, Op, read_op
 from costmodels.collectives.parameters import Fitted, Library, link_class
 from costmodels.collectives.settings import Launch, read_launch
 from costmodels.collectives.tables import library
+from costmodels.sizes import interp, larger
 from topology.base import BytesPerSecond, CatalogueError, Kind, Seconds, parse
 from topology.base.values import dataclass
 from topology.catalogue import Fabric
+
+if TYPE_CHECKING:
+    pass
 
 _MACHINES: Final = 16  # remembered
 _ALIKE: Final = 0.01  # of two bandwidths that are the same link
@@ -60,8 +64,8 @@ class Times:
     seconds: tuple[float, ...]
     source: str
     kind: Kind = "measured"
-    median_error: float = np.nan
-    worst_error: float = np.nan
+    median_error: float = nan
+    worst_error: float = nan
 
     @property
     def place(self) -> str:
@@ -70,15 +74,9 @@ class Times:
 
     def time(self, message_bytes: Amount) -> Amount:
         """Seconds for a message of `message_bytes`."""
-        if isinstance(message_bytes, np.ndarray):
-            return self._between(message_bytes)
-        return float(self._between(np.array(message_bytes)))
-
-    def _between(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
         (before, last), (less, most) = self.seconds[-2:], self.sizes[-2:]
-        beyond = np.maximum(sizes - most, 0.0) * (last - before) / (most - less)
-        seconds: NDArray[np.float64] = np.interp(sizes, self.sizes, self.seconds) + beyond
-        return seconds
+        beyond = larger(message_bytes - most, 0.0) * (last - before) / (most - less)
+        return cast(Amount, interp(message_bytes, self.sizes, self.seconds) + beyond)
 
     def serves(self, op: Op, fabric: Fabric, launch: Launch) -> bool:
         """Whether it is this collective on as many GPUs over the same links."""

@@ -6,18 +6,21 @@ them as times; but the *choice* follows from them, and measured times jump exact
 choice changes.
 """
 
-import math
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
 
 from costmodels.collectives.operations import PROTOCOLS, WireProtocol
 from costmodels.collectives.transports import FEW_RINGS, usable_bandwidth
 from topology.base import parse
 from topology.base.values import dataclass
 from topology.catalogue import Fabric
+
+if TYPE_CHECKING:
+    pass
 
 Numbers = Mapping[str, tuple[float, ...]]
 
@@ -52,14 +55,47 @@ class Candidate:
     per_byte: float  # s
     correction: tuple[float, ...] = ()  # what is left of the bandwidth, an octave each
 
-    def price(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """NCCL's own estimate for messages of `sizes` bytes, in seconds."""
-        per_byte = np.full_like(sizes, self.per_byte)
-        if self.correction:
-            octave = np.log2(np.maximum(sizes, _SMALLEST_CORRECTED) / _SMALLEST_CORRECTED)
-            left = np.array([*self.correction, 1.0])
-            per_byte /= left[np.minimum(octave.astype(int), len(self.correction))]
-        return self.latency + sizes * per_byte
+    def price(self, size: float) -> float:
+        """Give NCCL's own estimate for a message of `size` bytes, in seconds."""
+        octave = int(math.log2(max(size / _SMALLEST_CORRECTED, 1.0)))
+        latency, per_byte = self.line(octave)
+        return latency + size * per_byte
+
+    def line(self, octave: int) -> tuple[float, float]:
+        """Give NCCL's own estimate in an octave of sizes: its latency, and seconds a byte."""
+        left = self.correction[octave] if octave < len(self.correction) else 1.0
+        return self.latency, self.per_byte / left
+
+
+def cheapest(candidates: Sequence[Candidate]) -> Iterator[tuple[float, int]]:
+    """Yield which candidate NCCL takes, and from which size on, in order of sizes.
+
+    >>> near, far = (Candidate(protocol="LL", latency=s, per_byte=1 / s) for s in (1.0, 2.0))
+    >>> list(cheapest([near, far]))
+    [(0.0, 0), (2.0, 1)]
+    """
+    octaves = max(len(candidate.correction) for candidate in candidates)
+    starts = [0.0, *(_SMALLEST_CORRECTED * 2.0**octave for octave in range(1, octaves + 1))]
+    taken = -1
+    for octave, (start, end) in enumerate(pairwise([*starts, math.inf])):
+        for at, best in _lowest([candidate.line(octave) for candidate in candidates], start):
+            if at < end and best != taken:
+                yield at, best
+                taken = best
+
+
+def _lowest(lines: Sequence[tuple[float, float]], start: float) -> Iterator[tuple[float, int]]:
+    """Yield which of several lines is the lowest, and from where on, from `start`."""
+    at, best = start, min(range(len(lines)), key=lambda i: lines[i][0] + start * lines[i][1])
+    while at < math.inf:
+        yield at, best
+        own, slope = lines[best]
+        crossings = [
+            ((other - own) / (slope - flatter), flatter, i)
+            for i, (other, flatter) in enumerate(lines)
+            if flatter < slope
+        ]
+        at, _, best = min(crossings, default=(math.inf, 0.0, best))
 
 
 def load_tuning(tables: Mapping[str, Any]) -> Tuning:

@@ -5,13 +5,17 @@ buffers. For all-gather and reduce-scatter that is the full array, for all-to-al
 scatter) the whole buffer of one rank (of the root).
 """
 
-from typing import Literal, TypeVar, get_args
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from topology.base import unknown
 from topology.catalogue import Fabric, Pace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Op = Literal[
     "all_reduce",
@@ -34,7 +38,7 @@ INWARD_OPS: tuple[Op, ...] = ("reduce", "gather")
 WireProtocol = Literal["LL", "LL128", "Simple"]
 PROTOCOLS: tuple[WireProtocol, ...] = get_args(WireProtocol)
 
-Amount = TypeVar("Amount", float, NDArray[np.float64])
+Amount = TypeVar("Amount", float, "NDArray[np.float64]")
 
 
 def read_op(name: str) -> Op:

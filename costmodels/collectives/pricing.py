@@ -1,20 +1,26 @@
 """Prices for every size of one collective, and what stands behind each."""
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from math import inf
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.collectives.algorithms import Algorithm
 from costmodels.collectives.engines import Mixing
 from costmodels.collectives.measured import Times
 from costmodels.collectives.operations import Amount
 from costmodels.collectives.parameters import Fitted
+from costmodels.sizes import interp, larger
 from topology.base import Bytes
 from topology.base.values import dataclass
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +57,16 @@ class BySize:
         return self.choices[bisect_right(self.starts, message_bytes) - 1]
 
     def time(self, message_bytes: Amount) -> Amount:
-        if isinstance(message_bytes, np.ndarray):
-            seconds = np.empty_like(message_bytes, dtype=float)
-            index = np.searchsorted(np.array(self.starts), message_bytes, side="right") - 1
-            for i in sorted(set(index.ravel().tolist())):  # np.unique would load numpy.ma
-                here = index == i
-                own = self.choices[i].model.time(message_bytes[here])
-                seconds[here] = np.minimum(own, self.ceilings[i])
-            return seconds
-        i = bisect_right(self.starts, message_bytes) - 1
-        return min(self.choices[i].model.time(message_bytes), self.ceilings[i])
+        if isinstance(message_bytes, float):
+            i = bisect_right(self.starts, message_bytes) - 1
+            return min(self.choices[i].model.time(message_bytes), self.ceilings[i])
+        seconds = np.empty_like(message_bytes, dtype=float)
+        index = np.searchsorted(np.array(self.starts), message_bytes, side="right") - 1
+        for i in sorted(set(index.ravel().tolist())):  # np.unique would load numpy.ma
+            here = index == i
+            own = self.choices[i].model.time(message_bytes[here])
+            seconds[here] = np.minimum(own, self.ceilings[i])
+        return seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,18 +83,18 @@ class Fastest:
         return min(usable, key=lambda way: way.time(message_bytes)).at(message_bytes)
 
     def time(self, message_bytes: Amount) -> Amount:
-        if isinstance(message_bytes, np.ndarray):
-            times = [
-                np.where(message_bytes <= limit, way.time(message_bytes), np.inf)
+        if isinstance(message_bytes, float):
+            return min(
+                way.time(message_bytes)
                 for way, limit in zip(self.ways, self.limits, strict=True)
-            ]
-            best: NDArray[np.float64] = np.min(times, axis=0)
-            return best
-        return min(
-            way.time(message_bytes)
+                if message_bytes <= limit
+            )
+        times = [
+            np.where(message_bytes <= limit, way.time(message_bytes), inf)
             for way, limit in zip(self.ways, self.limits, strict=True)
-            if message_bytes <= limit
-        )
+        ]
+        best: NDArray[np.float64] = np.min(times, axis=0)
+        return best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +125,7 @@ class Launched(_Changed):
 
     def time(self, message_bytes: Amount) -> Amount:
         device = self.way.time(message_bytes) + self.gap + message_bytes * self.copy
-        if isinstance(device, np.ndarray):
-            return np.maximum(device, self.host)
-        return max(device, self.host)
+        return cast(Amount, larger(device, self.host))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,11 +135,8 @@ class Mixed(_Changed):
     added: Mixing
 
     def time(self, message_bytes: Amount) -> Amount:
-        more = np.interp(message_bytes, self.added.sizes, self.added.seconds)
-        seconds = self.way.time(message_bytes)
-        if isinstance(seconds, np.ndarray):
-            return seconds + more
-        return seconds + float(more)
+        more = cast(Amount, interp(message_bytes, self.added.sizes, self.added.seconds))
+        return self.way.time(message_bytes) + more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,12 +180,12 @@ def fastest(ways: Sequence[Pricing]) -> Pricing:
     """Take the best of several pricings at every size."""
     if len(ways) == 1:
         return ways[0]
-    return Fastest(ways=tuple(ways), limits=(np.inf,) * len(ways))
+    return Fastest(ways=tuple(ways), limits=(inf,) * len(ways))
 
 
 def by_size(steps: Sequence[tuple[float, Choice]]) -> BySize:
     """Put choices in order of the size they start at, with the ceilings that keep order."""
-    ceilings = [np.inf]
+    ceilings = [inf]
     for start, choice in reversed(steps[1:]):
         ceilings.append(min(ceilings[-1], choice.model.time(start)))
     return BySize(

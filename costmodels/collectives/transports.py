@@ -5,10 +5,9 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, Final, cast
 
-import numpy as np
-
 from costmodels.collectives.curve import Curve
 from costmodels.collectives.operations import Amount, WireProtocol
+from costmodels.sizes import larger
 from topology.base import BytesPerSecond, CatalogueError, InputError, Kind, Seconds, parse
 from topology.base.values import dataclass
 from topology.catalogue import Fabric, Network, pcie_bandwidth
@@ -111,7 +110,7 @@ class Hop:
         if not self.sharpness:
             return near
         far = ((start + travel) ** self.sharpness + outside**self.sharpness) ** (1 / self.sharpness)
-        return cast(Amount, np.maximum(near, far))
+        return cast(Amount, larger(near, far))
 
 
 Transports = Mapping[str, Transport]

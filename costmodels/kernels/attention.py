@@ -27,12 +27,11 @@ our own; fitted by `validate.fit.kernels`.
 
 from dataclasses import replace
 from functools import cache
+from math import inf
 from typing import Any, Final
 
-import numpy as np
-
 from costmodels.basis import Basis
-from costmodels.kernels.common import Number, Real, Shape, overlapped, plain, rounds, slowed
+from costmodels.kernels.common import Number, Shape, overlapped, plain, rounds, slowed
 from costmodels.kernels.decode import CACHES, QUERIES, decode_time
 from costmodels.kernels.matmul import matrix_rate, peak_rate
 from costmodels.kernels.parameters import (
@@ -49,6 +48,18 @@ from costmodels.kernels.tables import (
     pointwise_record,
     record,
 )
+from costmodels.sizes import (
+    Real,
+    anywhere,
+    ceil,
+    interp,
+    larger,
+    largest,
+    real,
+    smaller,
+    upwards,
+    where,
+)  # fmt: skip
 from topology.base import InputError, UncalibratedError, unknown
 from topology.base.values import dataclass
 from topology.catalogue import Device
@@ -129,8 +140,7 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     True
     """
     sizes = (heads, heads if kv_heads is None else kv_heads, queries, keys, head_dim, batch)
-    arrays = (np.asarray(size, float) for size in sizes)
-    shape = Shape(*arrays, causal=causal, window=window, mask=mask)
+    shape = Shape(*map(real, sizes), causal=causal, window=window, mask=mask)
     prepared = prepare(device, precision, kernel, calibration, engine)
     if kernel == "engine":
         decoded = _decoded(shape, device, kv_precision or precision, engine)
@@ -138,21 +148,21 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     time = call_time(prepared, shape, sustained=sustained)
     if kernel == "auto" and precision == "fp8":  # the best may be to multiply 16 bits
         half = prepare(device, device.half, kernel, calibration)
-        time = np.minimum(time, call_time(half, shape, sustained=sustained))
+        time = smaller(time, call_time(half, shape, sustained=sustained))
     return plain(time)
 
 
 def _at_least(decoded: Real, prepared: PreparedAttention, shape: Shape, *, sustained: bool) -> Real:
     """Time an engine's attention: its decode for a few queries, at least as long for more."""
-    if np.all(shape.queries <= QUERIES):
+    if not anywhere(shape.queries > QUERIES):
         return decoded
-    longer = np.maximum(call_time(prepared, shape, sustained=sustained), decoded)
-    return np.where(shape.queries > QUERIES, longer, decoded)
+    longer = larger(call_time(prepared, shape, sustained=sustained), decoded)
+    return where(shape.queries > QUERIES, longer, decoded)
 
 
 def _decoded(shape: Shape, device: Device, cache: str, engine: str) -> Real:
     """Time an engine's decode of as many queries a request as it decodes at most."""
-    few = replace(shape, queries=np.minimum(shape.queries, QUERIES), keys=_keys_read(shape))
+    few = replace(shape, queries=smaller(shape.queries, QUERIES), keys=_keys_read(shape))
     return decode_time(_decode_record(device, cache, engine), device, few, cache)
 
 
@@ -178,11 +188,7 @@ def attention_basis(
     >>> attention_basis(all_devices()["h100-sxm"], kernel="fa3", head_dim=128).name
     'CALIBRATED'
     """
-    if (
-        kernel == "engine"
-        and "queries" in sizes
-        and np.all(np.asarray(sizes["queries"]) <= QUERIES)
-    ):
+    if kernel == "engine" and largest(sizes.get("queries", inf)) <= QUERIES:
         decoded = _decode_record(device, kv_precision or precision, engine).provenance
         return decoded.basis(device.name, sizes)
     prompts = prepare(device, precision, kernel, calibration, engine).parameters.provenance
@@ -243,7 +249,7 @@ def _with_masks(own: AttentionParameters, name: str, device: Device) -> Attentio
         shipped = attention_record(name, device, None)
     except UncalibratedError:
         return own
-    scale = own.cycles[-1] / float(np.interp(own.head_dims[-1], shipped.head_dims, shipped.cycles))
+    scale = own.cycles[-1] / float(interp(own.head_dims[-1], shipped.head_dims, shipped.cycles))
     return replace(own, mask_keys=scale * shipped.mask_keys, mask_pairs=scale * shipped.mask_pairs)
 
 
@@ -289,16 +295,12 @@ def call_time(prepared: PreparedAttention, shape: Shape, *, sustained: bool = Fa
     traffic = _traffic(prepared, shape)
     score, rows = _score_time(prepared, shape)
     tiled = _masked if shape.causal else _full
-    compute = np.minimum(
-        tiled(prepared, shape, rows, score * rows), _decoding(prepared, shape, score)
-    )
+    compute = smaller(tiled(prepared, shape, rows, score * rows), _decoding(prepared, shape, score))
     compute = slowed(compute, fitted.sustained_drop, sustained=sustained)
     if sustained:
         compute = compute * prepared.throttle
     time = prepared.floor + overlapped(compute, traffic / prepared.memory_efficiency)
-    time = np.maximum(
-        time, np.maximum(4.0 * _pairs(shape) * shape.head_dim / prepared.peak, traffic)
-    )
+    time = larger(time, larger(4.0 * _pairs(shape) * shape.head_dim / prepared.peak, traffic))
     if prepared.engine is None:
         return time
     fixed, passes = prepared.engine.fixed, prepared.engine.passes
@@ -332,7 +334,7 @@ def _traffic(prepared: PreparedAttention, shape: Shape) -> Real:
 def _keys_read(shape: Shape) -> Real:
     if not shape.window:
         return shape.keys
-    return np.minimum(shape.keys, shape.queries + shape.window)
+    return smaller(shape.keys, shape.queries + shape.window)
 
 
 def _pairs(shape: Shape) -> Real:
@@ -340,26 +342,24 @@ def _pairs(shape: Shape) -> Real:
     q, k = shape.queries, shape.keys
     seen = q * k
     if shape.causal:
-        seen = np.where(q <= k, q * (k - (q - 1.0) / 2.0), k * (k + 1.0) / 2.0)
+        seen = where(q <= k, q * (k - (q - 1.0) / 2.0), k * (k + 1.0) / 2.0)
     if shape.window:
-        seen = np.minimum(seen, q * (shape.window + 1.0))
+        seen = smaller(seen, q * (shape.window + 1.0))
     return shape.batch * shape.heads * seen
 
 
 def _score_time(prepared: PreparedAttention, shape: Shape) -> tuple[Real, Real]:
     """Seconds of one multiprocessor for a score, and queries of a tile, for each head size."""
     fitted, head_dim = prepared.parameters, shape.head_dim
-    dims, cycles = np.array(fitted.head_dims), np.array(prepared.cycles)
-    next_dim = np.minimum(np.searchsorted(dims, head_dim), len(dims) - 1)
-    rows = np.array(fitted.tile_rows)[next_dim]
-    padded = np.maximum(dims[next_dim], head_dim)
+    dims = fitted.head_dims
+    rows = upwards(head_dim, dims, fitted.tile_rows)
+    padded = larger(upwards(head_dim, dims, dims), head_dim)
     if fitted.grain:
-        padded = np.ceil(head_dim / fitted.grain) * fitted.grain
-    beyond = np.maximum(padded / dims[-1], 1.0)
-    taken = np.interp(padded, dims, cycles) * beyond
+        padded = ceil(head_dim / fitted.grain) * fitted.grain
+    taken = interp(padded, dims, prepared.cycles) * larger(padded / dims[-1], 1.0)
     if fitted.odd_cycles:
         odd = head_dim % 16.0 > 0.0
-        taken, rows = np.where(odd, fitted.odd_cycles, taken), np.where(odd, fitted.odd_rows, rows)
+        taken, rows = where(odd, fitted.odd_cycles, taken), where(odd, fitted.odd_rows, rows)
     if fitted.serial_share:
         own = prepared.peak / (prepared.slots * prepared.clock)
         slower = 1.0 / own - 1.0 / fitted.serial_rate
@@ -367,17 +367,17 @@ def _score_time(prepared: PreparedAttention, shape: Shape) -> tuple[Real, Real]:
     if shape.mask:
         taken = taken + (fitted.mask_keys if shape.mask == "keys" else fitted.mask_pairs)
     least = 4.0 * head_dim * prepared.slots / prepared.rate
-    return np.maximum(taken / prepared.clock, least), rows
+    return larger(taken / prepared.clock, least), rows
 
 
 def _full(prepared: PreparedAttention, shape: Shape, rows: Real, key_time: Real) -> Real:
     """Every tile of `rows` queries visits all keys of its window, each for `key_time`."""
     fitted = prepared.parameters
-    keys = np.ceil(shape.keys / fitted.key_block) * fitted.key_block
+    keys = ceil(shape.keys / fitted.key_block) * fitted.key_block
     key_time = key_time * (1.0 + fitted.ragged * (keys > shape.keys))
     if shape.window:
-        keys = np.minimum(keys, shape.window + rows + fitted.key_block)
-    tiles = shape.batch * shape.heads * np.ceil(shape.queries / rows) / prepared.slots
+        keys = smaller(keys, shape.window + rows + fitted.key_block)
+    tiles = shape.batch * shape.heads * ceil(shape.queries / rows) / prepared.slots
     return _rounds(fitted, tiles) * (keys * key_time + fitted.tile_overhead)
 
 
@@ -387,14 +387,14 @@ def _masked(prepared: PreparedAttention, shape: Shape, rows: Real, key_time: Rea
     Queries before the first key see nothing; their tiles end at once.
     """
     fitted, keys = prepared.parameters, shape.keys
-    count = np.ceil(np.minimum(shape.queries, keys) / rows)
+    count = ceil(smaller(shape.queries, keys) / rows)
     waste = (rows + fitted.key_block) / 2.0  # of the diagonal, half hidden
     mean = (keys - count * rows / 2.0 + waste) * key_time + fitted.tile_overhead
     half = (keys / 2.0 + waste) * key_time + fitted.tile_overhead
     work = shape.batch * shape.heads * count / prepared.slots * mean
-    wait = fitted.tail * np.maximum(keys - rows, 0.0) / 2.0 * key_time
+    wait = fitted.tail * larger(keys - rows, 0.0) / 2.0 * key_time
     masked = _rounds(fitted, work / half) * half + wait
-    return np.minimum(masked, _full(prepared, shape, rows, key_time))
+    return smaller(masked, _full(prepared, shape, rows, key_time))
 
 
 def _rounds(fitted: AttentionParameters, tiles: Real) -> Real:
@@ -404,10 +404,10 @@ def _rounds(fitted: AttentionParameters, tiles: Real) -> Real:
 def _decoding(prepared: PreparedAttention, shape: Shape, score: Real) -> Real:
     """All queries that share keys in one tile, the keys cut over idle multiprocessors."""
     fitted = prepared.parameters
-    packed = shape.queries * np.ceil(shape.heads / shape.kv_heads)
+    packed = shape.queries * ceil(shape.heads / shape.kv_heads)
     keys = _keys_read(shape)
     share = keys * shape.batch * shape.kv_heads / prepared.slots
-    share = np.maximum(np.minimum(keys, _DECODE_KEYS), share)
-    merge = np.where(keys > _DECODE_KEYS, prepared.merge, 0.0)
+    share = larger(smaller(keys, _DECODE_KEYS), share)
+    merge = where(keys > _DECODE_KEYS, prepared.merge, 0.0)
     time = share * _DECODE_ROWS * score + fitted.tile_overhead + merge
-    return np.where(packed <= _DECODE_ROWS, time, np.inf)
+    return where(packed <= _DECODE_ROWS, time, inf)

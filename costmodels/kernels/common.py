@@ -1,20 +1,23 @@
 """What all kernels have in common: rounds of tiles, two limits at once, a clock that sinks."""
 
 from dataclasses import KW_ONLY
-from typing import Any, Final, TypeAlias
+from math import log1p
+from typing import TYPE_CHECKING, Any, Final, Union
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.sizes import Real, ceil, larger, several, smaller, sqrt
 from topology.base.values import dataclass
 
-Real: TypeAlias = NDArray[np.float64]
-Number: TypeAlias = float | NDArray[Any]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Number = Union[float, "NDArray[Any]"]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of an attention call, as arrays that broadcast, and its traits.
+    """Sizes of an attention call, which broadcast, and its traits.
 
     window : keys before itself that a query sees; 0 means all. mask : what `MASKS` has, or none.
     """
@@ -43,11 +46,11 @@ def rounds(tiles: Real, slots: float, softness: float) -> Real:
     Hard rounds (softness 0) are a grid whose blocks start together; soft ones (1) a grid whose
     last blocks are short, split, or speeded up by what their idle neighbours leave.
 
-    >>> [float(rounds(np.float64(tiles), 4, softness)) for tiles in (1, 6) for softness in (0, 1)]
+    >>> [rounds(tiles, 4, softness) for tiles in (1.0, 6.0) for softness in (0.0, 1.0)]
     [1.0, 1.0, 2.0, 1.5]
     """
     load = tiles / slots
-    return (1.0 - softness) * np.ceil(load) + softness * np.maximum(load, 1.0)
+    return (1.0 - softness) * ceil(load) + softness * larger(load, 1.0)
 
 
 def overlapped(first: Real, second: Real) -> Real:
@@ -56,7 +59,7 @@ def overlapped(first: Real, second: Real) -> Real:
     >>> overlapped(np.array([1.0, 2.0]), np.array([0.0, 2.0])).round(2).tolist()
     [1.0, 2.38]
     """
-    return np.sqrt(np.sqrt(first**4 + second**4))
+    return sqrt(sqrt(first**4 + second**4))
 
 
 def streamed(stream: Real, ramp: float) -> Real:
@@ -77,11 +80,11 @@ def slowed(time: Real, drop: float, *, sustained: bool = False) -> Real:
 
     for a kernel on a GPU that was idle before; all of it if the GPU is busy for long.
 
-    >>> float(slowed(np.float64(0.2), 0.0)), round(float(slowed(np.float64(0.2), 0.1)), 3)
+    >>> slowed(0.2, 0.0), round(slowed(0.2, 0.1), 3)
     (0.2, 0.292)
     """
-    acting = SETTLED if sustained else np.minimum(time, SETTLED)
-    return time * (1.0 + drop * np.log1p(acting / SETTLING))
+    acting = (SETTLED if sustained else smaller(time, SETTLED)) / SETTLING
+    return time * (1.0 + drop * (np.log1p(acting) if several(acting) else log1p(acting)))
 
 
 def plain(value: Real) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
@@ -90,4 +93,4 @@ def plain(value: Real) -> Any:  # noqa: ANN401  # float in, float out; arrays in
     >>> plain(np.float64(1.5)), plain(np.array([1.5])).shape
     (1.5, (1,))
     """
-    return float(value) if np.ndim(value) == 0 else value
+    return value if several(value) else float(value)

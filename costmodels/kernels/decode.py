@@ -20,10 +20,9 @@ T. Dao et al., "Flash-Decoding for long-context inference", 2023. The formula is
 
 from typing import Final
 
-import numpy as np
-
-from costmodels.kernels.common import Real, Shape, overlapped, streamed
+from costmodels.kernels.common import Shape, overlapped, streamed
 from costmodels.kernels.parameters import DecodeParameters
+from costmodels.sizes import Real, ceil, larger, smaller, where
 from topology.catalogue import Device
 
 CACHES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
@@ -37,19 +36,19 @@ _NEW: Final = 2.0  # bytes of a number that the step adds
 def decode_time(fitted: DecodeParameters, device: Device, sizes: Shape, cache: str) -> Real:
     """Evaluate the formula for a `cache` of one of the `CACHES`: shape of the broadcast sizes."""
     slots, bandwidth = device.multiprocessors.value, device.memory_bandwidth.value
-    together = np.ceil(sizes.heads / sizes.kv_heads)
-    tiles = np.where(together > fitted.shared, together, np.ceil(together * sizes.queries / _TILE))
+    together = ceil(sizes.heads / sizes.kv_heads)
+    tiles = where(together > fitted.shared, together, ceil(together * sizes.queries / _TILE))
     held = sizes.batch * sizes.kv_heads
     items = held * tiles
     row = 2.0 * sizes.head_dim * CACHES[cache]
     keys = sizes.keys * row / fitted.load_bandwidth
-    least = np.minimum(sizes.keys, _KEYS) * row / fitted.load_bandwidth
-    merge = np.where(sizes.keys > _KEYS, fitted.merge, 0.0)
+    least = smaller(sizes.keys, _KEYS) * row / fitted.load_bandwidth
+    merge = where(sizes.keys > _KEYS, fitted.merge, 0.0)
     even = items * (fitted.item + keys) / slots
-    alone = fitted.item + np.minimum(keys, np.maximum(least, items * keys / slots)) + merge
+    alone = fitted.item + smaller(keys, larger(least, items * keys / slots)) + merge
     queried = sizes.batch * sizes.queries * sizes.heads * sizes.head_dim
     added = 2.0 * sizes.batch * sizes.queries * sizes.kv_heads * sizes.head_dim
     memory = (held * sizes.keys * row + 2.0 * _NEW * queried) / bandwidth
     stream = streamed(memory / fitted.memory_efficiency, fitted.ramp)
-    busy = overlapped(np.maximum(even, alone), stream)
+    busy = overlapped(larger(even, alone), stream)
     return fitted.floor + busy + fitted.passes * _NEW * (queried + added) / bandwidth

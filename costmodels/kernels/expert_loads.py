@@ -8,16 +8,21 @@ expert that draws its tokens by chance, a share p of them, is touched with proba
 Four numbers of tokens an octave are counted; what lies between them is interpolated.
 """
 
+from __future__ import annotations
+
 from functools import lru_cache
 from math import log, log2
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.expert_routing import Routing, around
-from costmodels.kernels.common import Real
 from topology.base.values import dataclass
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Real = NDArray[np.float64]
 
 HEIGHTS: Final = (16.0, 32.0, 64.0, 128.0, 256.0)
 """Rows of the tiles that a product may be cut into."""

@@ -20,15 +20,16 @@ References
 Our own; fitted by `validate.fit.engine_kernels`.
 """
 
+from __future__ import annotations
+
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.basis import Basis
 from costmodels.expert_routing import Routing
-from costmodels.kernels.common import Number, Real, overlapped, plain, rounds, slowed
+from costmodels.kernels.common import Number, overlapped, plain, rounds, slowed
 from costmodels.kernels.expert_loads import HEIGHTS, ExpertLoad, load
 from costmodels.kernels.matmul import PreparedProduct, matmul_basis, peak_rate
 from costmodels.kernels.matmul import prepare_with as prepare_product
@@ -37,6 +38,11 @@ from costmodels.kernels.tables import Calibration, engine_record, matmul_record,
 from topology.base import Seconds, UncalibratedError
 from topology.base.values import dataclass
 from topology.catalogue import Device
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Real = NDArray[np.float64]
 
 _MIXED: Final = (100, 103)  # compute capabilities that multiply mxfp4 by mxfp8
 _PLAIN: Final = {"fp16": "bf16"}  # as which a precision was measured
@@ -172,17 +178,18 @@ def product_time(
 ) -> Real:
     """Time one product of groups: `columns` of the weights of each expert, over `inner`."""
     machine = made.product
-    whole = machine.cuts == 1
+    tiles = np.array([tile for tile in machine.tiles.each if tile.cuts == 1.0])
+    rows, width, _, seconds_per_k, *_ = tiles.T
     n, k = np.asarray(columns, float)[..., None], np.asarray(inner, float)[..., None]
-    wide = np.ceil(n / machine.columns[whole])
-    tiles = loads.tiles[..., np.searchsorted(HEIGHTS, machine.rows[whole])] * wide
-    turn = np.ceil(k / _STEP) * _STEP * machine.seconds_per_k[whole] + machine.tile_overhead
-    turns = rounds(tiles, machine.slots, machine.parameters.softness)
+    wide = np.ceil(n / width)
+    grid = loads.tiles[..., np.searchsorted(HEIGHTS, rows)] * wide
+    turn = np.ceil(k / _STEP) * _STEP * seconds_per_k + machine.tile_overhead
+    turns = rounds(grid, machine.slots, machine.parameters.softness)
     compute = slowed(turns * turn, machine.drop, sustained=sustained)
     if made.fitted.blocks:
         few, many = made.fitted.blocks
         height = np.where(loads.crowded, many, few)[..., None]
-        taken = (machine.rows[whole] == height) & (machine.columns[whole] == _WIDTH)
+        taken = (rows == height) & (width == _WIDTH)
         compute = np.where(taken, compute, np.inf)
     form, k, n = machine.format, k[..., 0], n[..., 0]
     moved = loads.touched * form.weights * n * k + loads.rows * (form.inputs * k + _BYTES * n)

@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.basis import Basis
-from costmodels.kernels.common import Number, Real, overlapped, plain, slowed
+from costmodels.kernels.common import Number, overlapped, plain, slowed
 from costmodels.kernels.decode import CACHES
 from costmodels.kernels.matmul import (
     PreparedProduct,
@@ -45,6 +45,7 @@ from costmodels.kernels.parameters import (
     LatentDecodeParameters,
 )
 from costmodels.kernels.tables import Calibration, engine_record, matmul_record
+from costmodels.sizes import Real
 from topology.base import UncalibratedError
 from topology.catalogue import Device
 

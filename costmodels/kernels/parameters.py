@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
-import numpy as np
-
 from costmodels.basis import Basis
 from costmodels.kernels.common import Number
+from costmodels.sizes import several
 from topology.base import (
     BytesPerSecond,
     CatalogueError,
@@ -51,9 +50,7 @@ class Provenance:
             size = sizes.get(name)
             if size is None:
                 continue
-            few = many = size
-            if isinstance(size, np.ndarray):
-                few, many = np.min(size), np.max(size)
+            few, many = (size.min(), size.max()) if several(size) else (size, size)
             if few < least / margin or many > most * margin:
                 return False
         return True

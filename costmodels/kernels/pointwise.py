@@ -7,12 +7,11 @@ so that small kernels cost the floor, and large ones the floor, the ramp and the
 
 from typing import Any, Final
 
-import numpy as np
-
 from costmodels.basis import Basis
-from costmodels.kernels.common import Number, Real, plain, streamed
+from costmodels.kernels.common import Number, plain, streamed
 from costmodels.kernels.parameters import PointwiseParameters
 from costmodels.kernels.tables import Calibration, pointwise_record
+from costmodels.sizes import Real, larger, real, smaller
 from topology.catalogue import Device
 
 _BYTES_A_CYCLE: Final = 7.4
@@ -28,7 +27,7 @@ def pointwise_time(bytes_moved: Number, device: Device, calibration: Calibration
     True
     """
     fitted = pointwise_record(device, calibration)
-    return plain(stream_time(fitted, np.asarray(bytes_moved, float), device))
+    return plain(stream_time(fitted, real(bytes_moved), device))
 
 
 def chain_time(
@@ -57,13 +56,13 @@ def chain_time(
     True
     """
     fitted = pointwise_record(device, calibration)
-    once, moved = np.asarray(once, float), traffic + _BYTES_A_CYCLE * cycles
-    fits = np.clip(2.0 - once * moved / kernels / device.l2.value, 0.0, 1.0)
+    once, moved = real(once), traffic + _BYTES_A_CYCLE * cycles
+    fits = smaller(larger(2.0 - once * moved / kernels / device.l2.value, 0.0), 1.0)
     felt = 1.0 - fits * max(0.0, 1.0 - 1.0 / moved) * (1.0 - 1.0 / fitted.cache)
     streams = kernels * stream_time(fitted, once * traffic / kernels * felt, device)
     pace = fitted.memory_efficiency * device.memory_bandwidth.value
     rate = device.multiprocessors.value * device.clock.value
-    return plain(streams + cycles * once * np.maximum(1.0 / rate, _BYTES_A_CYCLE * felt / pace))
+    return plain(streams + cycles * once * larger(1.0 / rate, _BYTES_A_CYCLE * felt / pace))
 
 
 def stream_time(fitted: PointwiseParameters, moved: Real, device: Device) -> Real:

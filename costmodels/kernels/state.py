@@ -25,13 +25,14 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from costmodels.kernels.common import Number, Real, overlapped, plain
+from costmodels.kernels.common import Number, overlapped, plain
 from costmodels.kernels.parameters import (
     StateConvolutionParameters,
     StateScanParameters,
     StateUpdateParameters,
 )
 from costmodels.kernels.tables import engine_record
+from costmodels.sizes import Real
 from topology.catalogue import Device
 
 Rule = Literal["delta", "ssd"]

@@ -27,12 +27,12 @@ from costmodels.program.ops import (
     SendReceive,
     turns,
 )
-from costmodels.program.tensors import Part, Span, Tensor, Weight, larger, smaller
+from costmodels.program.tensors import Part, Span, Tensor, Weight
 from costmodels.sizes import Real, Size, ceil_div
 
 __all__ = [
     "Attention", "CausalConvolution", "Collective", "Communication", "Convolve", "Depthwise",
     "ExpertTokens", "Function", "HeadProduct", "LinearAttention", "Loop", "Matmul", "Op", "Part",
     "Pointwise", "Program", "Real", "Rearrange", "Recurrence", "SendReceive", "Size", "Span",
-    "Tensor", "Weight", "ceil_div", "larger", "smaller", "turns",
+    "Tensor", "Weight", "ceil_div", "turns",
 ]  # fmt: skip

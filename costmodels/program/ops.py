@@ -11,11 +11,9 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, Literal, cast
 
-import numpy as np
-
 from costmodels.expert_routing import Routing
 from costmodels.program.tensors import Part, Span, Tensor, Weight
-from costmodels.sizes import Real, Size
+from costmodels.sizes import Real, Size, ceil, larger, largest, where
 from topology.base.values import dataclass
 
 StreamName = Literal["compute", "comm"]
@@ -341,15 +339,14 @@ class Recurrence(Operation):
         products, pairs = (3, 2 * self.key + self.value) if self.kind == "delta" else (2, self.key)
         product = 2.0 * products * self.key * self.value
         many = product + 2.0 * self.chunk * (pairs + self.value)
-        tokens = self.heads * np.asarray(self.out.shape[0]) * self.rows
-        return np.asarray(tokens * np.where(np.greater(self.rows, 1), many, product))
+        return self.heads * self.out.shape[0] * self.rows * where(self.rows > 1, many, product)
 
     @property
     def traffic(self) -> Real:
         """Bytes read and written once; in chunks the states between them too."""
         once = sum((tensor.bytes for tensor in (*self.inputs, self.out)), start=0.0)
-        between = np.maximum(np.ceil(np.asarray(self.rows) / self.chunk) - 1, 0)
-        return np.asarray(once + (1 + between) * (self.state.bytes + self.after.bytes))
+        between = larger(ceil(self.rows / self.chunk) - 1.0, 0.0)
+        return once + (1 + between) * (self.state.bytes + self.after.bytes)
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
@@ -512,7 +509,7 @@ class Collective(_OneToOne):
     @property
     def message_bytes(self) -> Real:
         """What nccl-tests prints as size: the larger of the two buffers of one rank."""
-        return np.maximum(self.x.bytes, self.out.bytes)
+        return larger(self.x.bytes, self.out.bytes)
 
     @property
     def rows(self) -> Real:
@@ -615,7 +612,7 @@ def turns(loops: Iterable[Loop]) -> int:
     12
     """
     counts = (loop.count for loop in loops)
-    return math.prod(c if isinstance(c, int) else int(np.max(c)) for c in counts)
+    return math.prod(int(largest(count)) for count in counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,29 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Literal, cast
 
-import numpy as np
-
 from costmodels.formats import FORMATS
 from costmodels.sizes import Real, Size, ceil_div
 from topology.base.values import dataclass
-
-
-def larger(first: Real, second: Real) -> Real:
-    """Return the larger of two; arrays broadcast. For two numbers numpy would take far longer.
-
-    >>> larger(1.0, 2.0)
-    2.0
-    """
-    if isinstance(first, float) and isinstance(second, float):
-        return second if second > first else first  # noqa: FURB136  # a call takes twice as long
-    return np.maximum(first, second)
-
-
-def smaller(first: Real, second: Real) -> Real:
-    """Return the smaller of two; arrays broadcast."""
-    if isinstance(first, float) and isinstance(second, float):
-        return second if second < first else first  # noqa: FURB136  # as above
-    return np.minimum(first, second)
 
 
 @dataclass(frozen=True, slots=True)

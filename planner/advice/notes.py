@@ -5,9 +5,8 @@ from dataclasses import replace
 from math import gcd
 from typing import Final
 
-import numpy as np
-
 from costmodels.collectives import UNMIXED
+from costmodels.sizes import largest
 from planner.models import Kind, Model, sides_made
 from planner.request.request import Request
 from planner.request.workload import Workload
@@ -86,7 +85,7 @@ def frames_note(model: Model, workload: Workload) -> Iterator[str]:
     '80 frames: the autoencoder takes 4 n + 1; priced as 77, and some engines make 81'
     """
     step = 1 if model.latent is None else model.latent.temporal
-    frames = int(np.max(workload.frames))
+    frames = int(largest(workload.frames))
     if beyond := (frames - 1) % step:
         made = frames - beyond
         yield (
@@ -133,8 +132,8 @@ def context_note(model: Model, workload: Workload) -> Iterator[str]:
 
 def _longest(model: Model, workload: Workload) -> int:
     """Count the tokens of the longest prompt and answer."""
-    length = int(np.max(workload.length(model.streams[0].name)))
-    return length + int(np.max(workload.output_tokens))
+    length = int(largest(workload.length(model.streams[0].name)))
+    return length + int(largest(workload.output_tokens))
 
 
 def throughput_note(kind: Kind, batch: int, gpus: int) -> Iterator[str]:

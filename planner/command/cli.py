@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Final, NoReturn, cast
 
 from planner.command.files import at_work, own_version, write
@@ -123,9 +124,21 @@ def answer(options: argparse.Namespace) -> Answer:
         return compare(options)
     if options.command in HERE:  # no product of matrices is worth the start of numpy's threads
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        sys.modules.setdefault("numpy", _Later("numpy"))  # one request needs no arrays
         gc.set_threshold(YOUNG)  # frozen values are in no circles, so that there is little to find
     with at_work(options):
         return command_of(options.command).run(options)
+
+
+class _Later(ModuleType):
+    """A package that is imported when something of it is first used."""
+
+    def __getattr__(self, name: str) -> object:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        package = import_module(self.__name__)
+        vars(self).update(vars(package))
+        return getattr(package, name)
 
 
 class _Completion(argparse.Action):

@@ -4,8 +4,6 @@ Little work that changes few messages: it is left out of programs that are price
 that networks of a checkpoint's weights are written from.
 """
 
-import numpy as np
-
 from costmodels.program import Part, Pointwise, Tensor, Weight
 from costmodels.program.emit import Emits, collective, concat_features, matmul, move, pointwise
 from planner.lowering.work import RankWork, context_name
@@ -41,7 +39,7 @@ def condition_inputs(work: RankWork) -> list[Tensor]:
 
 def of_steps(work: RankWork, name: str) -> Tensor:
     """Name an input that has a number for each step."""
-    steps = int(np.asarray(work.workload.steps))
+    steps = int(work.workload.steps)
     return Tensor(name, (work.share.batch, steps, 1), _NUMBER)
 
 

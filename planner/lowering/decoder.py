@@ -1,11 +1,11 @@
 """A language model for one rank: a prompt's prefill, decode steps, and steps of an engine."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, cast
 
 from costmodels.program import Loop, Part, Rearrange, SendReceive, Size, Span, Tensor, Weight
 from costmodels.program.emit import (
@@ -19,10 +19,14 @@ from costmodels.program.emit import (
     split_rows,
     total_rows,
 )
+from costmodels.sizes import anywhere, larger
 from planner.lowering.blocks import layer_body, state_name
 from planner.lowering.work import Chunk, RankWork
 from planner.strategies import pp, tp
 from planner.strategies.shards import attend_shards
+
+if TYPE_CHECKING:
+    pass
 
 
 def decoder_inputs(work: RankWork) -> tuple[Tensor, ...]:
@@ -38,7 +42,7 @@ def prefill(work: RankWork) -> Loop:
 
     What is cached of it is looked at, and stays in front of what is kept.
     """
-    keeps = bool(np.any(np.asarray(work.workload.output_tokens) > 0))
+    keeps = anywhere(work.workload.output_tokens > 0)
     storing = replace(work, memory="store") if keeps else work
     if work.workload.prefixed:
         storing = replace(work, memory="append")
@@ -89,14 +93,13 @@ def mean_length(work: RankWork) -> Size:
     return _length(work, _behind_first(work) // 2)
 
 
-def _behind_first(work: RankWork) -> NDArray[np.int64]:
+def _behind_first(work: RankWork) -> Size:
     """Count the tokens of the output behind the first."""
-    return np.asarray(np.maximum(np.asarray(work.workload.output_tokens) - 1, 0))
+    return cast(Size, larger(work.workload.output_tokens - 1, 0))
 
 
-def _length(work: RankWork, extra: NDArray[np.int64]) -> Size:
-    prompt = work.workload.length(work.model.streams[0].name)
-    return prompt + (int(extra) if extra.ndim == 0 else extra)
+def _length(work: RankWork, extra: Size) -> Size:
+    return work.workload.length(work.model.streams[0].name) + extra
 
 
 def _forward(work: RankWork, given: tuple[Tensor, Span]) -> Emits[None]:

@@ -1,9 +1,7 @@
 """A diffusion pipeline for one rank: text encoders, all steps of the transformer, the VAE."""
 
 from dataclasses import replace
-from typing import Final
-
-import numpy as np
+from typing import Final, cast
 
 from costmodels.program import (
     Collective,
@@ -29,6 +27,7 @@ from costmodels.program.emit import (
     pointwise,
     split_rows,
 )
+from costmodels.sizes import smaller
 from planner.lowering.blocks import State, layer_body, live_towers, repack, state_name
 from planner.lowering.conditioning import (
     TURN,
@@ -120,9 +119,8 @@ def denoise(work: RankWork) -> tuple[Loop, ...]:
         return Loop(name="denoise", count=count, body=(once, *_combined(work)))
 
     if work.share.pieces > 1:
-        exact = np.minimum(steps, work.workload.warmup)
-        count = int(exact) if exact.ndim == 0 else exact
-        return loop(count, _forward(together)), _in_pieces(work, together, steps - count)
+        exact = cast(Size, smaller(steps, work.workload.warmup))
+        return loop(exact, _forward(together)), _in_pieces(work, together, steps - exact)
     skipped = work.workload.skipped
     every = loop(steps - skipped, _forward(together))
     if work.workload.reuse is None:

@@ -1,14 +1,16 @@
 """From a model, a request and a plan to the program of one rank."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.program import Loop, Program, Real, Tensor
 from costmodels.program.emit import total_rows
+from costmodels.sizes import several
 from planner.lowering.blocks import layer_body, state_name
 from planner.lowering.decoder import (
     decode,
@@ -33,6 +35,9 @@ from planner.models import Block, Model
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies import pp
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 T = TypeVar("T")
 
@@ -98,7 +103,7 @@ def cuts_of_requests(model: Model, workload: Workload, plan: Plan, count: int) -
     if work.share.stages == 1 or len(model.blocks) == 1:
         return np.zeros(count, np.intp)
     costs = [np.broadcast_to(_cost(work, layer), (count,)) for layer in model.blocks]
-    return pp.cut_numbers(model.kinds, np.stack(costs, axis=-1), work.share.stages)
+    return pp.cut_numbers(model.kinds, costs, work.share.stages)
 
 
 def _alike(cuts: Sequence[Layers]) -> list[int]:
@@ -161,7 +166,7 @@ def lower_steps(
         name = f"step{number}" if len(steps) > 1 else "step"
         loops.append(engine_step(work, tuple(chunks), name))
         inputs.append(step_input(work, chunks, name))
-    scored = sum(np.asarray(chunk.scores) for chunk in steps[-1])
+    scored = sum(chunk.scores for chunk in steps[-1])
     output = Tensor("output", (1, scored, model.vocabulary))
     return Program(axes=plan.axes, stages=tuple(loops), inputs=tuple(inputs), output=output)
 
@@ -215,13 +220,15 @@ def _cuts(
     work: RankWork, *, ordered: bool = False, which: NDArray[np.bool_] | None = None
 ) -> tuple[Sequence[Layers], int]:
     """Cut the layers into stages of like work, and give the number of the heaviest."""
-    costs = tuple(float(np.mean(_of(_cost(work, layer), which))) for layer in work.model.blocks)
+    costs = tuple(_mean(_cost(work, layer), which) for layer in work.model.blocks)
     return _balanced(work.model, costs, work.share.stages, ordered)
 
 
-def _of(cost: Real, which: NDArray[np.bool_] | None) -> Real:
-    """Keep the costs of some requests of a sweep."""
-    return cost if which is None else np.broadcast_to(cost, which.shape)[which]
+def _mean(cost: Real, which: NDArray[np.bool_] | None) -> float:
+    """Average a cost over some requests of a sweep, or over all."""
+    if not several(cost):
+        return float(cost)
+    return float(np.mean(cost if which is None else np.broadcast_to(cost, which.shape)[which]))
 
 
 @once

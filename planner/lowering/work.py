@@ -5,10 +5,9 @@ from dataclasses import field, replace
 from functools import lru_cache, partial, wraps
 from typing import Any, Final, Literal, TypeVar, cast
 
-import numpy as np
-
 from costmodels.program import Part, Rearrange, Size, Span, Tensor, Weight
 from costmodels.program.emit import Emits, total_rows
+from costmodels.sizes import anywhere
 from planner.models import Block, Ffn, Model, Numerics, Tower
 from planner.request.plan import Plan
 from planner.request.workload import Workload
@@ -230,7 +229,7 @@ class RankWork:
             span_of(self.model, stream, tokens, self.share, start)
             for tokens, start in ((cached, 0), (new, cached))
         ]
-        return [cut for cut in cuts if np.any(np.asarray(cut.tokens) > 0)]
+        return [cut for cut in cuts if anywhere(cut.tokens > 0)]
 
     def cached(self, stream: str) -> bool:
         """Whether the keys and values of a stream are computed once, ahead of the steps."""

@@ -14,7 +14,7 @@ References
 
 from typing import Final
 
-from costmodels.sizes import Size, ceil_div
+from costmodels.sizes import Size, anywhere, ceil_div
 from planner.models.architecture import Latent, Model, Stream
 from topology.base import InputError
 
@@ -120,28 +120,24 @@ def _rounded(count: Size, rate: float) -> Size:
 
 
 def _check_sizes(model: Model, latent: Latent, height: Size, width: Size, frames: Size) -> None:
-    import numpy as np  # noqa: PLC0415
-
     sides = (
         ("height", height, latent.spatial * latent.patch_height),
         ("width", width, latent.spatial * latent.patch_width),
     )
     for name, side, step in sides:
         _check_range(name, side, _LARGEST_SIDE)
-        if latent.rounds == "down" and np.any(np.asarray(side) < step):
+        if latent.rounds == "down" and anywhere(side < step):
             raise InputError(f"{name}: got {_shown(side)}, wanted {step} at least")
-        if not latent.rounds and np.any(np.asarray(side) % step):
+        if not latent.rounds and anywhere(side % step):
             raise InputError(f"{name}: got {_shown(side)}, wanted {_nearest(side, step)}")
     _check_range("frames", frames, _MOST_FRAMES)
-    if latent.temporal == 1 and np.any(np.asarray(frames) != 1):
+    if latent.temporal == 1 and anywhere(frames != 1):
         raise InputError(f"frames: got {_shown(frames)}, wanted 1: {model.name} makes one image")
 
 
 def _check_range(name: str, count: Size, most: int) -> None:
-    import numpy as np  # noqa: PLC0415
-
-    values = np.asarray(count)
-    if values.dtype.kind not in "iu" or np.any(values < 1) or np.any(values > most):
+    kind = getattr(getattr(count, "dtype", None), "kind", "i" if type(count) is int else "")
+    if kind not in ("i", "u") or anywhere(count < 1) or anywhere(count > most):
         raise InputError(f"{name}: got {_shown(count)}, wanted a whole number 1 to {most}")
 
 

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
-import numpy as np
-
 from topology.base import InputError, shown, unknown
 from topology.base.values import dataclass
 from topology.catalogue import Precision
@@ -371,7 +369,8 @@ def whole_number(name: str, value: object) -> int:
     except Exception:  # noqa: BLE001  # an object's own failure too
         number = math.nan
     if (
-        isinstance(value, bool | np.bool_ | str | bytes)
+        isinstance(value, bool | str | bytes)
+        or getattr(getattr(value, "dtype", None), "kind", "") == "b"
         or not math.isfinite(number)
         or number != int(number)
     ):

@@ -16,7 +16,7 @@ from planner.models import Model, lengths, line_of
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.scenario.scenario import Scenario
-from planner.search.evaluate import Flags, Lowered, costs_of, lowered, of_one_replica
+from planner.search.evaluate import Lowered, costs_of, lowered, of_one_replica
 from planner.search.plan_memory import as_run
 from planner.search.plans import objections
 from planner.strategies.sequence import uneven
@@ -24,6 +24,7 @@ from topology.base.values import dataclass
 from topology.catalogue import Fabric
 
 Column = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

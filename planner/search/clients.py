@@ -1,17 +1,21 @@
 """What clients of a served model see: times to tokens, and what all of them get together."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from math import hypot
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.request.plan import Plan, TwoPools
 from planner.request.request import Request
 from topology.base import counted, format_interval, format_number, format_seconds
 from topology.base.values import dataclass
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SHARES = (0.5, 0.9, 0.99)
 
@@ -162,7 +166,7 @@ class Serving:
     def tokens_per_s_per_gpu(self) -> float:
         return self.tokens_per_s / self.gpus
 
-    def apart(self, other: "Serving") -> float:
+    def apart(self, other: Serving) -> float:
         """Say how far the slowest of a hundred requests are from those that others saw."""
         pairs = ((self.ttft, other.ttft), (self.request, other.request))
         return max(abs(mine.p99 / theirs.p99 - 1) for mine, theirs in pairs)

@@ -1,19 +1,20 @@
 """Price one plan in full: time by stage and by class of work, beside its memory."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels import memory
 from costmodels.basis import Basis
 from costmodels.price import FoundPrices, Target
 from costmodels.program import Loop, Program, Real, ceil_div
-from costmodels.sizes import anywhere, largest, total
+from costmodels.sizes import Size, anywhere, larger, largest, total
 from costmodels.timeline import Cost, cost, following
 from planner.engines.tables import allowed
 from planner.lowering import decode_steps, lower, lower_places
@@ -28,11 +29,15 @@ from planner.search.plans import notes
 from planner.search.speculation import gain_of, speculated
 from topology.base.values import dataclass
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Flags = NDArray[np.bool_]
+
 if TYPE_CHECKING:  # only machines need it
     from planner.placement.seating import Traffic
 
 
-Flags = NDArray[np.bool_]
 """Some of the requests of a sweep."""
 
 
@@ -60,7 +65,7 @@ class Shared:
 
     prices: dict[str, FoundPrices] = field(default_factory=dict)
     programs: dict[tuple[Plan, Workload], Lowered] = field(default_factory=dict)
-    traffic: dict[tuple[Plan, Workload], "Traffic"] = field(default_factory=dict)
+    traffic: dict[tuple[Plan, Workload], Traffic] = field(default_factory=dict)
     bodies: memory.Bodies = field(default_factory=memory.Bodies)
     estimates: dict[tuple[Plan, Workload, str], list[tuple[Target, PlanEstimate]]] = field(
         default_factory=dict
@@ -202,12 +207,10 @@ def _drafted(
     """Put steps that verify drafted tokens in place of those of a token each."""
     workload = scenario.workload
     prompt = workload.length(scenario.model.streams[0].name)
-    half = np.asarray(workload.output_tokens) // 2
-    context = prompt + (int(half) if half.ndim == 0 else half)
+    context = prompt + workload.output_tokens // 2
     step, read = speculated(scenario, plan, (target, prices), context, prompt)
-    steps = np.asarray(workload.output_tokens) / gain_of(workload)
-    count = float(steps) if steps.ndim == 0 else steps
-    return {**costs, "prefill": costs["prefill"] + read, "decode": step.times(count)}
+    steps = workload.output_tokens / gain_of(workload)
+    return {**costs, "prefill": costs["prefill"] + read, "decode": step.times(steps)}
 
 
 def costs_of(
@@ -253,7 +256,7 @@ def _piped(
 ) -> Cost:
     """Price a loop of which every place of a pipeline takes the same turns, one after another."""
     turns = sum(item.count for item in places[0].body if isinstance(item, Loop))
-    turns = np.maximum(turns, 1) if isinstance(turns, np.ndarray) else max(turns, 1)
+    turns = cast(Size, larger(turns, 1))
     steps = {id(loop): cost(loop, target, prices) for loop in {id(p): p for p in places}.values()}
     once = {place: step.times(1 / turns) for place, step in steps.items()}
     slowest = max(steps.values(), key=lambda step: total(step.time, which))
@@ -360,7 +363,7 @@ def seated(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Depl
     return replace(deployment, placed=seat(plan, deployment.subset, sent))
 
 
-def _traffic(scenario: Scenario, plan: Plan, shared: Shared) -> "Traffic":
+def _traffic(scenario: Scenario, plan: Plan, shared: Shared) -> Traffic:
     """Count the messages of a plan without replicas, on the heaviest of its places."""
     from planner.placement.seating import traffic_of  # noqa: PLC0415  # as above
 

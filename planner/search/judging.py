@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-import numpy as np
-
+from costmodels.sizes import largest
 from planner.models import Model
 from planner.request.plan import SEQUENCE, Plan
 from planner.scenario.scenario import Scenario
@@ -117,7 +116,7 @@ def _short_prompt(scenario: Scenario) -> str:
     model = scenario.model
     if model.kind != "decoder":
         return ""
-    tokens = int(np.max(scenario.workload.length(model.streams[0].name)))
+    tokens = int(largest(scenario.workload.length(model.streams[0].name)))
     if tokens >= LONG:
         return ""
     return f"cuts a prompt of {tokens:,} tokens, and is not run: judged from {LONG:,} on"

@@ -5,12 +5,10 @@ from dataclasses import replace
 from functools import reduce
 from typing import Final, cast
 
-import numpy as np
-
 from costmodels import memory
 from costmodels.formats import FORMATS
 from costmodels.program import Program, Real, ceil_div
-from costmodels.sizes import largest
+from costmodels.sizes import larger, largest, smaller
 from costmodels.tables import communicator_bytes, headroom
 from planner.lowering import lower_places
 from planner.models import Model
@@ -89,7 +87,7 @@ def parts_of(
     return {
         "transformer_weights": fixed["transformer_weights"],
         "other_weights": fixed["other_weights"] + draft,
-        "activations": reduce(np.maximum, [memory.activations(stage, bodies) for stage in stages]),
+        "activations": reduce(larger, [memory.activations(stage, bodies) for stage in stages]),
         "kv": caches_of(model, workload, program, bodies) + kept,
         "buffers": 0.0,
         "runtime": 0.0,
@@ -104,8 +102,8 @@ def _draft_parts(scenario: Scenario, program: Program) -> tuple[float, Real]:
         return 0.0, 0.0
     plan = Plan(program.axes)
     prompt = workload.length(scenario.model.streams[0].name)
-    batch = np.maximum(1, np.asarray(workload.batch) // plan.replicas)
-    whole = prompt + np.asarray(workload.output_tokens)
+    batch = larger(1, workload.batch // plan.replicas)
+    whole = prompt + workload.output_tokens
     return draft_weights(scenario, plan), batch * draft_cache(scenario, plan, whole)
 
 
@@ -121,7 +119,7 @@ def caches_of(
     if model.kind != "decoder":
         return memory.caches(stages, bodies)
     plan = Plan(program.axes)
-    whole = workload.length(model.streams[0].name) + np.asarray(workload.output_tokens)
+    whole = workload.length(model.streams[0].name) + workload.output_tokens
     whole = ceil_div(whole, plan.sequence_ranks)
     degree = plan.degree("tp")
     towers = {block.name: block.towers[0] for block in model.blocks}
@@ -132,7 +130,7 @@ def caches_of(
         itemsize = int(tensor.itemsize)
         each = kept.bytes(whole, itemsize)
         if kept.window and room:
-            each = np.maximum(each, room * replace(kept, window=0).bytes(whole, itemsize))
+            each = larger(each, room * replace(kept, window=0).bytes(whole, itemsize))
         total = total + tensor.shape[0] * layers * each
     return total
 
@@ -190,12 +188,12 @@ def decode_bytes(model: Model, workload: Workload, replicas: int) -> Real:
     vae = model.vae
     if vae is None:
         return 0.0
-    frames, batch = workload.frames, np.maximum(1, np.asarray(workload.batch) // replicas)
-    together = np.minimum(frames, vae.frames_at_once) if vae.frames_at_once else frames
+    frames, batch = workload.frames, larger(1, workload.batch // replicas)
+    together = smaller(frames, vae.frames_at_once) if vae.frames_at_once else frames
     area = workload.pixels / frames
     chosen = model.named_in(workload.habits.tiled_decode)
     if tile := vae.tile**2 or (vae.may_tile if chosen else 0):
-        working = vae.peak_bytes_per_pixel * np.minimum(area, tile) * together
+        working = vae.peak_bytes_per_pixel * smaller(area, tile) * together
     else:
         working = vae.peak_bytes_per_pixel * area * together * batch
     total: Real = working + PIXEL_BYTES * workload.pixels * batch

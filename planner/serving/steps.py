@@ -1,12 +1,13 @@
 """What a step of an engine costs: one program, priced on a grid of sizes, read in between."""
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.price import FoundPrices
 from costmodels.program import Size
@@ -17,13 +18,17 @@ from planner.scenario.scenario import Scenario
 from planner.search.speculation import answers, draft_costs
 from topology.base.values import dataclass
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Column = NDArray[np.float64]
+
 ROWS: Final = (
     0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
     1536, 2048,
 )  # fmt: skip
 """Sequences that decode; close where each that comes may touch more experts."""
 TOKENS: Final = (0, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
-Column = NDArray[np.float64]
 PARTS: Final = (0.0, 0.125, 0.5, 1.0)
 """Parts of the longest context at which steps are priced; attention is nearly linear between."""
 

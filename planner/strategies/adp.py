@@ -13,8 +13,7 @@ References
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
+from costmodels.sizes import anywhere
 from planner.models import Model
 from planner.strategies.base import Proposal, Share, Strategy
 
@@ -33,19 +32,19 @@ class AttentionData(Strategy):
         return model.kind == "decoder" and model.has_experts
 
     def divide(self, share: Share, degree: int) -> Share:
-        single = bool(np.all(np.asarray(share.batch) == 1))
+        single = not anywhere(share.batch != 1)
         batch = share.batch if single else share.batch // degree
         return replace(share, copies=degree, batch=batch)
 
     def objections(self, proposal: Proposal, degree: int) -> Iterator[str]:
         """Object to other models, a batch above one that does not divide, and a cut sequence."""
-        share, batch = proposal.share, np.asarray(proposal.workload.batch)
+        share, batch = proposal.share, proposal.workload.batch
         if proposal.model.kind != "decoder":
             yield f"adp{degree} is of language models, which keep keys and values of requests"
         if share.sequence:
             yield f"adp{degree} beside a sequence that is cut is not modelled"
         whole = degree * share.replicas
-        if np.any((batch > 1) & (batch % whole != 0)):
+        if anywhere((batch > 1) & (batch % whole != 0)):
             beside = f" x dp{share.replicas}" if share.replicas > 1 else ""
             yield f"a batch of {proposal.workload.batch} does not divide by adp{degree}{beside}"
 

@@ -14,10 +14,9 @@ References
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from costmodels.program import Attention, LinearAttention, Span, Tensor
 from costmodels.program.emit import Emits, concat_rows, split_features, split_rows
+from costmodels.sizes import largest
 from planner.strategies.base import AttentionCall
 from planner.strategies.sequence import is_cut
 from topology.base.values import dataclass
@@ -167,7 +166,7 @@ def pairs_of(call: AttentionCall, asking: Spans, answering: Spans) -> float:
     """
     if not call.causal:
         return 1.0
-    new, seen = (sum(int(np.max(span.tokens)) for span in spans) for spans in (asking, answering))
+    new, seen = (sum(int(largest(span.tokens)) for span in spans) for spans in (asking, answering))
     return 1.0 - 0.5 * new / seen
 
 

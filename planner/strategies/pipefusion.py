@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
 from costmodels.program import Rearrange, Span, Tensor
 from costmodels.program.emit import Emits, split_features, total_rows
+from costmodels.sizes import anywhere
 from planner.request.plan import Plan
 from planner.strategies.base import Attend, AttentionCall, Entry, Proposal
 from planner.strategies.sequence import convolved, is_cut
@@ -45,7 +44,7 @@ def objections(proposal: Proposal, plan: Plan) -> Iterator[str]:
     if pieces < stages or stages == 1:
         yield f"patch{pieces} for pp{stages}: expected stages, and a piece for each at least"
     tokens = proposal.workload.length(model.streams[-1].name)
-    if np.any(np.asarray(tokens) % pieces):
+    if anywhere(tokens % pieces):
         yield f"{tokens} {model.streams[-1].name} tokens do not divide by patch{pieces}"
     if plan.sequence_ranks > 1:
         yield "pieces of a sequence that is cut over ranks are not modelled"

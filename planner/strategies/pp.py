@@ -3,16 +3,22 @@
 M forwards of a step pass P stages in M + P - 1 turns, so one alone gains nothing but memory.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.sizes import Real, larger, smaller
 from planner.models import Block, Model
 from planner.strategies.base import Proposal, Share, Strategy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 AXIS = "pp"
 
@@ -44,8 +50,8 @@ def stages(model: Model, weights: Sequence[float], degree: int) -> list[list[tup
     weights : cost of one layer of each of the model's blocks, in any unit.
     """
     kinds = model.kinds
-    ends = _bounds(np.array([weights[kind] for kind in kinds]), degree).tolist()
-    return [runs(model.blocks, kinds, *cut) for cut in pairwise(ends)]
+    ends = _bounds([weights[kind] for kind in kinds], degree)
+    return [runs(model.blocks, kinds, *map(int, cut)) for cut in pairwise(ends)]
 
 
 def runs(
@@ -74,28 +80,29 @@ def gathered(model: Model, layers: Sequence[tuple[Block, int]]) -> list[tuple[Bl
     return [found[block.name] for block in model.blocks if block.name in found]
 
 
-def cut_numbers(
-    kinds: Sequence[int], weights: NDArray[np.float64], degree: int
-) -> NDArray[np.intp]:
-    """Give each request the number of its cut; layers cost ``weights[request, block]``.
+def cut_numbers(kinds: Sequence[int], weights: Sequence[Real], degree: int) -> NDArray[np.intp]:
+    """Give each request the number of its cut; layers cost what `weights` say of each block.
 
     kinds : number of the block of each layer.
     """
-    cuts = _bounds(weights[..., list(kinds)], degree)
-    return np.unique(cuts, axis=0, return_inverse=True)[1].reshape(-1)
+    cuts = _bounds([weights[kind] for kind in kinds], degree)
+    rows = np.stack(np.broadcast_arrays(*cuts), axis=-1)
+    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def _bounds(costs: NDArray[np.float64], degree: int) -> NDArray[np.intp]:
-    """Cut rows of costs into `degree` pieces, none empty, whose largest is near the smallest.
+def _bounds(costs: Sequence[Real], degree: int) -> list[Real]:
+    """Cut layers into `degree` pieces, none empty, whose largest costs near the smallest.
 
-    >>> _bounds(np.array([[1, 1, 1, 1], [3, 1, 1, 1]]), 2).tolist()
-    [[0, 2, 4], [0, 1, 4]]
+    costs : of each layer; arrays of what each request makes of it.
+
+    >>> _bounds([1.0, 1.0, 1.0, 1.0], 2), _bounds([3.0, 1.0, 1.0, 1.0], 2)
+    ([0, 2, 4], [0, 1, 4])
     """
-    count, whole = costs.shape[-1], np.cumsum(costs, axis=-1)
-    middles = whole - costs / 2
-    bounds = [np.zeros(costs.shape[:-1], np.intp)]
+    count, whole = len(costs), list(accumulate(costs))
+    middles = [until - cost / 2 for until, cost in zip(whole, costs, strict=True)]
+    bounds: list[Real] = [0]
     for piece in range(1, degree):
-        goal = whole[..., -1:] * piece / degree
-        bound = np.maximum(np.sum(middles <= goal, axis=-1), bounds[-1] + 1)
-        bounds.append(np.minimum(bound, count - (degree - piece)))
-    return np.stack([*bounds, np.full_like(bounds[0], count)], axis=-1)
+        goal = whole[-1] * piece / degree
+        ahead: Any = sum(middle <= goal for middle in middles)
+        bounds.append(smaller(larger(ahead, bounds[-1] + 1), count - (degree - piece)))
+    return [*bounds, count]

@@ -1,15 +1,20 @@
 """Which streams are cut over the ranks of a sequence, and which every rank holds whole."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.program import Size, Span
 from costmodels.sizes import anywhere, largest
 from planner.models import Model, Stream
 from planner.request.workload import Workload
 from planner.strategies.base import Entry, Proposal, Share
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def is_cut(entry: Entry, axis: str) -> bool:

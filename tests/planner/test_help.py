@@ -141,17 +141,17 @@ def test_the_names_that_help_gives_are_those_there_are():
 @pytest.mark.parametrize(
     ("words", "heavy"),
     [
-        ([], ("numpy", "tomllib", *NEVER, *SEARCH)),
-        (["--help"], ("numpy", "tomllib", *NEVER, *SEARCH)),
-        (["recommend", "--help"], ("numpy", *NEVER, *SEARCH)),
-        (["models", "list"], ("numpy", *NEVER, *SEARCH)),
-        (["models", "show", "cosmos3"], ("numpy", *NEVER, *SEARCH)),
-        (["topology", "list"], ("numpy", "planner.models", *NEVER, *SEARCH)),
-        (["collectives", "--gpus", "8"], ("planner.models", *NEVER, *SEARCH)),
-        (["estimate", "--model", "flux.1-dev", "--plan", "single"], ("numpy.ma", *NEVER)),
+        ([], ("numpy._core", "tomllib", *NEVER, *SEARCH)),
+        (["--help"], ("numpy._core", "tomllib", *NEVER, *SEARCH)),
+        (["recommend", "--help"], ("numpy._core", *NEVER, *SEARCH)),
+        (["models", "list"], ("numpy._core", *NEVER, *SEARCH)),
+        (["models", "show", "cosmos3"], ("numpy._core", *NEVER, *SEARCH)),
+        (["topology", "list"], ("numpy._core", "planner.models", *NEVER, *SEARCH)),
+        (["collectives", "--gpus", "8"], ("numpy._core", "planner.models", *NEVER, *SEARCH)),
+        (["estimate", "--model", "flux.1-dev", "--plan", "single"], ("numpy._core", *NEVER)),
         (
             ["recommend", "--model", "cosmos3", "--gpus", "8"],
-            ("numpy.ma", "numpy.random", *NEVER),
+            ("numpy._core", *NEVER),
         ),
     ],
 )

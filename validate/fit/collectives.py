@@ -153,10 +153,8 @@ def curve_of(figure: CollectiveFigure, numbers: Numbers) -> str:
     if op in Pairwise.ops:
         small = figure.message_bytes <= Pairwise.flagged_bytes(op, fabric, numbers)
         return Pairwise.curve_name("LL" if small else "Simple", fabric)
-    size = np.array([figure.message_bytes])
-    algorithm, best = min(
-        candidates(op, fabric, numbers), key=lambda pair: float(pair[1].price(size)[0])
-    )
+    considered = candidates(op, fabric, numbers)
+    algorithm, best = min(considered, key=lambda pair: pair[1].price(figure.message_bytes))
     return algorithm.curve_name(best.protocol, fabric)
 
 

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-
-import numpy as np
+from typing import cast
 
 from costmodels.collectives.algorithms.base import Algorithm, multicast, one_node, several_nodes
 from costmodels.collectives.algorithms.direct import Direct
@@ -13,6 +12,7 @@ from costmodels.collectives.nccl_tuning import Candidate, NcclView
 from costmodels.collectives.operations import Amount, Op, WireProtocol, ring_steps
 from costmodels.collectives.tables import losses, transports
 from costmodels.collectives.transports import transport_of, usable_bandwidth
+from costmodels.sizes import smaller
 from topology.catalogue import Fabric, Moves
 
 
@@ -82,7 +82,7 @@ class NvlsTree(Algorithm):
     def time(self, message_bytes: Amount) -> Amount:
         nodes, network, lost = self.fabric.nodes, self.fabric.network, losses()
         heads = min(self.fabric.local, network.bandwidth / network.pace if network else 0)
-        wave: Amount = np.minimum(message_bytes, heads * lost.wave)
+        wave = cast(Amount, smaller(message_bytes, heads * lost.wave))
         hop = replace(self.hop, sharpness=min(self.hop.sharpness, lost.sharpness))
         travel = 2 * tree_depth(nodes) * (hop.step + wave * hop.per_byte)
         start = self.curve.start(1, message_bytes / self.fabric.ranks)
