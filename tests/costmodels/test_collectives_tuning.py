@@ -7,8 +7,9 @@ import pytest
 
 from costmodels.basis import Basis
 from costmodels.collectives import NcclSettings, basis, choose, collective_time
+from costmodels.collectives.choice import candidates
 from costmodels.collectives.engines import load_engines
-from costmodels.collectives.nccl_tuning import NcclView
+from costmodels.collectives.nccl_tuning import NcclView, cheapest
 from costmodels.collectives.parameters import load_library
 from costmodels.collectives.tables import engines, library, transports, tuning
 from costmodels.collectives.transports import load_transports
@@ -313,3 +314,18 @@ def test_kernels_of_vllm_on_six_gpus_take_what_it_measured(kernel, microseconds)
     for size, measured in zip(sizes, microseconds, strict=True):
         seconds = collective_time("all_reduce", size, node, algorithm=kernel, settings=settings)
         assert seconds * 1e6 == pytest.approx(measured, rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "gpus", "nodes"), [("h100-sxm", 8, 1), ("a100-sxm-80gb", 32, 4)]
+)
+def test_nccl_takes_what_it_believes_to_be_the_fastest_at_every_size(hardware, gpus, nodes):
+    fabric = find_hardware(hardware).fabric(gpus, nodes=nodes)
+    for op in ("all_reduce", "all_gather"):
+        believed = [candidate for _, candidate in candidates(op, fabric, tuning().at((2, 29)))]
+        steps = list(cheapest(believed))
+        assert len(steps) > 1
+        for size in 1.1 ** np.arange(250):
+            taken = max((start, best) for start, best in steps if start <= size)[1]
+            least = min(candidate.price(size) for candidate in believed)
+            assert believed[taken].price(size) == pytest.approx(least, rel=1e-9)
