@@ -48,7 +48,7 @@ from costmodels.kernels.common import (
 )
 from costmodels.kernels.parameters import MatmulParameters, QuantisedParameters
 from costmodels.kernels.tables import Calibration, engine_record, matmul_record
-from costmodels.sizes import Real, ceil, larger, real, several, smaller, where
+from costmodels.sizes import Real, anywhere, ceil, larger, real, several, smaller, where
 from topology.base import FlopPerSecond, InputError, Seconds, unknown
 from topology.base.values import dataclass
 from topology.catalogue import Device
@@ -57,6 +57,7 @@ _SHAPES: Final = (
     (16.0, 64.0), (32.0, 64.0), (64.0, 64.0), (64.0, 128.0), (128.0, 128.0), (128.0, 256.0),
 )  # fmt: skip
 _SPLITS: Final = (1.0, 2.0, 4.0, 8.0)
+_MANY: Final = 1024  # sizes for which a tile after the other is faster, as caches hold those
 _STEP: Final = 64.0  # elements of a row that one step of the inner loop takes
 _PLAIN: Final = ("bf16", "fp16")  # precisions that need no scales
 _INPUT: Final = 2.0  # bytes of an element of the inputs as an engine has them
@@ -277,15 +278,15 @@ def _tiled(
     def timed(compute: Real, sums: Real) -> Real:
         return overlapped(slowed(compute, prepared.drop, sustained=sustained), stream) + sums
 
-    if several(stream):
+    if several(stream) and stream.size < _MANY:
         m, n, k, batch, stream = (np.asarray(size)[..., None] for size in (*sizes, stream))
         all_of_them = _turns(prepared, prepared.tiles.together, (m, n, k, batch))
         return cast(Real, np.min(timed(*all_of_them), axis=-1))
-    best = inf
+    best: Real = inf
     for tile in prepared.tiles.each:
-        compute, sums = cast(tuple[float, float], _turns(prepared, tile, sizes))
-        if max(compute, stream) + sums < best:  # as neither clock nor overlap makes it shorter
-            best = min(best, cast(float, timed(compute, sums)))
+        compute, sums = _turns(prepared, tile, sizes)
+        if anywhere(larger(compute, stream) + sums < best):  # clock and overlap make it longer
+            best = smaller(best, timed(compute, sums))
     return best
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodels.sizes import Real, larger, smaller
+from costmodels.sizes import Real, larger, several, smaller
 from planner.models import Block, Model
 from planner.strategies.base import Proposal, Share, Strategy
 
@@ -85,9 +85,11 @@ def cut_numbers(kinds: Sequence[int], weights: Sequence[Real], degree: int) -> N
 
     kinds : number of the block of each layer.
     """
-    cuts = _bounds([weights[kind] for kind in kinds], degree)
-    rows = np.stack(np.broadcast_arrays(*cuts), axis=-1)
-    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+    numbers = np.zeros(np.broadcast(*weights).shape, np.intp)
+    for cut in _bounds([weights[kind] for kind in kinds], degree):
+        if several(cut):
+            numbers = np.unique(numbers * len(kinds) + cut, return_inverse=True)[1]
+    return numbers
 
 
 def _bounds(costs: Sequence[Real], degree: int) -> list[Real]:

@@ -286,6 +286,8 @@ def test_arrays_are_many_numbers():
             assert products[i, j] == pytest.approx(
                 matmul_time(rows, one, 4096, device, precision=precision), rel=1e-12
             ), device.name
+        many = matmul_time(np.tile(m, 300), n, 4096, device, precision=precision)
+        assert np.array_equal(many, np.tile(products, 300)), device.name
         assert pointwise_time(m * 1e6, device).shape == m.shape, device.name
 
 
