@@ -184,13 +184,13 @@ class LatentDecodeParameters(Record):
 class StateConvolutionParameters(Record):
     """Convolutions over time before a state; see `costmodels.kernels.state`.
 
-    floor : s. sequence : s that each one of 4096 features takes to begin. memory_efficiency : share
-    of the nominal bandwidth.
+    floor : s. sequence : s that each one of 4096 features takes to begin. cycle_bytes : that a
+    multiprocessor reads and writes in a cycle.
     """
 
     floor: Seconds
     sequence: Seconds
-    memory_efficiency: float
+    cycle_bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,11 @@
 r"""Layers that keep a state instead of a cache: gated delta rule and state spaces (Mamba-2).
 
-A short convolution over time goes before; its kernel is paced by memory, and some engines begin
-each sequence anew, a few features at a time:
+A short convolution over time goes before; each multiprocessor moves a few bytes a cycle, up to what
+memory streams, and some engines begin each sequence anew, a few features at a time:
 
-.. math:: t = floor + \sqrt{(sequence\, batch\, features)^2 + (traffic / (share\, bandwidth))^2}
+.. math::
+    t = floor + \sqrt{(sequence\, batch\, features)^2 + (traffic / pace)^2}, \qquad
+    pace = \min(cycle\_bytes\, SMs\, clock,\ share\, bandwidth)
 
 Over prompts, chunks of a head follow one another, heads and sequences side by side; an item is a
 head of a sequence:
@@ -12,8 +14,8 @@ head of a sequence:
     t = floor + \mathrm{overlapped}(\max(items\, alone / SMs,\ alone),\ memory), \qquad
     alone = item + chunks\, step
 
-with the state read and written once, and a few passes over the rows. A new token reads and writes
-the whole state, at the pace of memory.
+with the state read and written once, and a few passes over the rows, at such a pace. A new token
+reads and writes the whole state, at the pace of memory.
 
 References
 ----------
@@ -44,6 +46,10 @@ _BYTES: Final = 2.0  # of a feature of a row
 _UNIT: Final = 128.0 * 128.0  # elements of the state of a head that `item` and `step` are of
 _TOKENS: Final = 64.0  # and of a chunk
 _FEATURES: Final = 2.0**12  # of a sequence that `sequence` is of
+_STREAMED: Final = 0.92  # of the bandwidth: convolutions on RTX PRO 6000, which memory alone limits
+CYCLE_BYTES: Final = 10.0
+"""Bytes that a multiprocessor reads and writes in a cycle in kernels that wait for each load:
+convolutions over prompts on A100, H100 and B200 move 9 to 11, whatever their memory."""
 
 
 def convolution_time(  # tokens, features, batch are one shape
@@ -75,10 +81,16 @@ def convolved(
     """Evaluate the formula of convolutions for tokens, features and batch."""
     tokens, features, batch = (np.asarray(size, float) for size in shape)
     traffic = 2.0 * _BYTES * batch * features * (tokens + TAPS)
-    stream = traffic / device.memory_bandwidth.value / fitted.memory_efficiency
+    stream = traffic / _pace(device, fitted.cycle_bytes)
     begun = fitted.sequence * batch * features / _FEATURES
     time: Real = fitted.floor + np.hypot(begun, stream)
     return time
+
+
+def _pace(device: Device, cycle_bytes: float = CYCLE_BYTES) -> float:
+    """Bytes a second that all multiprocessors move, up to what memory streams."""
+    pulled = cycle_bytes * device.multiprocessors.value * device.clock.value
+    return min(pulled, _STREAMED * device.memory_bandwidth.value)
 
 
 def scan_time(  # noqa: PLR0913  # tokens, heads, features, batch are one shape
@@ -122,7 +134,7 @@ def scanned(
     compute = np.maximum(batch * heads * alone / slots, alone)
     kept = 2.0 * 4.0 * batch * heads * state
     rows = _BYTES * batch * tokens * features
-    busy = overlapped(compute, (kept + fitted.passes * rows) / bandwidth)
+    busy = overlapped(compute, (kept + fitted.passes * rows) / _pace(device))
     flop = 4.0 * batch * tokens * heads * state
     bound = np.maximum((kept + rows) / bandwidth, flop / device.needed_peak(device.half))
     time: Real = fitted.floor + np.maximum(busy, bound)

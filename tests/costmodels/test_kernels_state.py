@@ -102,6 +102,27 @@ def test_a_prompt_alone_waits_for_its_chunks():
     assert many < 2 * one
 
 
+def test_faster_memory_does_not_speed_up_what_multiprocessors_pull():
+    """H200 has H100's multiprocessors, and an L40S more of them than its memory feeds."""
+    shapes = {convolution_time: (8192, 8192), scan_time: (65536, 128, 49152)}
+    for priced, shape in shapes.items():
+        here, faster = (
+            priced(*shape, DEVICES[name], batch=16) for name in ("h100-sxm", "h200-sxm")
+        )
+        assert faster == pytest.approx(here)
+    slow, fast = (
+        convolution_time(8192, 8192, DEVICES[n], batch=16) for n in ("l40s", "rtx-pro-6000")
+    )
+    ratio = DEVICES["rtx-pro-6000"].memory_bandwidth.value / DEVICES["l40s"].memory_bandwidth.value
+    assert slow / fast == pytest.approx(ratio, rel=0.05)
+
+
+def test_multiprocessors_pull_alike_on_all_generations():
+    found = shipped(StateConvolutionParameters)
+    for generation in ("ampere", "hopper", "blackwell"):
+        assert 8 < found[f"conv-{generation}"].cycle_bytes < 12
+
+
 def test_a_state_of_half_the_bytes_is_updated_in_half_the_time():
     wide, thin = (update_time(64, H100, batch=512, state_bytes=size) for size in (4.0, 2.0))
 

@@ -148,7 +148,7 @@ def _start(name: str, figures: Sequence[EngineFigure]) -> StateParameters:
             provenance=NOWHERE,
             floor=Seconds(3 * MICRO),
             sequence=Seconds((0.001 if name == "conv_step" else slow) * MICRO),
-            memory_efficiency=0.6,
+            cycle_bytes=state.CYCLE_BYTES,
         )
     if name == "update":
         return StateUpdateParameters(
