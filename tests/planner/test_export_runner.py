@@ -390,6 +390,21 @@ def test_a_folder_without_weights_is_named(folder, tmp_path):
         harness.weights_from(str(tmp_path / "model"), harness.open_folder(folder).plan)
 
 
+def test_engines_outlive_weights_that_lack_a_tensor(built, tmp_path, capsys):
+    """What is missing is said before engines that are there make room for new ones."""
+    (tmp_path / "model").mkdir()
+    text = json.dumps({"x_embedder.bias": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}})
+    file = tmp_path / "model" / "model.safetensors"
+    file.write_bytes(len(text).to_bytes(8, "little") + text.encode())
+    before = {*built.glob("engines/*")}
+
+    for more in ([], ["--record"]):
+        words = ["build", "--weights", str(tmp_path / "model"), "--again", *more]
+        assert running.main([*words, "--folder", str(built)]) == 2
+        assert ": the checkpoint has no " in capsys.readouterr().err
+        assert {*built.glob("engines/*")} == before
+
+
 def test_a_runner_that_is_stopped_says_nothing(folder):
     """Ctrl-C ends it with the code of a program that was stopped, as in a shell's foreground."""
     (folder / "tensorrt.py").write_text(

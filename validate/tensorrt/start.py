@@ -37,7 +37,7 @@ MODULE: Final = "planner.tensorrt.runner"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """What is run. weights : see `harness.weights_from`. steps : all where zero.
+    """What is run. weights : see `harness.weights_for`. steps : all where zero.
 
     graph : steps after the first are replayed. place : this process's rank; None to start all.
     again : engines of the same plan that are there were built by a run just before.
@@ -178,7 +178,7 @@ def _one(path: Path, execution: Execution, judge: Judge) -> tuple[str, RankResul
 
 
 def _build(folder: harness.Folder, execution: Execution, tell: Tell) -> list[Path]:
-    source = harness.weights_from(execution.weights, folder.plan)
+    source = harness.weights_for(folder, execution.weights)
     return harness.build_all(folder, source, Options(outside=execution.outside), tell)
 
 

@@ -84,4 +84,4 @@ def _check_external(library: ModuleType, model: Foreign, path: Path, where: str)
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:100] or type(error).__name__
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -171,7 +171,7 @@ def _build(folder: harness.Folder, arguments: argparse.Namespace) -> int:
         capability=arguments.capability,
         outside=_outside(arguments),
     )
-    source = harness.weights_from(arguments.weights, folder.plan)
+    source = harness.weights_for(folder, arguments.weights)
     if arguments.weights not in harness.MADE_UP and not folder.plan["computes"]:
         print(f"{folder.plan['model']}: networks for timing, which do not compute the model")
     for line in () if arguments.record else _other_version(load(), folder.plan):

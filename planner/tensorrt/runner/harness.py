@@ -214,6 +214,17 @@ def weights_from(what: str, plan: Document) -> Source:
     )
 
 
+def weights_for(folder: Folder, what: str) -> Source:
+    """Find weights that have all that a folder's engines are made of.
+
+    Raises `InputError` as `weights_from` does, and if a tensor is missing or has another shape.
+    """
+    source = weights_from(what, folder.plan)
+    for document in folder.documents:
+        source.check(document["layers"])
+    return source
+
+
 def _tensor_files(folder: Path) -> list[Path]:
     with _readable(folder):
         return [path for path in sorted(folder.iterdir()) if path.suffix == ".safetensors"]
@@ -222,8 +233,7 @@ def _tensor_files(folder: Path) -> list[Path]:
 def build_all(folder: Folder, source: Source, options: Options, tell: Tell) -> list[Path]:
     """Build the engines that are not there yet, one after another; returns their paths.
 
-    Raises `RunError` if one is not built, or cannot be written, and `InputError` ahead of the first
-    if a checkpoint lacks a tensor.
+    Raises `RunError` if one is not built, or cannot be written.
     """
     library, made = load(), list[Path]()
     for share, path in _shares(folder, source, tell):
@@ -236,7 +246,7 @@ def build_all(folder: Folder, source: Source, options: Options, tell: Tell) -> l
 def record_all(folder: Folder, source: Source, options: Options, tell: Tell) -> None:
     """Write the calls that build each engine, where they are not there yet, for `cpp/builder`.
 
-    Raises `RunError` and `InputError` as `build_all` does.
+    Raises `RunError` if they cannot be written.
     """
     for share, path in _shares(folder, source, tell):
         if not calls_of(path).exists():
@@ -254,8 +264,6 @@ def calls_of(path: Path) -> Path:
 
 def _shares(folder: Folder, source: Source, tell: Tell) -> Iterator[tuple[Share, Path]]:
     """Yield what each engine of a folder is made of, and its file."""
-    for document in folder.documents:
-        source.check(document["layers"])
     if source.unused:
         tell(f"{len(source.unused)} tensors of the checkpoint have no place: {few(source.unused)}")
     with _writable(folder.path / "engines"):
