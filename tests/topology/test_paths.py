@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
+from random import Random
 
 import networkx as nx
 import pytest
@@ -320,3 +321,49 @@ def test_mig_slices_do_not_talk():
 
     assert refused_pairs(machine) == (("GPU0", "GPU1", "MIG slices have no peer access"),)
     assert not fabric(machine, [0, 1]).peer_to_peer
+
+
+BRIDGED = [
+    # places by socket, root and switches; NVLink bridges; a group, and the others that send
+    (
+        ("0000", "1101", "0011", "0110", "0111", "0001", "1100", "0001"),
+        ("27", "06", "47", "03"),
+        "25617",
+        ("034",),
+    ),
+    (
+        ("0011", "0110", "0001", "0101", "0001", "1000", "0111", "0010"),
+        ("67", "01", "12", "04"),
+        "241",
+        ("03567",),
+    ),
+    (
+        ("1010", "1001", "0111", "0000", "1000", "1011", "1110", "1000"),
+        ("45", "56", "02", "13"),
+        "631",
+        ("02", "457"),
+    ),
+    (("0010", "0111", "0100", "0100"), ("02", "23"), "302", ()),
+]
+
+
+@pytest.mark.parametrize(("places", "bridges", "group", "beside"), BRIDGED)
+def test_the_numbers_of_gpus_do_not_change_the_links_of_a_group(places, bridges, group, beside):
+    def described(order):
+        def label(a, b):
+            ends = sorted((order[a], order[b]))
+            if f"{ends[0]}{ends[1]}" in bridges:
+                return "NV4"
+            steps = enumerate(zip(places[ends[0]], places[ends[1]], strict=True))
+            alike = next((depth for depth, (one, other) in steps if one != other), 4)
+            return ("SYS", "NODE", "PHB", "PXB", "PIX")[alike]
+
+        machine = read_topology(matrix(len(order), label))
+        groups = [[order.index(int(gpu)) for gpu in each] for each in (group, *beside)]
+        return fabric(machine, groups[0], groups[1:])
+
+    count = len(places)
+    first = described(list(range(count)))
+    for seed in range(12):
+        order = Random(seed).sample(range(count), count)
+        assert described(order) == first, order

@@ -22,7 +22,7 @@ from topology.catalogue import (
 from topology.machine.build import machine_of
 from topology.machine.graph import Cluster, Gpu, Machine, Nic, Reached, is_nvlink
 from topology.machine.rings import (
-    best_ring,
+    best_rings,
     chain_rate,
     direct_rate,
     exchange_rate,
@@ -289,8 +289,8 @@ def _link(survey: Survey, names: Sequence[str]) -> tuple[LinkKind, float, float]
     if has_nvlink_ring(neighbours, names):
         rates = [sum(nominal_bandwidth(pairs[a, b]) for b in neighbours[a]) for a in names]
         return "nvlink", min(rates), 0.0
-    ring = best_ring(survey, names)
-    return "pcie", ring.rate, chain_rate(survey, ring.order)
+    rings = best_rings(survey, names)
+    return "pcie", rings[0].rate, max(chain_rate(survey, ring.order) for ring in rings)
 
 
 def _alone(survey: Survey, name: str) -> tuple[LinkKind, float]:

@@ -1,9 +1,10 @@
 """Rings through the GPUs of one host: which order lets each GPU pass most to the next."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import combinations, pairwise, permutations
+from itertools import combinations, pairwise, permutations, product
+from math import factorial, fsum, prod
 from typing import Final
 
 from topology.base import BytesPerSecond
@@ -13,6 +14,7 @@ from topology.machine.routes import Hop, components
 from topology.machine.survey import Survey, nominal_bandwidth
 
 _EXACT: Final = 8  # GPUs up to which every ring is tried
+_WAYS: Final = 2000  # to pass NVLink islands whole, up to which all are compared
 _SEARCHED: Final = 10  # GPUs up to which a ring over NVLink is looked for
 
 
@@ -27,9 +29,6 @@ class GpuRing:
 def best_ring(survey: Survey, names: Sequence[str]) -> GpuRing:
     """Find the ring through GPUs of one host that lets each pass most to the next.
 
-    Every ring is tried up to eight GPUs, those cut short that can gain nothing on an order by
-    locality; beyond, rings by locality and by NVLink only.
-
     >>> from topology.catalogue import find_hardware
     >>> from topology.machine.build import machine_of
     >>> from topology.machine.survey import survey_of
@@ -37,19 +36,38 @@ def best_ring(survey: Survey, names: Sequence[str]) -> GpuRing:
     >>> best_ring(host, ["GPU0", "GPU2", "GPU1", "GPU3"]).order
     ('GPU0', 'GPU1', 'GPU2', 'GPU3')
     """
+    return best_rings(survey, names)[0]
+
+
+def best_rings(survey: Survey, names: Sequence[str]) -> list[GpuRing]:
+    """Find the rings that are equally good, of which nobody knows which one is taken.
+
+    Every ring is tried up to eight GPUs, those cut short that can gain nothing on an order by
+    locality; beyond, rings by locality and by NVLink only. Of equally fast ones they are those
+    that take least of links.
+    """
     if len(names) < 2:
-        return GpuRing(order=tuple(names), rate=BytesPerSecond(float("inf")))
-    best = max(
-        (
-            GpuRing(tuple(order), _slowest(survey, crossings(survey, _around(order))))
-            for order in _orders(survey, names)
-        ),
-        key=lambda ring: ring.rate,
-    )
+        return [GpuRing(order=tuple(names), rate=BytesPerSecond(float("inf")))]
     islands = nvlink_islands(survey.pairs, names)
-    if best.rate >= _bound(survey, names, islands) or len(names) > _EXACT:
+    best = _least_taking(survey, _orders(survey, names, islands))
+    if best[0].rate >= _bound(survey, names, islands) or len(names) > _EXACT:
         return best
-    return _search(survey, best)
+    found = _search(survey, best[0])
+    return best if found is best[0] else [found]
+
+
+def _least_taking(survey: Survey, orders: Iterable[Sequence[str]]) -> list[GpuRing]:
+    """Take the fastest rings, and of those the ones that take least of links."""
+    best: list[GpuRing] = []
+    most = (0.0, 0.0)
+    for order in orders:
+        own = crossings(survey, _around(order))
+        rate = _slowest(survey, own)
+        merit = rate, -fsum(users / survey.capacity[hop] for hop, users in own.items())
+        if merit >= most or not best:
+            best = [*(best if merit == most else ()), GpuRing(tuple(order), rate)]
+            most = merit
+    return best
 
 
 def crossings(survey: Survey, ways: Iterable[tuple[str, str]]) -> Counter[Hop]:
@@ -62,8 +80,9 @@ def _around(order: Sequence[str]) -> Iterable[tuple[str, str]]:
 
 
 def chain_rate(survey: Survey, order: Sequence[str]) -> BytesPerSecond:
-    """Bytes per second that each GPU can pass to the next where the last has nobody to pass to."""
-    return _slowest(survey, crossings(survey, pairwise(order)))
+    """Bytes per second that each can pass to the next in a ring that is open where it is best."""
+    opened = ((*order[at:], *order[:at]) for at in range(len(order)))
+    return max(_slowest(survey, crossings(survey, pairwise(chain))) for chain in opened)
 
 
 def _slowest(survey: Survey, own: Mapping[Hop, int]) -> BytesPerSecond:
@@ -95,7 +114,12 @@ def _shared(survey: Survey, crossed: Sequence[Counter[Hop]]) -> float:
 
 @lru_cache(maxsize=4096)
 def _around_best(survey: Survey, names: tuple[str, ...]) -> Counter[Hop]:
-    return crossings(survey, _around(best_ring(survey, names).order))
+    """Count how often links are crossed by whichever ring it is, either way round."""
+    crossed: Counter[Hop] = Counter()
+    for ring in best_rings(survey, names):
+        for order in (ring.order, ring.order[::-1]):
+            crossed |= crossings(survey, _around(order))
+    return crossed
 
 
 def exchange_rate(survey: Survey, names: Sequence[str]) -> BytesPerSecond:
@@ -209,12 +233,19 @@ def nvlink_islands(
     return list(map(frozenset, components(names, joined)))
 
 
-def _orders(survey: Survey, names: Sequence[str]) -> list[list[str]]:
-    """Guess good rings: NVLink islands whole, near things together."""
+def _orders(
+    survey: Survey, names: Sequence[str], islands: Sequence[frozenset[str]]
+) -> Iterator[Sequence[str]]:
+    """Yield likely rings: near things together; and NVLink islands whole, in all ways if few."""
     near = sorted(names, key=lambda name: survey.trails[name])
-    islands = sorted(
-        nvlink_islands(survey.pairs, near),
-        key=lambda island: min(near.index(name) for name in island),
-    )
-    whole = [name for island in islands for name in sorted(island, key=near.index)]
-    return [whole, near, list(names)]
+    yield near
+    if len(islands) == len(names):
+        return
+    first, *others = (sorted(island, key=near.index) for island in islands)
+    inside = prod(factorial(len(island)) for island in islands)
+    if len(names) > _EXACT or inside * factorial(len(others)) > _WAYS:
+        yield [name for island in (first, *others) for name in island]
+        return
+    for ordered in permutations(others):
+        for ways in product(*map(permutations, (first, *ordered))):
+            yield [name for island in ways for name in island]
