@@ -15,7 +15,7 @@ from topology.base import counted, format_interval, format_number, format_second
 from topology.base.values import dataclass
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 SHARES = (0.5, 0.9, 0.99)
 
@@ -54,7 +54,7 @@ class Spread:
         return {"mean": self.mean, "p50": self.p50, "p90": self.p90, "p99": self.p99}
 
 
-def spread_of(values: Sequence[float], weights: Sequence[float]) -> Spread:
+def spread_of(values: ArrayLike, weights: Sequence[float]) -> Spread:
     """Put times into numbers; a value of weight 2 stands for two requests.
 
     >>> spread_of([1.0, 3.0], [1.0, 3.0])

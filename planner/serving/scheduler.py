@@ -147,9 +147,9 @@ class Queue:
             self._decode(batch)
 
     def _send(self, arrival: float) -> None:
-        number = self.sent
-        self.sent += 1
-        prompt, output = self.load.prompts[number], self.load.outputs[number]
+        number, load = self.sent, self.load
+        self.sent = number + 1
+        prompt, output = load.prompts[number], load.outputs[number]
         left = output if self.gain == 1.0 else 1 + math.ceil((output - 1) / self.gain)
         self.waiting.append(Sequence(number, arrival, prompt, left))
 
@@ -200,7 +200,7 @@ class Queue:
 
     def _takes(self, batch: Batch) -> bool:
         """Whether a batch begins the next prompt: of who has come, up to its share of all."""
-        if not self._admits() or self.waiting[0].arrival > self.now:
+        if not self.waiting or self.waiting[0].arrival > self.now or not self._admits():
             return False
         return len(self.batches) == 1 or self._has_share(batch)
 
@@ -225,9 +225,10 @@ class Queue:
             if take > 0:
                 pieces.append((sequence, take))
                 room -= take
-        while self.waiting and room > 0 and self._takes(batch):
+        while room > 0 and self._takes(batch):
             sequence = self.waiting[0]
-            left = sequence.prompt - max(self._hit(sequence), sequence.cached)
+            done = self._hit(sequence) if self.prefix else 0
+            left = sequence.prompt - max(done, sequence.cached)
             whole = not self.ways.chunked and left > room
             if whole and pieces:
                 break
@@ -242,7 +243,7 @@ class Queue:
             if not left:
                 self._takes_over(batch, sequence)
                 continue
-            take = left if whole else min(left, room)
+            take = left if whole or left < room else room
             pieces.append((sequence, take))
             room -= take
         return pieces
@@ -257,8 +258,6 @@ class Queue:
 
     def _hit(self, sequence: Sequence) -> int:
         """Count the tokens of a prompt that are in whole blocks of the cache."""
-        if not self.prefix:
-            return 0
         block = self.ways.block
         return min(int(self.prefix * sequence.prompt) // block * block, sequence.prompt - 1)
 
@@ -283,7 +282,10 @@ class Queue:
     def _pass(self, batch: Batch, host: float, seconds: list[float]) -> None:
         """Let a step of a batch pass the host and all places, at each behind the one before it."""
         done = self.free
-        done[0] = at = max(batch.ready, done[0]) + host
+        at = batch.ready
+        if done[0] > at:  # noqa: PLR1730  # `max` takes longer than all else here
+            at = done[0]
+        done[0] = at = at + host
         for number, kind in enumerate(self.kinds, 1):
             if done[number] > at:  # noqa: PLR1730  # `max` takes longer than all else here
                 at = done[number]
@@ -359,27 +361,32 @@ class Queue:
         """Count the rounds of all batches in which nobody comes, ends or needs room."""
         if self.begun or (len(self.batches) > 1 and self._admits()):
             return 1
-        ends = min(each.running[0][0] - each.turn for each in self.batches if each.count)
-        return min(ends, int((self.capacity - self.used) // (self.count * self.gain)))
+        turns = int((self.capacity - self.used) // (self.count * self.gain))
+        for each in self.batches:
+            if each.count and each.running[0][0] - each.turn < turns:
+                turns = each.running[0][0] - each.turn
+        return turns
 
     def _until(self, clock: float) -> None:
         """Note that time has passed."""
-        trail = self.trail
-        trail.most_tokens = max(trail.most_tokens, self.used)
+        trail, used = self.trail, self.used
+        if used > trail.most_tokens:  # noqa: PLR1730  # `max` takes longer than all else here
+            trail.most_tokens = used
         if clock > self.clock:
-            trail.token_s += self.used * (clock - self.clock)
+            trail.token_s += used * (clock - self.clock)
             self.clock = clock
 
     def _advance(self, batch: Batch, turns: int) -> None:
         """Give every sequence that decodes as many tokens, and let go of those that are done."""
         steps, trail, running = turns * batch.rows, self.trail, batch.running
-        batch.turn += turns
+        batch.turn = turn = batch.turn + turns
         batch.context += steps * self.gain
-        self.used += steps * self.gain
+        self.used = used = self.used + steps * self.gain
         self.unwritten -= steps
         trail.decoded += steps
-        trail.most_tokens = max(trail.most_tokens, self.used)
-        while running and running[0][0] == batch.turn:
+        if used > trail.most_tokens:  # noqa: PLR1730  # `max` takes longer than all else here
+            trail.most_tokens = used
+        while running and running[0][0] == turn:
             _, _, sequence = heapq.heappop(running)
             self._drop(batch, sequence, sequence.prompt + sequence.left * self.gain)
             self._finish(batch, sequence)

@@ -158,20 +158,22 @@ class Served:
             trails. concurrency : on all engines; where left out that of `rate`, by Little's law.
         """
         sequences = [s for _, trail in runs for s in trail.sequences]
-        written = [load.outputs[s.number] for load, trail in runs for s in trail.sequences]
+        written = np.array(
+            [load.outputs[s.number] for load, trail in runs for s in trail.sequences]
+        )
+        arrival = np.array([s.arrival for s in sequences])
+        first = np.array([s.first for s in sequences])
+        finish = np.array([s.finish for s in sequences])
         front = self.ways.front_s
-        ttft = [front + s.first - s.arrival for s in sequences]
-        waits = [s.finish - s.first for s in sequences]
-        tpot = [wait / max(1, output - 1) for wait, output in zip(waits, written, strict=True)]
-        whole = spread_of([front + s.finish - s.arrival for s in sequences], weights)
+        whole = spread_of(front + finish - arrival, weights)
         flight = rate * whole.mean if concurrency is None else concurrency
         trails = [trail for _, trail in runs]
         seconds = sum(trail.seconds for trail in trails)
         return Serving(
             gpus=self.gpus,
             concurrency=flight,
-            ttft=spread_of(ttft, weights),
-            tpot=spread_of(tpot, weights),
+            ttft=spread_of(front + first - arrival, weights),
+            tpot=spread_of((finish - first) / np.maximum(1, written - 1), weights),
             request=whole,
             tokens_per_s=flight * float(np.average(written, weights=weights)) / whole.mean,
             max_concurrency=self.places,

@@ -50,11 +50,12 @@ class StepPrices:
     def __call__(self, tokens: float, context: float, rows: float, length: float) -> list[float]:
         """Read the grid at every kind of place, linear in each size."""
         k, part = _place(self.nodes[3], length)
+        seconds = []
         if not tokens:
-            lines = self.known.get(rows)
-            if lines is None:
-                lines = self.known[rows] = self._lines(rows)
-            return [line[k] + part * (line[k + 1] - line[k]) for line in lines]
+            for line in self.known.get(rows) or self._lines(rows):
+                below = line[k]
+                seconds.append(below + part * (line[k + 1] - below))
+            return seconds
         sizes, contexts, counts, lengths = self.nodes
         (t, ta), (c, ca) = _place(sizes, tokens), _place(contexts, context)
         r, ra = _place(counts, rows)
@@ -63,7 +64,6 @@ class StepPrices:
         low = (t * len(contexts) + c) * plane + r * row + k
         high = low + len(contexts) * plane
         after = low + plane
-        seconds = []
         for grid in self.grids:
             if rows:
                 fewer, more = (
@@ -80,12 +80,13 @@ class StepPrices:
         return seconds
 
     def _lines(self, rows: float) -> list[list[float]]:
-        """Read the grid where so many sequences decode, and nothing else runs, by length."""
+        """Read the grid where so many sequences decode, and nothing else runs, by length, once."""
         r, part = _place(self.nodes[2], rows)
         row = len(self.nodes[3])
         low, high, end = r * row, (r + 1) * row, (r + 2) * row
         ends = (zip(grid[low:high], grid[high:end], strict=True) for grid in self.grids)
-        return [[a + part * (b - a) for a, b in pairs] for pairs in ends]
+        lines = self.known[rows] = [[a + part * (b - a) for a, b in pairs] for pairs in ends]
+        return lines
 
     def at_places(self, tokens: float, context: float, rows: float, length: float) -> list[float]:
         """Read the grid at every place of a pipeline."""
