@@ -39,7 +39,21 @@ def _wait(servers: int, load: float, share: float) -> float:
     np.cumsum(walk, out=walk)
     lowest = np.minimum.accumulate(walk)
     walk -= np.minimum(lowest, 0.0, out=lowest)
-    return float(np.quantile(walk[REQUESTS // 10 :], share, overwrite_input=True))
+    return quantile(walk[REQUESTS // 10 :], share)
+
+
+def quantile(values: NDArray[np.float64], share: float) -> float:
+    """Give the quantile as numpy does, which sorts for two ranks at once five times as slowly.
+
+    values : in any order, which is changed.
+
+    >>> quantile(np.array([3.0, 1.0, 2.0]), 0.75)
+    2.5
+    """
+    place = share * (len(values) - 1)
+    low = min(int(place), len(values) - 2)
+    values.partition(low)
+    return float(np.quantile([values[low], values[low + 1 :].min()], place - low))
 
 
 def wait(servers: int, load: float, service: float, share: float) -> float:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import assert_refused
 from hypothesis import given, settings
@@ -21,7 +22,7 @@ from planner.fleet.answers import curve
 from planner.fleet.demand import Demand, Prices
 from planner.fleet.demand_file import read_demands, read_prices, read_share
 from planner.fleet.fleet import capacity
-from planner.fleet.queueing import most_rate, servers_needed, wait
+from planner.fleet.queueing import most_rate, quantile, servers_needed, wait
 from planner.rendering import capacity as capacity_shown
 from planner.request.quantities import read_rate, read_time
 from planner.request.request import Request
@@ -45,6 +46,13 @@ def queue(servers, rate, service, count=200_000):
         heapq.heappush(free, start + service)
         waits.append(start - now)
     return sorted(waits)
+
+
+def test_a_quantile_is_numpys_to_the_digit():
+    for count in (2, 3, 101, 5000):
+        for share in (0.0, 0.3, 0.5, 0.95, 0.999, 1.0):
+            values = np.random.default_rng(count).standard_exponential(count)
+            assert quantile(values.copy(), share) == np.quantile(values, share)
 
 
 @pytest.mark.parametrize(
