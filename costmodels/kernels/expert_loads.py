@@ -72,8 +72,8 @@ def _load(tokens: Real, routing: Routing, parts: int) -> ExpertLoad:
         tiles = touched[..., None] * np.ceil(each / HEIGHTS)
         return ExpertLoad(touched=touched, rows=rows, tiles=tiles, crowded=crowded)
     most = max(1, int(np.ceil(_POINTS * log2(max(float(np.max(tokens, initial=1.0)), 2.0)))))
-    sizes = np.unique(np.round(2.0 ** (np.arange(most + 1) / _POINTS)))
-    near = around(tokens, np.array([0.0, *sizes]))
+    sizes = np.round(2.0 ** (np.arange(most + 1) / _POINTS)).tolist()
+    near = around(tokens, np.array([0.0, *dict.fromkeys(sizes)]))  # np.unique loads numpy.ma
     computed = np.array([_at(routing, n, parts) for n in near])
     counts = [np.interp(tokens, near, column) for column in computed.T]
     tiles = np.stack(counts[2:], axis=-1)
