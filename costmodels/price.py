@@ -160,16 +160,40 @@ def host_seconds(op: Op, priced: Priced, runtime: Runtime) -> Real:
     return host
 
 
-class FoundPrices:
-    """Prices found so far, by what they depend on besides device and profile.
+class Contents:
+    """What programs are made of, whatever they run on; looked at once, and kept for its identity.
 
-    ops : of operations. bodies : what is known of bodies of loops, each by its identity. settings :
-    what was found of these by what prices depend on besides links (`Target.beside_links`).
+    bodies : what is known of bodies of loops.
     """
 
     def __init__(self) -> None:
-        self.ops: dict[tuple[object, ...], Priced] = {}
         self.bodies: dict[int, Any] = {}
+        self._numbers: dict[int, tuple[Op, int]] = {}
+        self._alike: dict[tuple[object, ...], int] = {}
+
+    def number(self, op: Op) -> int:
+        """Give an operation its number, which all have that are alike, of the same sizes."""
+        known = self._numbers.get(id(op))
+        if known is None:
+            content = content_of(op)
+            try:
+                number = self._alike.setdefault(content, len(self._alike))
+            except TypeError:  # sizes are arrays
+                number = self._alike.setdefault(by_content(content), len(self._alike))
+            known = self._numbers[id(op)] = op, number
+        return known[1]
+
+
+class FoundPrices:
+    """Prices found so far, by what they depend on besides device and profile.
+
+    contents : what was priced, on other devices too. ops : of operations, by their number. settings
+    : what was found of these by what prices depend on besides links (`Target.beside_links`).
+    """
+
+    def __init__(self, contents: Contents | None = None) -> None:
+        self.contents = Contents() if contents is None else contents
+        self.ops: dict[tuple[int, object], Priced] = {}
         self.settings: dict[tuple[object, ...], Any] = {}
 
 
@@ -177,65 +201,79 @@ def cached_price(op: Op, target: Target, prices: FoundPrices) -> Priced:
     """Price `op`, or take the price of one like it; `prices` are of one device and request."""
     if isinstance(op, Rearrange) and op.view:
         return _FREE
-    key = _key(op, target)
-    try:
-        priced = prices.ops.get(key)
-    except TypeError:  # sizes are arrays
-        key = by_content(key)
-        priced = prices.ops.get(key)
+    key = prices.contents.number(op), _way(op, target)
+    priced = prices.ops.get(key)
     if priced is None:
         found = price(op, target)
         priced = prices.ops[key] = replace(found, seconds=plain(found.seconds))
     return priced
 
 
-def _key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  # one case an operation
-    how: tuple[object, ...]
+def content_of(op: Op) -> tuple[object, ...]:  # noqa: C901, PLR0911  # one case an operation
+    """Give all of an operation that its price depends on."""
     match op:
         case Matmul():
             weight = op.weight
             sides = (len(op.x.shape), len(weight.columns)) if op.route is not None else ()
             counts = (weight.local_experts, weight.experts, weight.copies)
-            drawn = (target.distribution, target.part) if sides else ()
-            routed = (op.out.filled, *counts, sides, *drawn)
-            sizes = (op.out.shape, weight.local_columns, weight.local_rows, routed)
-            how = (target.engine, target.rounding, weight.precision or target.device.half)
-            return ("matmul", *how, _beside(op, target), *sizes)
+            sizes = (op.out.shape, weight.local_columns, weight.local_rows)
+            return ("matmul", weight.precision, op.beside, *sizes, op.out.filled, *counts, *sides)
         case HeadProduct():
-            return ("heads", target.engine, target.device.half, op.x.shape, op.heads, op.n, op.k)
+            return ("heads", op.x.shape, op.heads, op.n, op.k)
         case Attention():
             size = (op.size, op.value_size, op.scaled)
             heads = (op.heads, op.key_value_heads, size, op.window, op.pairs, op.turn is None)
-            mask = (
-                (target.mask, target.runtime.fusion("mask"), _sees_itself(op))
-                if target.mask
-                else ()
-            )
-            how = (target.attention, mask, target.engine, target.device.half, op.k.itemsize)
-            return ("attention", *how, op.q.shape, op.keys, op.causal, *heads)
+            seen = (op.keys, op.k.itemsize, op.causal, _sees_itself(op))
+            return ("attention", op.q.shape, *seen, *heads)
         case CausalConvolution() | Recurrence():
-            how = (target.engine, target.device.half, target.runtime.fusion(_named(op)))
-            return (_named(op), *how, op.out.shape, op.traffic, op.flop)
+            return (_named(op), op.out.shape, op.traffic, op.flop)
         case LinearAttention() | Depthwise():
-            how = (target.device.half, target.runtime.fusion(_named(op)))
-            return (_named(op), *how, op.traffic, op.flop)
+            return (_named(op), op.traffic, op.flop)
         case Pointwise():
-            return ("pointwise", target.runtime.fusion(op.function), op.traffic, _with_experts(op))
+            return (op.function, op.traffic, _with_experts(op))
         case Rearrange():
-            return ("move", target.runtime.fusion("copy"), op.traffic)
+            return ("view",) if op.view else ("move", op.traffic)
+        case Collective():
+            return (op.kind, op.message_bytes, op.tokens)
+        case SendReceive():
+            return (op.kind, op.message_bytes)
+        case Convolve():
+            return ("convolve", op.planes, op.eager, op.passes, op.flop, op.traffic)
+        case _:
+            assert_never(op)
+
+
+def _way(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  # as above
+    """Give all of a target that the price of an operation depends on, besides device and profile.
+
+    Of operations of one number only the links may differ that they run over.
+    """
+    match op:
+        case Matmul():
+            drawn = () if op.route is None else (target.distribution, target.part)
+            return (target.engine, target.rounding, _beside(op, target), *drawn)
+        case HeadProduct():
+            return (target.engine,)
+        case Attention():
+            mask = (target.mask, target.runtime.fusion("mask")) if target.mask else ()
+            return (target.attention, target.engine, *mask)
+        case CausalConvolution() | Recurrence():
+            return (target.engine, target.runtime.fusion(_named(op)))
+        case LinearAttention() | Depthwise():
+            return (target.runtime.fusion(_named(op)),)
+        case Pointwise():
+            return (target.runtime.fusion(op.function),)
+        case Rearrange():
+            return (target.runtime.fusion("copy"),)
         case Collective() if op.tokens is not None and target.ways:
-            ways = (target.engine, target.ways, target.distribution)
-            how = (*ways, target.runtime.launch, target.mixes)
-            return (op.kind, target.algorithm, *how, op.message_bytes, op.tokens, _over(op, target))
+            ways = (target.engine, target.ways, target.distribution, target.runtime.launch)
+            return (target.algorithm, *ways, target.mixes, _over(op, target))
         case Collective() | SendReceive():
-            fabric, how = _over(op, target), (target.messages, target.mixes)
-            return (op.kind, target.algorithm, *how, op.message_bytes, fabric)
+            return (target.algorithm, target.messages, target.mixes, _over(op, target))
         case Convolve():
             runtime = target.runtime
             reached = runtime.plane_convolution if op.planes else runtime.convolution
-            passes = runtime.plane_passes.value if op.planes else 0.0
-            rates = reached.value, passes, op.eager
-            return ("convolve", target.device.half, *rates, op.passes, op.flop, op.traffic)
+            return (reached.value, runtime.plane_passes.value)
         case _:
             assert_never(op)
 

@@ -99,7 +99,10 @@ class Cost:
 
 
 def _added(first: Mapping[K, Real], second: Mapping[K, Real]) -> dict[K, Real]:
-    return {key: first.get(key, 0.0) + second.get(key, 0.0) for key in {**first, **second}}
+    both = dict(first)
+    for key, seconds in second.items():
+        both[key] = both[key] + seconds if key in both else seconds
+    return both
 
 
 def _compute(classes: Mapping[Class, Real]) -> Real:
@@ -135,19 +138,19 @@ def cost(loop: Loop, target: Target, prices: FoundPrices | None = None) -> Cost:
 class _Found:
     """What was found on one device, run in one way.
 
-    bodies : costs of bodies, by their identity and their links. ops : prices, by the identity of an
-    operation, which is kept, and its links. straight : costs of operations between barriers on one
-    stream, by the identities of their prices.
+    bodies : costs of bodies, by their identity and their links. ops : prices, by the number of an
+    operation and its links. straight : costs of operations between barriers on one stream, by the
+    identities of their prices.
     """
 
     bodies: dict[tuple[object, ...], Cost] = field(default_factory=dict)
-    ops: dict[object, tuple[Op, Priced]] = field(default_factory=dict)
+    ops: dict[object, Priced] = field(default_factory=dict)
     straight: dict[tuple[int, ...], Cost] = field(default_factory=dict)
 
 
 def _turns(loop: Loop, target: Target, prices: FoundPrices, found: _Found) -> Cost:
     """Price a loop, whose body may be that of others: layers of other stages and plans."""
-    body = _priced_body(loop, prices)
+    body = _priced_body(loop, prices.contents.bodies)
     key = id(body), *[target.fabrics[axis] for axis in body.axes]
     once = found.bodies.get(key)
     if once is None:
@@ -171,26 +174,26 @@ class _PricedBody:
     axes: list[str]
 
 
-def _priced_body(loop: Loop, prices: FoundPrices) -> _PricedBody:
+def _priced_body(loop: Loop, bodies: dict[int, _PricedBody]) -> _PricedBody:
     """Give what is known of the body of a loop."""
-    body: _PricedBody | None = prices.bodies.get(id(loop.body))
+    body = bodies.get(id(loop.body))
     if body is None:
         ops = [item for item in loop.body if not isinstance(item, Loop)]
         loops = [item for item in loop.body if isinstance(item, Loop)]
         axes = {op.axis for op in ops if isinstance(op, Communication)}
-        axes.update(*(_priced_body(inner, prices).axes for inner in loops))
-        body = _PricedBody(loop.body, ops, loops, sorted(axes))
-        prices.bodies[id(loop.body)] = body
+        axes.update(*(_priced_body(inner, bodies).axes for inner in loops))
+        body = bodies[id(loop.body)] = _PricedBody(loop.body, ops, loops, sorted(axes))
     return body
 
 
 def _priced(op: Op, target: Target, prices: FoundPrices, found: _Found) -> Priced:
-    """Price an operation, or take its own price where it is one of other bodies too."""
-    key = (id(op), target.fabrics[op.axis]) if isinstance(op, Communication) else id(op)
+    """Price an operation, or take the price of one like it over the same links."""
+    number = prices.contents.number(op)
+    key = (number, target.fabrics[op.axis]) if isinstance(op, Communication) else number
     known = found.ops.get(key)
     if known is None:
-        known = found.ops[key] = op, cached_price(op, target, prices)
-    return known[1]
+        known = found.ops[key] = cached_price(op, target, prices)
+    return known
 
 
 def _straight(ops: list[Op], target: Target, prices: FoundPrices, found: _Found) -> Cost:

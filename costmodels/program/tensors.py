@@ -27,7 +27,8 @@ class Tensor:
 
     @property
     def elements(self) -> Real:
-        return cast(Real, math.prod(self.shape, start=1.0)) * self.filled
+        whole = cast(Real, math.prod(self.shape, start=1.0))
+        return whole if self.filled == 1.0 else whole * self.filled
 
     @property
     def bytes(self) -> Real:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import memory
-from costmodels.price import FoundPrices, Target
+from costmodels.price import Contents, FoundPrices, Target
 from costmodels.program import Real, Size
 from planner.lowering import cuts_of_requests, share_of
 from planner.models import Model, lengths, line_of
@@ -48,13 +48,18 @@ class Programs:
 
     lowered: dict[tuple[Plan, Size], Sequence[tuple[Flags, Lowered]]] = field(default_factory=dict)
     bodies: memory.Bodies = field(default_factory=memory.Bodies)
+    contents: Contents = field(default_factory=Contents)
+
+    def on_hardware(self) -> "Columns":
+        """Make room for what is found of them on some hardware."""
+        return Columns(FoundPrices(self.contents))
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
     """What was found on some hardware: prices, and columns by one replica, its batch and links."""
 
-    prices: FoundPrices = field(default_factory=FoundPrices)
+    prices: FoundPrices
     found: dict[tuple[Plan, Size, tuple[Fabric, ...]], tuple[Column, Column]] = field(
         default_factory=dict
     )
@@ -71,7 +76,8 @@ def sweep(
     programs : of the same requests on other hardware too. columns : of them on this hardware, on
     other numbers of GPUs too. Both are used, and added to.
     """
-    programs, columns = programs or Programs(), columns or Columns()
+    programs = programs or Programs()
+    columns = columns or programs.on_hardware()
     rows = [_row(scenario, plan, programs, columns) for plan in plans]
     return Sweep(
         plans=tuple(plans),

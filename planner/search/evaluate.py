@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodels import memory
 from costmodels.basis import Basis
-from costmodels.price import FoundPrices, Target
+from costmodels.price import Contents, FoundPrices, Target
 from costmodels.program import Loop, Program, Real, ceil_div
 from costmodels.sizes import Size, anywhere, larger, largest, total
 from costmodels.timeline import Cost, cost, following
@@ -57,12 +57,13 @@ class Lowered:
 class Shared:
     """What estimates of one request have in common, whoever runs it on how many GPUs.
 
-    prices : of operations, by device. programs : of plans without replicas. traffic : of these.
-    bodies : of loops in them, by what they do to memory. estimates : of plans without replicas, by
-    hardware, and what else they were priced on; engines that do nothing in another way, and
-    replicas with such links, have the same.
+    contents : what programs are made of. prices : of operations, by device. programs : of plans
+    without replicas. traffic : of these. bodies : of loops in them, by what they do to memory.
+    estimates : of plans without replicas, by hardware, and what else they were priced on; engines
+    that do nothing in another way, and replicas with such links, have the same.
     """
 
+    contents: Contents = field(default_factory=Contents)
     prices: dict[str, FoundPrices] = field(default_factory=dict)
     programs: dict[tuple[Plan, Workload], Lowered] = field(default_factory=dict)
     traffic: dict[tuple[Plan, Workload], Traffic] = field(default_factory=dict)
@@ -95,7 +96,7 @@ def evaluate(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Pl
     known = shared.estimates.setdefault(key, [])
     estimate = next((one for other, one in known if other == target), None)
     if estimate is None:
-        prices = shared.prices.setdefault(deployment.hardware.name, FoundPrices())
+        prices = shared.prices.setdefault(deployment.hardware.name, FoundPrices(shared.contents))
         estimate = _evaluate(own, alone, shared.lowered(own, alone), target, prices)
         known.append((target, estimate))
     return replace(

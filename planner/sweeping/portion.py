@@ -47,7 +47,7 @@ class _InCommon:
     """What portions of a sweep of the same requests have in common, some of it by hardware."""
 
     programs: Programs = field(default_factory=Programs)
-    columns: dict[Scenario, Columns] = field(default_factory=lambda: defaultdict(Columns))
+    columns: dict[Scenario, Columns] = field(default_factory=dict)
 
 
 def _on(
@@ -65,7 +65,8 @@ def _on(
     works = tuple(work for _, work in questions)
     every = _plans(portion, first.model, works)
     known = _found(first.model)[works] if len(works) <= MANY else own
-    found = sweep(replace(first, workload=stacked), every, known.programs, known.columns[on_any])
+    columns = known.columns.setdefault(on_any, known.programs.on_hardware())
+    found = sweep(replace(first, workload=stacked), every, known.programs, columns)
     refuses = refuser(first)
     refused = {plan: refuses(plan) for plan in found.plans}
     for place, (usual, work) in enumerate(questions):

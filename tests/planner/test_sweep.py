@@ -1,6 +1,5 @@
 """A sweep gives every request what it gets alone."""
 
-from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +8,8 @@ from generators import asked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.search.batched import Columns, Programs, sizes, sweep
+from costmodels import price
+from planner.search.batched import Programs, sizes, sweep
 from planner.search.evaluate import evaluate
 from planner.search.plans import objections, plans
 from planner.strategies import parse_plan
@@ -69,12 +69,13 @@ def test_columns_are_what_each_request_gets_alone(name, runtime):
 
 def test_plans_that_share_programs_and_prices_have_the_columns_that_they_have_by_themselves():
     """Whatever was found before, on other hardware and numbers of GPUs."""
-    programs, on = Programs(), defaultdict(Columns)
+    programs, on = Programs(), {}
     for hardware, gpus in (("h100-sxm", 4), ("l40s", 4), ("l40s", 8), ("h100-sxm", 2)):
         every = list(plans(asked("flux.1-dev").model, gpus))
         scenario, work, _ = swept("flux.1-dev", every[:1], hardware=hardware)
         scenario = replace(scenario.on(gpus), workload=work)
-        found = sweep(scenario, every, programs, on[hardware])
+        columns = on.setdefault(hardware, programs.on_hardware())
+        found = sweep(scenario, every, programs, columns)
         for row in range(0, len(every), 7):
             by_itself = sweep(scenario, [every[row]])
             np.testing.assert_array_equal(found.latency_s[row], by_itself.latency_s[0])
@@ -83,6 +84,17 @@ def test_plans_that_share_programs_and_prices_have_the_columns_that_they_have_by
     for hardware, columns in on.items():
         kinds = {(plan, work) for plan, work, _ in columns.found}
         assert (len(kinds) < len(columns.found)) == (hardware == "l40s")  # replicas share PCIe
+
+
+def test_which_operations_are_alike_is_found_once_for_all_hardware(monkeypatch):
+    programs, looked_at, content = Programs(), [], price.content_of
+    monkeypatch.setattr(price, "content_of", lambda op: looked_at.append(op) or content(op))
+    every = [parse_plan(text) for text in ("tp4", "ulysses2.ring2")]
+    for hardware in ("h100-sxm", "l40s"):
+        scenario, work, _ = swept("flux.1-dev", every, hardware=hardware)
+        looked_at.clear()
+        sweep(replace(scenario, workload=work), every, programs, programs.on_hardware())
+        assert bool(looked_at) == (hardware == "h100-sxm")
 
 
 def test_many_requests_are_priced_in_one_go_as_in_parts():
