@@ -12,6 +12,8 @@ from topology.base import CatalogueError, InputError, Sourced, read_sourced
 Table = Mapping[str, object]
 Version = tuple[int, ...]
 Value = TypeVar("Value")
+Reader = Callable[[str, object, str], object]
+"""Reads a value, of which it is told where it stands and in which unit it is."""
 _PART: Final = re.compile(r"[0-9]{1,9}")
 
 
@@ -22,13 +24,12 @@ def read_fields(kind: Callable[..., Value], where: str, table: Table) -> Value:
     """
     if not isinstance(table, Mapping):
         raise CatalogueError(f"{where}: expected a table, got {str(table)[:40]!r}")
-    types, units = _fields(kind)
-    unknown = sorted(table.keys() - types.keys())
+    readers, units = _fields(kind)
+    unknown = sorted(table.keys() - readers.keys())
     if unknown:
-        raise CatalogueError(f"{where}: expected {sorted(types)}, got {', '.join(unknown)} too")
+        raise CatalogueError(f"{where}: expected {sorted(readers)}, got {', '.join(unknown)} too")
     values = {
-        name: _value(types[name], f"{where}.{name}", value, units[name])
-        for name, value in table.items()
+        name: readers[name](f"{where}.{name}", value, units[name]) for name, value in table.items()
     }
     try:
         return kind(**values)
@@ -37,29 +38,35 @@ def read_fields(kind: Callable[..., Value], where: str, table: Table) -> Value:
 
 
 @cache
-def _fields(kind: Callable[..., object]) -> tuple[dict[str, object], dict[str, str]]:
-    """Look up the types of a dataclass, which takes a while, and the units of its quantities."""
+def _fields(kind: Callable[..., object]) -> tuple[dict[str, Reader], dict[str, str]]:
+    """Look up how fields of a dataclass are read, which takes a while, and units of quantities."""
     units = {field.name: field.metadata.get("unit", "") for field in fields(kind)}  # type: ignore[arg-type]  # a dataclass
-    return get_type_hints(kind), units
+    return {name: _reader(hint) for name, hint in get_type_hints(kind).items()}, units
 
 
-def _value(kind: object, where: str, value: object, unit: str = "") -> object:
-    """Read a value of a type: a quantity, a version as text, or what TOML has itself."""
+@cache
+def _reader(kind: object) -> Reader:
+    """Say how a value of a type is read: a quantity, a version as text, or what TOML has itself."""
     if get_origin(kind) is Mapping:
-        of = get_args(kind)[1]
-        rows = cast(Table, value).items()
-        return {name: _value(of, f"{where}.{name}", entry, unit) for name, entry in rows}
+        of = _reader(get_args(kind)[1])
+        return lambda where, rows, unit: {
+            name: of(f"{where}.{name}", entry, unit) for name, entry in cast(Table, rows).items()
+        }
     if Sourced in (kind, *get_args(kind)):
-        return read_sourced(where, value, unit, {})
+        return lambda where, value, unit: read_sourced(where, value, unit, {})
     if is_dataclass(kind):
-        return read_fields(cast("Callable[..., object]", kind), where, cast(Table, value))
+        made = cast("Callable[..., object]", kind)
+        return lambda where, value, _: read_fields(made, where, cast(Table, value))
     if get_origin(kind) is UnionType:
-        kind = next(each for each in get_args(kind) if each is not NoneType)
-    if get_origin(kind) is tuple:
-        if isinstance(value, str):
-            return read_version(value)
-        return tuple(_value(get_args(kind)[0], where, each) for each in cast("list[object]", value))
-    return value
+        return _reader(next(each for each in get_args(kind) if each is not NoneType))
+    if get_origin(kind) is not tuple:
+        return lambda _, value, __: value
+    part = _reader(get_args(kind)[0])
+    return lambda where, value, _: (
+        read_version(value)
+        if isinstance(value, str)
+        else tuple(part(where, each, "") for each in cast("list[object]", value))
+    )
 
 
 def read_version(text: str) -> Version:
