@@ -7,7 +7,7 @@ is an array.
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard, Union, cast
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, Union, cast
 
 import numpy as np
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 Size = Union[int, "NDArray[np.int64]"]  # text has no `|`
 Real = Union[float, "NDArray[np.floating]"]
 Flag = Union[bool, "NDArray[np.bool_]"]
+_ONE: Final = (float, int)
 
 
 def several(size: object) -> TypeGuard["NDArray[Any]"]:
     """Whether it is an array of sizes, not one number."""
-    return not isinstance(size, float | int) and getattr(size, "ndim", 0) > 0
+    return not isinstance(size, _ONE) and getattr(size, "ndim", 0) > 0
 
 
 def real(size: Real | Size) -> Real:
@@ -61,16 +62,16 @@ def larger(first: Real | Size, second: Real | Size) -> Real:
     >>> larger(1.0, 2.0)
     2.0
     """
-    if several(first) or several(second):
-        return np.maximum(first, second)
-    return second if second > first else first  # type: ignore[return-value]  # noqa: FURB136
+    if isinstance(first, _ONE) and isinstance(second, _ONE):
+        return second if second > first else first  # noqa: FURB136  # a call takes twice as long
+    return np.maximum(first, second)
 
 
 def smaller(first: Real | Size, second: Real | Size) -> Real:
     """Return the smaller of two; arrays broadcast."""
-    if several(first) or several(second):
-        return np.minimum(first, second)
-    return second if second < first else first  # type: ignore[return-value]  # noqa: FURB136
+    if isinstance(first, _ONE) and isinstance(second, _ONE):
+        return second if second < first else first  # noqa: FURB136  # as above
+    return np.minimum(first, second)
 
 
 def where(flags: Flag, yes: Real, no: Real) -> Real:
@@ -90,12 +91,16 @@ def ceil(size: Real | Size) -> Real:
     >>> ceil(1.5)
     2.0
     """
-    return np.ceil(size) if several(size) else float(math.ceil(size))
+    if isinstance(size, _ONE):
+        return float(math.ceil(size))
+    return np.ceil(size)
 
 
 def sqrt(size: Real) -> Real:
     """Take the square root."""
-    return np.sqrt(size) if several(size) else math.sqrt(size)
+    if isinstance(size, _ONE):
+        return math.sqrt(size)
+    return np.sqrt(size)
 
 
 def interp(size: Real, sizes: Sequence[float], values: Sequence[float]) -> Real:
