@@ -148,9 +148,6 @@ def fixed_parts(
 ) -> dict[str, float]:
     """Bytes that do not depend on the size of the request."""
     model, itemsize = scenario.model, FORMATS["bf16"].weights
-    precision = scenario.workload.precision
-    encoders = 0.0 if scenario.request.offload else encoder_bytes(model, precision)
-    vae = model.vae.parameters * itemsize if model.vae else 0.0
     parts, layer = memory.gathered_weights(program.transformer, bodies)
     blocks = memory.weights(program.transformer, bodies) * model.transformers / parts
     outer = outer_parameters(model, program.axes) * itemsize
@@ -158,9 +155,26 @@ def fixed_parts(
     wide = 2 if own == "any" or (own and parts > 1) else 1
     return {
         "transformer_weights": wide * (blocks + outer) + 2 * layer,
-        "other_weights": encoders + vae,
+        "other_weights": _other_weights(scenario),
         "runtime": scenario.deployment.runtime.memory.value,
     }
+
+
+def _other_weights(scenario: Scenario) -> float:
+    """Bytes of the text encoders and the VAE."""
+    model, precision = scenario.model, scenario.workload.precision
+    encoders = 0.0 if scenario.request.offload else encoder_bytes(model, precision)
+    vae = model.vae.parameters * FORMATS["bf16"].weights if model.vae else 0.0
+    return encoders + vae
+
+
+def least_bytes(scenario: Scenario, replicas: int) -> float:
+    """Bytes that so many replicas take of each GPU at least, however one divides the transformer.
+
+    These are there while pixels are decoded.
+    """
+    decode = decode_bytes(scenario.model, scenario.workload, replicas)
+    return _other_weights(scenario) + largest(decode)
 
 
 def encoder_bytes(model: Model, precision: str) -> float:

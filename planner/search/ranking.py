@@ -13,6 +13,7 @@ from planner.search.clients import Point, Serving, wanted_of
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
 from planner.search.evaluate import Shared, price
 from planner.search.judging import MANY, Runs, anything, estimates, outcomes_on
+from planner.search.plan_memory import least_bytes, usable_bytes
 from planner.search.plans import objections
 from topology.base import InputError, counted
 from topology.base.values import dataclass
@@ -82,7 +83,9 @@ def search(scenario: Scenario, shared: Shared | None = None, runs: Runs = anythi
     outcomes: dict[int, list[Outcome]] = {}
     for gpus in gpu_counts(scenario.deployment):
         every = _is_asked(gpus, request) or _of_replicas(gpus, request)
-        outcomes[gpus] = list(outcomes_on(scenario.on(gpus), seen, shared, runs, others=every))
+        here = scenario.on(gpus)
+        able = runs if every else _with_room(here, runs)
+        outcomes[gpus] = list(outcomes_on(here, seen, shared, able, others=every))
     by_gpus = {gpus: estimates(row) for gpus, row in outcomes.items()}
     illegal = any(objections(scenario.model, scenario.workload, Plan(), 1))
     return Ranking(
@@ -92,6 +95,12 @@ def search(scenario: Scenario, shared: Shared | None = None, runs: Runs = anythi
         rejected=_once(row for gpus, row in outcomes.items() if _is_asked(gpus, request)),
         baseline=None if illegal else price(scenario, Plan(), shared),
     )
+
+
+def _with_room(scenario: Scenario, runs: Runs) -> Runs:
+    """Leave out plans that cannot fit whatever they do, where nobody asks for the reason."""
+    usable = usable_bytes(scenario)
+    return lambda plan: runs(plan) and least_bytes(scenario, plan.degree("dp")) <= usable
 
 
 def _of_replicas(gpus: int, request: Request) -> bool:

@@ -19,9 +19,9 @@ from planner.scenario.scenario import resolve
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.evaluate import Shared, price
 from planner.search.judging import judge
-from planner.search.plan_memory import usable_bytes
+from planner.search.plan_memory import least_bytes, usable_bytes
 from planner.search.plans import legal_plans, objections, plans, unpiped
-from planner.search.ranking import TIE, counts_up_to, rank
+from planner.search.ranking import TIE, counts_up_to, rank, search
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError, format_bytes
 
@@ -181,6 +181,22 @@ def test_the_best_plan_of_sana_that_its_engine_has_is_the_measured_one():
     found = recommended("sana-1.6b", hardware="a100-sxm-80gb", **asked_)
 
     assert str(found.lead.plan) == "cfg2.ulysses2.ring2"
+
+
+def test_plans_of_fewer_gpus_that_cannot_fit_are_not_priced(monkeypatch):
+    scenario, priced = asked("cosmos3", 16, batch=64), []
+
+    def noted(here, plan, shared):
+        priced.append((plan, price(here, plan, shared)))
+        return priced[-1][1]
+
+    monkeypatch.setattr("planner.search.judging.price", noted)
+    search(scenario)
+    usable = usable_bytes(scenario)
+    least = {plan: least_bytes(scenario, plan.degree("dp")) for plan, _ in priced}
+    assert any(size > usable for size in least.values())
+    assert all(plan.gpus == 16 for plan, size in least.items() if size > usable)
+    assert all(estimate.memory_bytes >= least[plan] for plan, estimate in priced)
 
 
 def test_what_does_not_fit_is_told_how_much_is_short():
