@@ -15,7 +15,7 @@ from planner.rendering import report
 from planner.runners.launch import launch_lines
 from planner.search.estimate import APART, WORDS, worded
 from topology.base import format_bytes, format_seconds
-from topology.base.table import Table, continued, terminal
+from topology.base.table import continued, terminal
 from topology.base.table import document as in_document
 
 pytestmark = pytest.mark.usefixtures("asked_once")
@@ -230,19 +230,6 @@ def test_colours_are_for_terminals():
 
     assert "\x1b[" not in plain
     assert "\x1b[" in coloured
-    uncoloured = terminal(report.estimate(scenario, priced("cosmos3-nano"), []), 80)
-    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured).split() == uncoloured.split()
-
-
-def test_words_that_are_longer_than_a_terminal_are_broken_and_not_lost():
-    long = "a-name-that-nobody-can-break"
-    head, rows = ("plan", "why"), [[long, f"because of {long}"]]
-    for table in (Table(head=head, rows=rows, fixed=1), Table(rows=rows)):
-        lines = table.text(24).splitlines()
-        assert max(map(len, lines)) <= 24
-        assert sorted("".join(lines).replace(" ", "")) == sorted(
-            "".join([*(head if table.head else ()), *rows[0]]).replace(" ", "")
-        )
 
 
 @pytest.mark.parametrize("model", ["cosmos3-nano", "llama-3.1-8b"])

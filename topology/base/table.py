@@ -1,18 +1,21 @@
 """A table of text, and answers made of lines and tables: for a terminal and a document.
 
-Terminals get lines of text, in colours where they have them; documents Markdown; pages are made of
-the same parts, in `page`.
+Terminals get text that rich lays out, in colours where they have them; documents Markdown; pages
+are made of the same parts, in `page`.
 """
 
+import io
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from html import escape
-from itertools import zip_longest
 from textwrap import wrap
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from topology.base.values import dataclass
+
+if TYPE_CHECKING:
+    from rich.padding import Padding
 
 Style = Literal["", "bold", "dim", "red", "yellow", "cyan"]
 Part: TypeAlias = "str | Line | Title | Said | Typed | Drawing | Table"
@@ -21,10 +24,7 @@ _GAP: Final = 2
 _ON: Final = " \\"
 _WORDS: Final = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
 """Of a shell: what is quoted is not broken."""
-_SPACED: Final = re.compile(r"\s*\S+\s*")
-"""A word, with the blanks around it."""
 _LEFT: Final = ' class="l"'
-_CODES: Final = {"": "", "bold": "1", "dim": "2", "red": "31", "yellow": "33", "cyan": "36"}
 _KEPT: Final = 2  # columns that are never left out
 _ANY: Final = 10000  # columns where nothing is to be broken
 
@@ -113,21 +113,20 @@ class Table:
         """Give columns of a terminal to those of the table that fit in `most`, from the left.
 
         The widest give way first, down to their longest word (a fixed one to its longest cell);
-        where that is not enough, columns on the right are left out, but for the first two, or all
-        where no head says what they are; and then words are broken.
+        where that is not enough, columns on the right are left out, but for the first two.
 
         >>> table = Table(head=("plan", "time", "memory"), rows=[["dp2.tp2", "546 ms", "13.5 GiB"]])
         >>> table.widths(40), table.widths(22), table.widths(16)
         ([7, 6, 8], [7, 5, 6], [7, 6])
         """
-        columns = list(zip(*[self.head] * bool(self.head), *self.rows, strict=True))
-        least = [self._least(place, cells) for place, cells in enumerate(columns)]
-        longest = [max(map(len, "\n".join(cells).split("\n"))) for cells in columns]
-        while self.head and len(least) > _KEPT and sum(least) + _GAP * (len(least) - 1) > most:
+        columns = list(zip(self.head, *self.rows, strict=True))
+        least = [self._least(place, cells) for place, (_, *cells) in enumerate(columns)]
+        widths = [max(low, *map(len, cells)) for low, cells in zip(least, columns, strict=True)]
+        while len(least) > _KEPT and sum(least) + _GAP * (len(least) - 1) > most:
             least.pop()
-        widths = list(map(max, longest, least))
+        widths = widths[: len(least)]
         spare = most - _GAP * (len(least) - 1)
-        while sum(widths) > spare and max(widths) > 1:
+        while sum(widths) > spare and widths != least:
             place = max(
                 range(len(least)), key=lambda place: (widths[place] > least[place], widths[place])
             )
@@ -135,43 +134,40 @@ class Table:
         return widths
 
     def _least(self, place: int, cells: Sequence[str]) -> int:
-        """Say how narrow a column may be, whose first cell is that of the head, if there is one."""
-        told = self.least[place] if place < len(self.least) else 1
-        fixed = cells[bool(self.head) :] if place < self.fixed else ()
-        words = (word for cell in cells for word in cell.split())
-        return max([told, *map(len, fixed), *map(len, words)])
+        told = self.least[place] if place < len(self.least) else 0
+        whole = cells if place < self.fixed else [word for cell in cells for word in cell.split()]
+        head = self.head[place].split() if self.head else []
+        return max([told, *map(len, whole), *map(len, head)])
 
-    def lines(self, width: int, painted: "Paint") -> Iterator[str]:
-        """Yield the table as lines of so many columns."""
+    def grid(self, width: int) -> "Padding":
+        """Return the table as rich draws it in so many columns."""
+        from rich.padding import Padding  # noqa: PLC0415  # JSON and pages start without it
+        from rich.table import Table as Grid  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        grid = Grid(
+            box=None,
+            pad_edge=False,
+            padding=(0, _GAP // 2),
+            show_header=bool(self.head),
+            header_style=self.head_in,
+        )
+        pairs = len(self.rows[0]) if self.rows else 0
+        widths = self.widths(width - self.indent) if self.head else [None] * pairs
+        for place, least in enumerate(widths):
+            grid.add_column(
+                Text(self.head[place] if self.head else "", overflow="ellipsis"),
+                justify="left" if self._left(place) else "right",
+                style=self.columns_in.get(place, ""),
+                width=least,
+                no_wrap=place < self.fixed,
+                overflow="fold",
+            )
         room = width - self.indent - sum(self._before())
-        rows = [
-            [*row[:-1], continued(row[-1], room)] if number in self.typed else row
-            for number, row in enumerate(self.rows)
-        ]
-        widths = replace(self, rows=rows).widths(width - self.indent) if rows or self.head else []
-        if self.head:
-            yield from self._in_line(self.head, widths, [(self.head_in,)] * len(widths), painted)
-        for number, row in enumerate(rows):
-            own = self.rows_in.get(number, "")
-            styles = [(own, self.columns_in.get(place, "")) for place in range(len(widths))]
-            yield from self._in_line(row, widths, styles, painted)
-
-    def _in_line(
-        self,
-        cells: Sequence[str],
-        widths: Sequence[int],
-        styles: Sequence[Sequence[Style]],
-        painted: "Paint",
-    ) -> Iterator[str]:
-        """Yield the lines that a row takes, cells beside each other."""
-        columns = [broken(cell, width) for cell, width in zip(cells, widths, strict=False)]
-        for texts in zip_longest(*columns, fillvalue=""):
-            line = " " * self.indent
-            for place, (text, width, style) in enumerate(zip(texts, widths, styles, strict=True)):
-                blanks, gap = " " * (width - len(text)), " " * _GAP * (place > 0)
-                shown = painted(text, style)
-                line += gap + (shown + blanks if self._left(place) else blanks + shown)
-            yield line
+        for number, row in enumerate(self.rows):
+            cells = [*row[:-1], continued(row[-1], room)] if number in self.typed else row
+            grid.add_row(*map(Text, cells[: len(widths)]), style=self.rows_in.get(number, ""))
+        return Padding(grid, (0, 0, 0, self.indent))
 
     def _before(self) -> Iterator[int]:
         """Yield what columns before the last one take of a terminal."""
@@ -229,41 +225,6 @@ def continued(line: str, width: int) -> str:
     return "\n".join([f"{_ON}\n".join(lines), *(f"# {text}" for text in comments)])
 
 
-Paint: TypeAlias = Callable[[str, Sequence[Style]], str]
-"""Writes a text in styles."""
-
-
-def _plain(text: str, _: Sequence[Style]) -> str:
-    return text
-
-
-def _painted(text: str, styles: Sequence[Style]) -> str:
-    codes = ";".join(filter(None, (_CODES[style] for style in styles)))
-    return f"\x1b[{codes}m{text}\x1b[0m" if codes and text else text
-
-
-def broken(text: str, width: int) -> list[str]:
-    """Break a text into lines between words, or within one that is longer than a line.
-
-    >>> broken("two words, inseparably", 6)
-    ['two', 'words,', 'insepa', 'rably']
-    """
-    lines = []
-    for whole in text.split("\n"):
-        line = ""
-        for each in _SPACED.findall(whole):
-            word = each
-            if line and len(line) + len(word.rstrip()) > width:
-                lines.append(line)
-                line = ""
-            while len(word.rstrip()) > width:
-                lines.append(word[:width])
-                word = word[width:]
-            line += word
-        lines.append(line)
-    return [line.rstrip() for line in lines]
-
-
 def terminal(parts: Iterable[Part], width: int | None = None, *, colour: bool = False) -> str:
     """Write an answer for a terminal, of at most `width` columns.
 
@@ -272,33 +233,40 @@ def terminal(parts: Iterable[Part], width: int | None = None, *, colour: bool = 
     <BLANKLINE>
       a  1
     """
-    painted = _painted if colour else _plain
-    lines = [line for part in parts for line in _on_terminal(part, width or _ANY, painted)]
-    return "\n".join(line.rstrip() for line in lines)
+    from rich.console import Console  # noqa: PLC0415  # JSON and pages start without it
+    from rich.text import Text  # noqa: PLC0415
 
-
-def _on_terminal(part: Part, width: int, painted: Paint) -> Iterator[str]:
-    """Yield the lines of a part."""
-    match part:
-        case Table():
-            yield from part.lines(width, painted)
-        case Line(text=text, style=style):
-            yield from (painted(line, [style]) for line in broken(text, width))
-        case Title(text=text, level=level):
-            yield from [""] * (level > 1)
-            yield from (painted(line, ["bold"]) for line in broken(text, width))
-        case Said():
-            red: dict[int, Style] = {0: "red"} if part.warns else {}
-            said = Table(rows=[[line] for line in part.lines], indent=part.indent, columns_in=red)
-            yield from said.lines(width, painted)
-        case Typed():
-            typed = Table(rows=[[part.line]], indent=part.indent, typed=(0,))
-            yield from typed.lines(width, painted)
-        case Drawing():
-            yield from ["", *broken(part.title, width)] if part.lines and part.title else ()
-            yield from part.lines
-        case _:
-            yield from broken(part, width)
+    written = io.StringIO()
+    console = Console(
+        file=written, width=width or _ANY, force_terminal=colour,
+        color_system="standard" if colour else None,
+    )  # fmt: skip
+    for part in parts:
+        match part:
+            case Table():
+                console.print(part.grid(console.width))
+            case Line():
+                console.print(Text(part.text, style=part.style))
+            case Title():
+                console.print(Text("\n" * (part.level > 1) + part.text, style="bold"))
+            case Said():
+                red: dict[int, Style] = {0: "red"} if part.warns else {}
+                rows = [[line] for line in part.lines]
+                grid = Table(rows=rows, indent=part.indent, columns_in=red)
+                console.print(grid.grid(console.width), end="\n" if part.lines else "")
+            case Typed():
+                grid = Table(rows=[[part.line]], indent=part.indent, typed=(0,))
+                console.print(grid.grid(console.width))
+            case Drawing() if not part.lines:
+                continue
+            case Drawing():
+                if part.title:
+                    console.print(Text(f"\n{part.title}"))
+                drawn = Text("\n".join(part.lines), no_wrap=True, overflow="ignore")
+                console.print(drawn, crop=False)
+            case _:
+                console.print(Text(part))
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
 
 def document(parts: Iterable[Part]) -> str:
