@@ -242,7 +242,8 @@ class Engine:
     name : of its file. version : that all of it was read at; empty where that is not known.
     kind : of the models that it runs. namesake : the engine of the other kind of models that people
     call by the same name. place : in lists of engines.
-    capability : compute capability that a GPU needs at least.
+    capability : compute capability that a GPU needs at least. capabilities : by precision, where
+    that needs a later one.
     runtime : the one that it behaves as when its line has no flag of another: ``tensorrt`` stands
     for fused kernels replayed as CUDA graphs, ``torch-compile`` for fused ones issued by the host,
     ``torch-eager`` for neither.
@@ -259,6 +260,7 @@ class Engine:
     namesake: str = ""
     place: int = 1000
     capability: tuple[int, ...] = ()
+    capabilities: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     runtime: str
     source: str
     line: LaunchLine

@@ -162,11 +162,15 @@ def _stranger(case: _Case) -> str:
 
 
 def _device(case: _Case) -> str:
-    """Say that a GPU is of a generation that an engine has no kernels for."""
-    needs, has = case.engine.capability, case.settings.capability
+    """Say that a GPU is of a generation that an engine has no kernels for, or none of a format."""
+    engine, settings, published = case.engine, case.settings, case.model.quantisation
+    precision = settings.precision or (published.precision if published else "")
+    special = engine.capabilities.get(precision, ())
+    needs, has = max(engine.capability, special), settings.capability
     if not has or has >= needs:
         return ""
-    return f"needs GPUs of compute capability {dotted(needs)}, and these have {dotted(has)}"
+    of = f" for {precision}" if needs > engine.capability else ""
+    return f"needs GPUs of compute capability {dotted(needs)}{of}, and these have {dotted(has)}"
 
 
 def _axes(case: _Case) -> str:

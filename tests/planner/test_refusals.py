@@ -192,15 +192,26 @@ def test_what_is_asked_of_all_plans_of_as_many_gpus_is_collected_once(monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("engine", "hardware", "said"),
+    ("engine", "model", "hardware", "said"),
     [
-        ("vllm", "v100-sxm", "needs GPUs of compute capability 7.5, and these have 7.0"),
-        ("vllm@0.12", "v100-sxm", ""),
-        ("vllm", "t4", ""),
-        ("tensorrt-llm", "t4", "needs GPUs of compute capability 8.0, and these have 7.5"),
-        ("tensorrt-llm", "a100-sxm-80gb", ""),
+        ("vllm", "qwen3-8b", "v100-sxm", "7.5, and these have 7.0"),
+        ("vllm@0.12", "qwen3-8b", "v100-sxm", ""),
+        ("vllm", "qwen3-8b", "t4", ""),
+        ("vllm", "gpt-oss-20b", "t4", "8.0 for mxfp4, and these have 7.5"),
+        ("vllm@0.12", "gpt-oss-20b", "v100-sxm", "8.0 for mxfp4, and these have 7.0"),
+        ("vllm", "gpt-oss-20b", "a100-sxm-80gb", ""),
+        ("sglang-llm", "qwen3-8b", "t4", "8.0, and these have 7.5"),
+        ("sglang-llm", "qwen3-8b", "a10g", ""),
+        ("tensorrt-llm", "qwen3-8b", "t4", "8.0, and these have 7.5"),
+        ("tensorrt-llm", "qwen3-8b", "a100-sxm-80gb", ""),
+        ("sglang", "wan2.1-1.3b", "v100-sxm", "8.0, and these have 7.0"),
+        ("sglang", "wan2.1-1.3b", "a100-sxm-80gb", ""),
+        ("xdit", "pixart-sigma", "t4", "8.0, and these have 7.5"),
+        ("xdit", "pixart-sigma", "a10g", ""),
+        ("diffusers", "pixart-sigma", "t4", ""),
     ],
 )
-def test_engines_have_no_kernels_for_old_gpus(engine, hardware, said):
-    scenario = resolve(Request(model="qwen3-8b", hardware=hardware, engine=engine))
-    assert refusal(scenario, parse_plan("single")) == said
+def test_engines_have_no_kernels_for_old_gpus(engine, model, hardware, said):
+    scenario = resolve(Request(model=model, hardware=hardware, engine=engine))
+    needs = said and f"needs GPUs of compute capability {said}"
+    assert refusal(scenario, parse_plan("single")) == needs
