@@ -57,6 +57,7 @@ COMMAND: Final = common.Command(
     "    how xDiT runs the plan\n"
     "planner export --model llama-3.1-8b --backend vllm --concurrency 64 --output serve\n"
     "    how vLLM serves it, with limits for 64 requests at once",
+    exit_1="the plan misses the times that are wanted, or more requests come than it serves",
     add=_add,
     run=_run,
 )

@@ -7,16 +7,16 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Unpack
 
+from planner.advice.notes import misses
 from planner.engines.tables import engines
 from planner.export.engines import engine_folder
 from planner.export.files import place_of, write_folder
 from planner.export.tensorrt import FolderOptions, tensorrt_folder
 from planner.recommendation import estimate_plan
 from planner.request.request import RUNTIME, Request
-from planner.runners.runners import check_runtimes
 from planner.scenario.scenario import resolve
 from planner.tensorrt.runner.library import Document
-from topology.base import InputError, format_bytes, format_seconds, unknown
+from topology.base import InputError, ModelError, format_bytes, format_seconds, unknown
 from topology.base.table import Table
 from topology.base.values import dataclass
 
@@ -96,7 +96,8 @@ def files(
     plan : as a person writes it; None on one GPU. options : of the backend tensorrt alone.
 
     Raises `InputError` if the backend is unknown, or anything in the request cannot be right, and
-    `IllegalPlanError` if the plan cannot run, does not fit, or is none that the backend can run.
+    `IllegalPlanError` if the plan cannot run, does not fit, or is none that the backend can run;
+    `ModelError` if it misses the times that are wanted.
     """
     if backend not in backends():
         raise unknown("backend", backend, backends())
@@ -124,11 +125,12 @@ def _launched(
     if request.engine.partition("@")[0] not in ("", backend):
         raise InputError(f"engine: got {request.engine}, wanted {backend}, as --backend has it")
     scenario = resolve(replace(request, engine=request.engine or backend))
-    if request.runtime:
-        check_runtimes(scenario.request, scenario.model)
     engine = scenario.deployment.runner
     assert engine is not None
-    return engine_folder(scenario, estimate_plan(scenario, plan), engine)
+    estimate = estimate_plan(scenario, plan)
+    for missed in misses(scenario.request, estimate.serving):
+        raise ModelError(f"plan {estimate.name}: {missed}")
+    return engine_folder(scenario, estimate, engine)
 
 
 def export(

@@ -11,13 +11,14 @@ from math import inf
 from typing import Final
 
 from planner.engines.engine import EAGER
-from planner.engines.tables import allowed, engines, find_engine
+from planner.engines.tables import allowed, engines
 from planner.engines.tensorrt import dotted
-from planner.models import Exports, Model
+from planner.models import Exports
 from planner.request.plan import Plan
-from planner.request.request import EXECUTOR, RUNTIME, Request
+from planner.request.request import EXECUTOR, Request
 from planner.runners.launch import Launch, launched
 from planner.runners.refusal import refuser
+from planner.scenario.deployment import runtimes_of
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving
 from planner.search.estimate import APART, Outcome, PlanEstimate, Rejected
@@ -25,7 +26,7 @@ from planner.search.evaluate import Shared
 from planner.search.judging import estimates, judge, outcomes_on
 from planner.search.plans import legal_plans, unpiped
 from planner.search.ranking import TIE, Ranking, apart, goal, gpu_counts, near, rank
-from topology.base import InputError, counted
+from topology.base import counted
 from topology.base.values import dataclass
 
 _BARE: Final = re.compile(r"has no \w+ axis")
@@ -108,40 +109,20 @@ def runners(scenario: Scenario) -> Iterator[Scenario]:
     left out unless it is asked for, as they fuse there too, which the price does not know. A folder
     that `planner export` writes serves no language model. A runtime that no engine has is that of
     ``planner validate``.
-
-    Raises `InputError` if an engine that is named has not the runtime that is.
     """
     asked = scenario.request
-    if asked.runtime:
-        check_runtimes(asked, scenario.model)
     known = [engine.name for engine in engines().of_kind(scenario.model.kind)]
     exported = [""] if scenario.model.kind == "diffusion" else []
     pairs = [
         (name, runtime)
         for name in asked.engines or (*exported, *known)
-        for runtime in _runtimes(name, scenario.model)
+        for runtime in runtimes_of(name, scenario.model)
         if asked.runtime == runtime
         or name == EXECUTOR
         or not (asked.runtime or (runtime == EAGER and scenario.model.kind == "decoder"))
     ]
     for name, runtime in pairs or [(EXECUTOR, asked.runtime)]:
         yield scenario.run_by(name, asked.runtime if name == EXECUTOR else runtime)
-
-
-def check_runtimes(asked: Request, model: Model) -> None:
-    """Refuse a runtime that an engine which is named has not."""
-    for name in asked.engines:
-        has = _runtimes(name, model)
-        if name != EXECUTOR and asked.runtime not in has:
-            wanted = " or ".join(has)
-            raise InputError(f"runtime: got {asked.runtime}, which {name} has not: wanted {wanted}")
-
-
-def _runtimes(name: str, model: Model) -> list[str]:
-    """List the runtimes of an engine, the slowest last."""
-    if name in ("", EXECUTOR):
-        return [RUNTIME]
-    return find_engine(name).runtimes_of(model.name, model.family)
 
 
 def compare(scenario: Scenario, shared: Shared | None = None) -> tuple[Contender, ...]:

@@ -223,6 +223,13 @@ def deployment_of(request: Request, model: Model) -> Deployment:
     return run_by(bare, request, model)
 
 
+def runtimes_of(name: str, model: Model) -> list[str]:
+    """List the runtimes of an engine, the slowest last; our own have one that is usual."""
+    if name in ("", EXECUTOR):
+        return [RUNTIME]
+    return find_engine(name).runtimes_of(model.name, model.family)
+
+
 def run_by(deployment: Deployment, request: Request, model: Model) -> Deployment:
     """Give a deployment the first engine of a request, its runtime and its habits.
 
@@ -230,8 +237,7 @@ def run_by(deployment: Deployment, request: Request, model: Model) -> Deployment
     """
     name = next(iter(request.engines), "")
     engine = None if name in ("", EXECUTOR) else find_engine(name)
-    usual = RUNTIME if engine is None else engine.runtimes_of(model.name, model.family)[0]
-    named = runtime(request.runtime or usual)
+    named = runtime(request.runtime or runtimes_of(name, model)[0])
     profile, lean = deployment.profile, name == EXECUTOR
     return replace(
         deployment,

@@ -15,6 +15,7 @@ from planner.scenario.deployment import (
     asked_hardware,
     deployment_of,
     run_by,
+    runtimes_of,
     usual_precision,
 )
 from planner.scenario.drafts import speculation_of
@@ -141,7 +142,7 @@ def resolve(request: Request, *, several: bool = False) -> Scenario:
     )
     deployment = deployment_of(request, model)
     for engine in request.engines:
-        _check_engine(model, engine)
+        _check_engine(model, engine, request.runtime)
     _check_kind(model, request)
     lengths_read, trace = read_requests(request)
     workload = workload_of(model, request, deployment.habits, lengths_read)
@@ -151,13 +152,20 @@ def resolve(request: Request, *, several: bool = False) -> Scenario:
     )  # fmt: skip
 
 
-def _check_engine(model: Model, engine: str) -> None:
-    """Refuse an engine of models of another kind."""
-    if engine != EXECUTOR and find_engine(engine).kind != model.kind:
+def _check_engine(model: Model, engine: str, runtime: str) -> None:
+    """Refuse an engine of models of another kind, and a runtime that it has not."""
+    if engine == EXECUTOR:
+        return
+    if find_engine(engine).kind != model.kind:
         names = [engine.name for engine in engines().of_kind(model.kind)]
         raise InputError(
             f"engine: got {engine}, which does not run {model.kind} models such as {model.name}: "
             f"wanted one of {', '.join([*names, EXECUTOR])}"
+        )
+    has = runtimes_of(engine, model)
+    if runtime and runtime not in has:
+        raise InputError(
+            f"runtime: got {runtime}, which {engine} has not: wanted {' or '.join(has)}"
         )
 
 

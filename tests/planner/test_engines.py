@@ -354,6 +354,9 @@ def test_a_runtime_that_an_engine_has_not_is_refused():
     for several in ("xdit", "diffusers,xdit"):
         with pytest.raises(InputError, match=r"runtime: got tensorrt, which \w+ has not: wanted"):
             planner.recommend("flux.1-dev", 1, engine=several, runtime="tensorrt")
+    for ask in (planner.estimate, planner.simulate, planner.sweep):
+        with pytest.raises(InputError, match="wanted torch-compile or torch-eager"):
+            ask("flux.1-dev", gpus=1, engine="diffusers", runtime="tensorrt")
 
 
 @pytest.mark.parametrize("objective", ["latency", "throughput", "memory", "cost"])

@@ -485,6 +485,20 @@ def test_what_another_backend_has_no_use_for_is_refused(tmp_path, option, said):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(("slo", "code"), [("1ms", 1), ("1s", 0)])
+def test_a_plan_that_misses_what_is_wanted_is_exported_no_more_than_it_is_recommended(
+    tmp_path, slo, code
+):
+    out = tmp_path / "out"
+    load = ("--model", "llama-3.1-8b", "--concurrency", "4", "--slo-tpot", slo)
+
+    did, _, said = run("export", *load, "--backend", "vllm", "--output", str(out))
+
+    assert did == run("estimate", *load, "--engine", "vllm")[0] == code
+    assert out.exists() is not bool(code)
+    assert bool(re.search("single: misses what is wanted: TPOT .* of 1 ms", said)) is bool(code)
+
+
 def test_an_existing_folder_is_left_alone(tmp_path):
     target = tmp_path / "out"
     target.mkdir()
