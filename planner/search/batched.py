@@ -19,6 +19,7 @@ from planner.scenario.scenario import Scenario
 from planner.search.evaluate import Lowered, costs_of, lowered, of_one_replica
 from planner.search.plan_memory import as_run
 from planner.search.plans import objections
+from planner.strategies import uaa
 from planner.strategies.sequence import uneven
 from topology.base.values import dataclass
 from topology.catalogue import Fabric
@@ -142,7 +143,9 @@ def _legal(scenario: Scenario, plan: Plan) -> Flags:
     """Tell for which requests a plan is legal."""
     model, base = scenario.model, scenario.workload
     count = _count(base)
-    fine = np.broadcast_to(~uneven(model, base, share_of(base, plan).grain), count)
+    padded = plan.degree(uaa.AXIS) > 1
+    stands = uneven(model, base, share_of(base, plan).grain, padded=padded)
+    fine = np.broadcast_to(~stands, count)
     if fine.any():
         first = int(np.argmax(fine))
         one = _chosen(base, slice(first, first + 1))

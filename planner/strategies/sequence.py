@@ -56,12 +56,17 @@ def whole_notes(model: Model, workload: Workload, grain: int) -> Iterator[str]:
             )
 
 
-def uneven(model: Model, workload: Workload, grain: int) -> NDArray[np.bool_]:
-    """Tell where tokens do not divide that must over `grain` ranks; a flag a request of a sweep."""
-    flags = [np.asarray(workload.length(name)) % grain != 0 for name in _must_divide(model)]
+def uneven(
+    model: Model, workload: Workload, grain: int, *, padded: bool = False
+) -> NDArray[np.bool_]:
+    """Tell where tokens do not divide that must over `grain` ranks, or leave some without any.
+
+    padded : tokens need not divide. Returns a flag a request of a sweep.
+    """
+    divided = [] if padded else _must_divide(model)
+    flags = [np.asarray(workload.length(name)) % grain != 0 for name in divided]
     flags += [np.asarray(_lines(workload, stream) % grain != 0) for stream in convolved(model)]
-    if model.kind == "decoder":
-        flags.append(np.asarray(workload.length(model.streams[0].name)) < grain)
+    flags += [np.asarray(workload.length(name)) < grain for name in _must_reach(model, padded)]
     return np.asarray(np.logical_or.reduce(flags)) if flags else np.zeros((), bool)
 
 
@@ -69,6 +74,13 @@ def _must_divide(model: Model) -> list[str]:
     """Name the streams whose tokens are neither padded nor kept whole where they do not divide."""
     streams = model.streams
     return [s.name for s in streams if not (s.tokens or s.pads or s.static)]
+
+
+def _must_reach(model: Model, padded: bool) -> list[str]:  # noqa: FBT001  # as `uneven`
+    """Name the streams of which every rank has a token; of images those that no engine pads."""
+    if model.kind == "decoder":
+        return [model.streams[0].name]
+    return [s.name for s in model.streams if padded and not (s.tokens or s.static)]
 
 
 def convolved(model: Model) -> list[str]:
@@ -111,10 +123,11 @@ def sequence_objections(
             left = f"{tokens % grain} left"
             what = "tokens" if name == "tokens" else f"{name} tokens"
             yield f"{tokens} {what} do not divide by {grain} ranks ({left})"
-    if proposal.model.kind == "decoder":
-        tokens = proposal.workload.length(proposal.model.streams[0].name)
+    for name in _must_reach(proposal.model, padded):
+        tokens = proposal.workload.length(name)
         if anywhere(tokens < grain):
-            yield f"a prompt of {tokens} tokens for {grain} ranks: some have none"
+            few = f"a prompt of {tokens}" if name == "tokens" else f"{tokens} {name}"
+            yield f"{few} tokens for {grain} ranks: some have none"
     yield from _unlike_chunks(proposal)
     if any(tower.recurrence is not None for tower in proposal.model.towers):
         yield "a recurrence over a cut sequence is not modelled"

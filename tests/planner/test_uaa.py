@@ -55,3 +55,23 @@ def test_it_is_recommended_where_equal_pieces_do_not_divide_and_an_engine_runs_i
     ):
         plans = planner.recommend("flux.1-dev", **asked).plans
         assert not any(one.plan.degree("uaa") > 1 for one in plans), asked
+
+
+@pytest.mark.parametrize(
+    ("model", "rows"), [("flux.1-dev", 3), ("wan2.1-1.3b", 3), ("pixart-sigma", 3)]
+)
+def test_every_rank_has_a_token(model: str, rows: int) -> None:
+    size = {"width": 16, "engine": "diffusers"} | ({"frames": 1} if model[0] == "w" else {})
+    planner.estimate(model, gpus=rows, plan=f"uaa{rows}", height=16 * rows, **size)
+
+    with pytest.raises(planner.InputError, match=f"tokens for {rows} ranks: some have none"):
+        planner.estimate(model, gpus=rows, plan=f"uaa{rows}", height=16 * (rows - 1), **size)
+
+
+def test_a_sweep_prices_what_an_estimate_does_and_says_the_same_of_the_rest() -> None:
+    heights = [64, 1024]  # 4 and 64 tokens, over 5 ranks
+    few, many = planner.sweep("flux.1-dev", gpus=5, plan="uaa5", height=heights, width=16)
+    one = planner.estimate("flux.1-dev", gpus=5, plan="uaa5", height=1024, width=16)
+
+    assert few["reason"] == "4 image tokens for 5 ranks: some have none"
+    assert many["latency_s"] == pytest.approx(one.latency_s)
