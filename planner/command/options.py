@@ -26,6 +26,7 @@ ROWS: Final = (*FORMATS, "csv", "html")
 """Of answers that have rows, and a page."""
 _OPTION: Final = re.compile(r"--?[A-Za-z]")
 _DIGITS: Final = re.compile(r"[-+]?[0-9]+", re.ASCII)
+_NEGATIVE: Final = re.compile(r"-\.?[0-9]")
 _USUAL: Final = "(default: the model's usual one)"
 
 _ENGINE: Final = (
@@ -140,6 +141,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401  # as argparse has them
         super().__init__(**{**kwargs, "allow_abbrev": False})
+        self._negative_number_matcher = _NEGATIVE  # values such as -5ms are no options
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401  # as argparse has them
         """Read words; an option that there is not is named before one that is missing."""

@@ -630,7 +630,7 @@ class Model:
             "latent": asdict(self.latent) if self.latent else None,
             "vae": asdict(self.vae) if self.vae else None,
             "encoders": [asdict(encoder) for encoder in self.encoders],
-            "defaults": asdict(self.defaults),
+            "defaults": None if self.kind == "decoder" else asdict(self.defaults),
             "vetoes": list(self.vetoes),
             "group": self.quantisation.group if self.quantisation else 0,
             "quantisation": asdict(self.quantisation) if self.quantisation else None,

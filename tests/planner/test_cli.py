@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -72,6 +73,7 @@ SAME = {
         lambda: planner.estimate("flux", runtime="torch-eager", steps=4),
     ),
     "model": (("models", "show", "wan2.1-14b"), lambda: planner.read_model("wan2.1-14b")),
+    "language model": (("models", "show", "qwen3-8b"), lambda: planner.read_model("qwen3-8b")),
     "topology": (
         ("topology", "show", CLUSTER),
         lambda: planner.read_topology(CLUSTER),
@@ -130,6 +132,14 @@ def test_memory_is_the_sum_of_its_parts_to_the_byte():
         found = planner.estimate("cosmos3", gpus=8, **more)
         apart = found.memory_parts_bytes[found.memory_apart]
         assert sum(found.memory_parts_bytes.values()) - apart == found.memory_bytes
+
+
+def test_what_a_model_makes_no_images_by_is_not_said_of_it():
+    said = {name: run("models", "show", name)[1] for name in ("llama-3.1-8b", "flux.1-dev")}
+
+    assert [name for name, text in said.items() if re.search(r"defaults .*steps", text)] == [
+        "flux.1-dev"
+    ]
 
 
 def test_a_collective_in_json_is_what_python_returns():

@@ -51,6 +51,21 @@ def test_what_is_mistyped_is_answered_with_the_nearest(words, said):
     assert_refused(*run(*words), said)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("simulate", "--model", "flux", "--slow", "-1=2"), "slow: got rank -1, wanted one from 0"),
+        (("simulate", "--model", "flux", "--mixed", "-1"), "got '-1', wanted a rank and a kind"),
+        (("estimate", "--model", "qwen3-8b", "--rate", "-5/s"), "rate: got '-5/s', wanted more"),
+        (("estimate", "--model", "qwen3-8b", "--prefix-hit", "-95%"), "got -0.95, wanted a share"),
+        (("capacity", "--model", "flux", "--rate", "1/s", "--slo", "-.5s"), "slo: got '-.5s'"),
+        (("collectives", "--gpus", "8", "--bytes", "-1KiB:1GiB"), "bytes: '-1KiB' is not a"),
+    ],
+)
+def test_a_value_that_begins_as_a_negative_number_is_no_option(words, said):
+    assert_refused(*run(*words), said)
+
+
 @pytest.mark.parametrize("columns", ["70", "200"])
 def test_columns_are_honoured_through_a_pipe(monkeypatch, columns):
     """On a narrow terminal columns are left out, and names stay whole."""
