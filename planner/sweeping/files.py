@@ -1,5 +1,6 @@
 """What is kept of a sweep until it is done: a folder with a file for each portion."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Sequence
@@ -36,7 +37,13 @@ def write(path: Path, rows: bytes) -> None:
 def keep(folder: Path, name: str, rows: Sequence[Row]) -> None:
     """Keep the rows of a portion."""
     with _said(folder):
-        write_whole(folder / f"{name}.json", json.dumps(rows, allow_nan=False))
+        kept = {"sha256": _sum(rows), "rows": rows}
+        write_whole(folder / f"{name}.json", json.dumps(kept, allow_nan=False))
+
+
+def _sum(rows: Sequence[Row]) -> str:
+    """Sum up rows, so that those that somebody has altered are not taken for what was found."""
+    return hashlib.sha256(json.dumps(rows, allow_nan=False).encode()).hexdigest()
 
 
 @contextmanager
@@ -62,13 +69,13 @@ def taken_up(asked: Questions, folder: Path) -> dict[str, list[Row]]:
 
 
 def _rows(path: Path) -> list[Row]:
-    """Read the rows of a portion; none of one that is damaged, which is done again."""
+    """Read the rows of a portion; none of one that is damaged or altered, which is done again."""
     try:
-        rows = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+        kept = json.loads(path.read_bytes()) if path.is_file() else {}  # a pipe never ends
+        rows: list[Row] = kept["rows"]
+        return rows if kept["sha256"] == _sum(rows) else []
+    except (OSError, ValueError, RecursionError, TypeError, LookupError):
         return []
-    whole = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
-    return rows if whole else []
 
 
 def remove(folder: Path) -> None:

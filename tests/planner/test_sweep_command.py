@@ -17,6 +17,7 @@ import planner
 from planner.request.request import Request
 from planner.sweeping import run as answer
 from planner.sweeping.executors import _by_model, dask, local
+from planner.sweeping.files import keep, taken_up
 from planner.sweeping.portion import _found, rows_of
 from planner.sweeping.questions import Questions, read_numbers
 from topology.base import InputError, held
@@ -267,16 +268,39 @@ def test_a_file_that_is_replaced_and_what_prices_are_of_are_said(tmp_path):
     assert (code, "was there, and is replaced" in err, "priced as" in out) == (0, True, False)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\xff", b"{}", b"[1]", b"[" * 100_000])
-def test_a_chunk_that_is_damaged_is_done_again(tmp_path, damage):
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        lambda _: b"",
+        lambda _: b"\xff",
+        lambda _: b"{}",
+        lambda _: b"[1]",
+        lambda _: b"[" * 100_000,
+        lambda kept: kept[:-9],
+        lambda kept: kept.replace(b"flux", b"flax"),
+        lambda kept: kept.replace(b'"gpus": 1', b'"gpus": NaN'),
+        lambda kept: json.dumps(json.loads(kept)["rows"]).encode(),
+        None,  # a pipe that nobody writes to
+    ],
+)
+def test_a_portion_that_is_damaged_or_altered_is_done_again(tmp_path, damaged):
     whole, again = tmp_path / "a.csv", tmp_path / "b.csv"
     assert swept(whole)[0] == 0
     asked = questions_of(gpus=(1,))
-    kept = tmp_path / "b.csv.portions"
-    kept.mkdir()
-    (kept / "sweep.txt").write_text(asked.digest)
-    (kept / f"{asked.portions()[0].name}.json").write_bytes(damage)
+    folder = tmp_path / "b.csv.portions"
+    (portion,) = asked.portions()
+    file = folder / f"{portion.name}.json"
+    taken_up(asked, folder)
+    keep(folder, portion.name, rows_of(portion))
+    assert list(taken_up(asked, folder)) == [portion.name]
+    was = file.read_bytes()
+    file.unlink()
+    if damaged is None:
+        os.mkfifo(file)
+    else:
+        file.write_bytes(damaged(was))
 
+    assert list(taken_up(asked, folder)) == []
     assert swept(again, "--resume")[0] == 0
     assert again.read_bytes() == whole.read_bytes()
 
