@@ -96,7 +96,7 @@ def tensorrt_folder(
     if multi_device and not is_multi_device(networks):
         raise IllegalPlanError(
             f"plan {plan}: no attention can read keys on several devices; wanted allgather_kv "
-            "beside none of tp, ulysses, ring and pp, and rows that divide"
+            "beside none of tp, ulysses, ring and pp, rows that divide, and no keys on every rank"
         )
     if multi_device:
         estimate = _in_pieces(scenario, estimate)

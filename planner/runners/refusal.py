@@ -32,8 +32,6 @@ DIVISIONS: Final[Mapping[str, str]] = {
 """What may have to divide by the ranks of a sequence, in words; of `sides` one of the two."""
 GOOD: Final = 32
 """Plans among which the nearest to one that is refused is looked for."""
-_APART: Final = frozenset({"tp", "ulysses", "ring", "pp"})
-"""Axes beside which no attention of TensorRT reads keys on other ranks."""
 NEAR: Final = 3
 """Plans that are named in place of one that is refused."""
 
@@ -407,19 +405,22 @@ def footnotes(
 
 
 def _offered(scenario: Scenario, able: Sequence[Plan]) -> Iterator[str]:
-    """Name the plan whose keys may stay on their ranks, where the GPUs have such an attention."""
+    """Name the plan whose keys may stay on their ranks, where TensorRT has such an attention."""
+    known, request = allowed(), scenario.request
     capability = scenario.deployment.hardware.device.compute_capability
-    alone = [
-        plan
-        for plan in able
-        if plan.degree("allgather_kv") > 1 and not {axis for axis, _ in plan.axes} & _APART
-    ]
-    if alone and allowed().spreads_attention(capability):
-        ring = alone[0].degree("allgather_kv")
-        yield (
-            f"TensorRT: {alone[0]} may keep keys on their ranks, a ring inside the layer as "
-            f"ring{ring} is priced: planner export --multi-device-attention"
-        )
+    since = known.running(request.tensorrt_version) >= known.attention_since
+    if not (since and known.spreads_attention(capability)):
+        return
+    from planner.tensorrt import spreads_attention  # noqa: PLC0415  # slow to load
+
+    for plan in able:
+        ring = plan.degree("allgather_kv")
+        if ring > 1 and spreads_attention(scenario.model, scenario.workload, plan):
+            yield (
+                f"TensorRT: {plan} may keep keys on their ranks, a ring inside the layer as "
+                f"ring{ring} is priced: planner export --multi-device-attention"
+            )
+            return
 
 
 def _line(runner: str, same: Sequence[tuple[PlanEstimate, Refusal]], shown: int) -> str:

@@ -20,6 +20,7 @@ from planner.models import Model, latent_frames
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies import pp
+from planner.tensorrt.attention import with_multi_device_attention
 from planner.tensorrt.cache import FILLED, PARTS, PROMPTED
 from planner.tensorrt.from_program import SENT, Recipe, networks_of
 from planner.tensorrt.network import EngineNetwork, LatentGrid, Value
@@ -63,6 +64,20 @@ def programs_of(
     """Write down what a rank of each stage of a plan's pipeline does; of one where it has none."""
     stages = range(plan.degree(pp.AXIS)) if plan.degree(pp.AXIS) > 1 else [None]
     return [lower(model, workload, plan, stage, ordered=True, whole=whole) for stage in stages]
+
+
+def spreads_attention(model: Model, workload: Workload, plan: Plan) -> bool:
+    """Whether attention over several devices can take the place of gathers of a plan.
+
+    >>> from planner.models import read_model
+    >>> work = Workload(tokens=(("text", 512), ("image", 4096)), line=64)
+    >>> spreads_attention(read_model("flux.1-dev"), work, Plan((("allgather_kv", 4),)))
+    True
+    >>> spreads_attention(read_model("flux.1-dev"), work, Plan((("ulysses", 4),)))
+    False
+    """
+    programs = programs_of(model, workload, plan)
+    return any(with_multi_device_attention(program)[1] for program in programs)
 
 
 def networks_of_stages(programs: Sequence[Program], recipe: Recipe) -> tuple[EngineNetwork, ...]:

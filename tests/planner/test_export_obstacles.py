@@ -5,6 +5,7 @@ import testmodels
 
 from planner.engines.reading import read_version
 from planner.engines.tables import allowed
+from planner.export.tensorrt import tensorrt_folder
 from planner.recommendation import recommend_plans
 from planner.request.plan import nearest
 from planner.request.request import Request
@@ -159,16 +160,31 @@ def test_footnotes_say_a_reason_once_and_only_of_what_is_shown():
     assert footnotes(answer.scenario, running, answer.refusals) == []
 
 
-@pytest.mark.parametrize(("hardware", "offered"), [("b200", 1), ("h100-sxm", 0), ("rtx-5090", 0)])
-def test_attention_over_several_devices_is_offered_where_there_is_one(hardware, offered):
-    request = Request(model="wan2.1-1.3b", gpus=4, runtime="tensorrt", hardware=hardware)
-    answer = recommend_plans(resolve(request))
+@pytest.mark.parametrize(
+    ("model", "more", "offered"),
+    [
+        ("wan2.1-1.3b", {"hardware": "b200"}, 1),
+        ("wan2.1-1.3b", {"hardware": "b200", "tensorrt_version": "10.16.0"}, 0),
+        ("wan2.1-1.3b", {"hardware": "h100-sxm"}, 0),
+        ("wan2.1-1.3b", {"hardware": "rtx-5090"}, 0),
+        ("cosmos3-edge", {"hardware": "b200"}, 0),  # keys of its text are on every rank
+    ],
+)
+def test_attention_over_several_devices_is_offered_where_it_is_exported(model, more, offered):
+    answer = recommend_plans(resolve(Request(model=model, gpus=4, runtime="tensorrt", **more)))
+    (gathers,) = (one for one in answer.plans if str(one.plan) == "cfg2.allgather_kv2")
 
-    lines = footnotes(answer.scenario, answer.plans, answer.refusals)
+    lines = footnotes(answer.scenario, [gathers], answer.refusals)
 
     said = [line for line in lines if "--multi-device-attention" in line]
     assert len(said) == offered
     assert all("a ring inside the layer" in line for line in said)
+    try:
+        tensorrt_folder(answer.scenario, gathers, multi_device=True)
+    except IllegalPlanError:
+        assert not offered
+    else:
+        assert offered
 
 
 def test_a_runtime_of_our_own_marks_nothing():
