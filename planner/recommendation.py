@@ -214,7 +214,7 @@ def recommend_plans(
     _check_burst(scenario.request)
     shared = Shared() if shared is None else shared
     runs = compare(scenario, shared)
-    chosen = runs[0].scenario if runs and (runs[0].estimate or runs[0].nearest) else scenario
+    chosen = runs[0].scenario
     refuses = refuser(chosen)
     ranking = search(chosen, shared, lambda plan: not refuses(plan))
     refused = refusals(chosen, [estimate.plan for estimate in ranking.plans])

@@ -144,14 +144,19 @@ class Parser(argparse.ArgumentParser):
         self._negative_number_matcher = _NEGATIVE  # values such as -5ms are no options
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401  # as argparse has them
-        """Read words; an option that there is not is named before one that is missing."""
+        """Read words; an option that there is not is named before one that is missing.
+
+        A value of two dashes alone would be dropped, as those that end the options are.
+        """
         names = [name for action in self._actions for name in action.option_strings]
         args = sys.argv[1:] if args is None else args
         words = args[:1] if self._subparsers else args
         for word in itertools.takewhile("--".__ne__, words):
-            option = word.partition("=")[0]
+            option, _, value = word.partition("=")
             if _OPTION.match(option) and option not in names:
                 raise unknown("option", option, [name for name in names if name.startswith("--")])
+            if value == "--":
+                self.error(f"argument {option}: got '--', wanted a value")
         return super().parse_known_args(args, namespace)
 
     def print_help(self, _: object = None) -> None:

@@ -334,6 +334,20 @@ def test_language_engines_are_compared_at_what_each_takes_alone():
         assert alone.latency_s == pytest.approx(row["latency_s"], rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    "asked", [{"attention": "cudnn"}, {"hardware": "v100-sxm"}, {"hardware": "t4", "gpus": 64}]
+)
+def test_where_no_engine_runs_it_nothing_else_is_recommended(asked):
+    """Of language models TensorRT's networks stand in no list, and for no engine."""
+    words = [f"--{name}={value}" for name, value in asked.items()]
+    code, out, err = run("recommend", "--model", "gpt-oss-20b", *words)
+    answer = planner.recommend("gpt-oss-20b", **asked).to_dict()
+
+    assert (code, err, answer["recommended"]) == (1, "", None)
+    assert all("reason" in row for row in answer["engines"])
+    assert answer["engines"][0]["reason"] in re.sub(r"\s+", " ", out)
+
+
 def test_an_engine_that_is_named_twice_is_compared_once():
     listed = "vllm@0.33, vllm ,vLLM@0.33.0,sglang-llm"
     rows = planner.recommend("llama-3.1-8b", 1, engine=listed).to_dict()["engines"]

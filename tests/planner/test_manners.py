@@ -60,6 +60,8 @@ def test_what_is_mistyped_is_answered_with_the_nearest(words, said):
         (("estimate", "--model", "qwen3-8b", "--prefix-hit", "-95%"), "got -0.95, wanted a share"),
         (("capacity", "--model", "flux", "--rate", "1/s", "--slo", "-.5s"), "slo: got '-.5s'"),
         (("collectives", "--gpus", "8", "--bytes", "-1KiB:1GiB"), "bytes: '-1KiB' is not a"),
+        (("sweep", "--model", "flux", "--output=--"), "--output: got '--', wanted a value"),
+        (("estimate", "--model", "flux", "--gpus=--"), "--gpus: got '--', wanted a value"),
     ],
 )
 def test_a_value_that_begins_as_a_negative_number_is_no_option(words, said):
