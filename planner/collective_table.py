@@ -413,8 +413,7 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
 
     Raises `InputError` if a name, a number or a size cannot be right.
     """
-    if not 2 <= gpus <= MOST_GPUS:
-        raise InputError(f"gpus: got {gpus}, wanted a whole number from 2 to {MOST_GPUS}")
+    check_gpus(gpus)
     if not 0 <= nodes <= MOST_NODES:
         raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {MOST_NODES}")
     if subset is None:
@@ -434,6 +433,12 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
         notes=() if subset is None else subset.notes(),
         rows=tuple(rows),
     )
+
+
+def check_gpus(gpus: int) -> None:
+    """Refuse a number of GPUs that no collective is run on here."""
+    if not 2 <= gpus <= MOST_GPUS:
+        raise InputError(f"gpus: got {gpus}, wanted a whole number from 2 to {MOST_GPUS}")
 
 
 def side_by_side(op: str, sizes: str, algorithms: Sequence[str], **how: Any) -> SideBySide:  # noqa: ANN401  # as `table`

@@ -65,6 +65,7 @@ def machine_of(options: argparse.Namespace) -> "Subset | None":
 
     Raises `InputError` if it cannot be read, or an option describes a machine where none is given.
     """
+    from planner.collective_table import check_gpus  # noqa: PLC0415
     from planner.request.request import told_of_nothing  # noqa: PLC0415
     from planner.request.subset import read_machine, usual_machine  # noqa: PLC0415
 
@@ -82,6 +83,7 @@ def machine_of(options: argparse.Namespace) -> "Subset | None":
         )
     if options.links:
         most = max(options.gpus or (USUAL_GPUS,))
+        check_gpus(most)
         return usual_machine(options.hardware or "h100-sxm", most, options.nodes, options.links)
     if options.pcie_generation is not None:
         raise told_of_nothing("pcie_generation", options.pcie_generation)

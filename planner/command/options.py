@@ -371,17 +371,20 @@ def add_output(
         help=f"of the answer (default: {usual})",
     )
     if file:
-        parser.add_argument("--output", metavar="FILE", help="write here instead of printing")
+        parser.add_argument(
+            "--output", metavar="FILE", help="write here instead of printing (default: -)"
+        )
         parser.set_defaults(formats=formats)
 
 
 def settle_format(options: argparse.Namespace) -> None:
-    """Take the format that the ending of ``--output`` says, where it says one.
+    """Take the format that the ending of ``--output`` says, where it says one; ``-`` is no file.
 
     Raises `InputError` if the answer has no such format, or another one is asked for.
     """
     if "formats" not in options:
         return
+    options.output = None if options.output == "-" else options.output
     output = options.output or ""
     said = next((style for ending, style in ENDINGS.items() if output.endswith(ending)), None)
     other = output.lower().endswith(NOT_WRITTEN)

@@ -241,6 +241,7 @@ BAD = [
     (("estimate", *REQUEST, "--plan", "cfg2"), "nearest that can on 2 GPUs: "),
     (("estimate", *NOTHING[1:], "--plan", "single"), " GiB short, at ", "would fit: "),
     (("collectives", "--gpus", "1"), "gpus: got 1, wanted a whole number from 2 to 131072"),
+    (("collectives", "--gpus", "0", "--link", "pcie=2"), "gpus: got 0, wanted a whole number"),
     (("collectives", "--op", "all_reduces"), "unknown collective 'all_reduces'", "all_reduce"),
     (("collectives", "--bytes", "2KiB:1KiB"), "wanted low:high"),
     (("collectives", "--bytes", "1e400"), "not a finite quantity"),
@@ -339,6 +340,13 @@ def test_a_file_gets_what_would_be_printed(tmp_path):
     assert run(*argv, "--output", str(path)) == (0, "", "")
     assert path.read_text() == run(*argv)[1]
     assert inside(tmp_path) == ["answer.json"]
+
+
+def test_a_dash_is_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert run("models", "list", "--output", "-") == run("models", "list")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_is_replaced_whole(tmp_path):
