@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import planner
 from topology.base import InputError
 from topology.catalogue import all_devices, all_hardware, find_hardware
 from topology.machine import machine_of
+from topology.readers import read_topology
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "my_gpu.toml"
@@ -187,3 +189,24 @@ def test_a_file_that_changes_is_read_again(tmp_path):
     put(tmp_path, TEXT.replace("gpus = 4", "gpus = 8"))
 
     assert (before, find_hardware(path).gpus) == (4, 8)
+
+
+@pytest.mark.parametrize("name", ["gpu.toml", "GPU.toml"])
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_machine_of_ones_own_gpus_is_read_again_beside_the_file_that_they_are_of(
+    tmp_path, name, changed
+):
+    file = tmp_path / name
+    file.write_text(EXAMPLE.read_text())
+    machine = read_topology("     GPU0 GPU1\nGPU0  X   PIX\nGPU1 PIX   X", hardware=file)
+    written = machine.to_dict()
+    if changed:
+        written["gpus"][0]["numa"] = 1  # then rows are read, not the graph
+
+    text = json.dumps(written)
+    again = read_topology(text, hardware=file)
+
+    assert [gpu.hardware for gpu in again.gpus] == [str(file)] * 2
+    assert (again == replace(machine, name="machine")) is not changed
+    with pytest.raises(InputError, match=r"GPU0: unknown hardware .* the file that --hardware"):
+        read_topology(text)

@@ -48,7 +48,8 @@ def _check(machine: Machine, catalogue: Mapping[str, Hardware]) -> None:
     for gpu in machine.gpus:
         if gpu.hardware is not None and gpu.hardware not in catalogue:
             raise TopologyError(
-                f"JSON: graph: {gpu.name[:40]}: unknown hardware {gpu.hardware[:40]!r}"
+                f"JSON: graph: {gpu.name[:40]}: unknown hardware {gpu.hardware[:100]!r}: wanted a "
+                "name of the catalogue, or the file that --hardware names too"
             )
 
 

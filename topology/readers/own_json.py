@@ -140,9 +140,10 @@ def _hardware(name: object, what: str, catalogue: Mapping[str, Hardware]) -> str
         return ""
     if not isinstance(name, str):
         raise TopologyError(f"{what}: got {str(name)[:40]!r}, wanted a name of the catalogue")
-    if name.lower() not in catalogue:
+    known = name if name in catalogue else name.lower()
+    if known not in catalogue:
         raise unknown(what, name, catalogue)
-    return name.lower()
+    return known
 
 
 def _memory(value: Any, where: str) -> Bytes | None:  # noqa: ANN401  # any JSON

@@ -67,11 +67,12 @@ def read_topology(
     if not isinstance(source, str | Path):
         raise InputError(f"topology: got {shown(source)}, wanted the text or the path of a machine")
     check_pcie_generation(pcie_generation)
+    kind = _kind(hardware)
     choices = Choices(
         name="machine" if is_text(source) else Path(source).name,
-        hardware=_kind(hardware),
+        hardware=kind,
         pcie_generation=pcie_generation,
-        catalogue=all_hardware(),
+        catalogue=all_hardware() if kind is None else {**all_hardware(), kind.name: kind},
     )
     return read_text(text_of(source), choices)
 
