@@ -224,7 +224,8 @@ def recommend_plans(
         from planner.serving.serving import served_ranking  # noqa: PLC0415  # slow to load
 
         runnable = served_ranking(chosen, runnable)
-        barred = served_ranking(chosen, barred)
+        if chosen.ranked_under_load:
+            barred = served_ranking(chosen, barred)
     if simulated is not None:
         from planner.simulation.reranked import reranked  # noqa: PLC0415  # few ask for it
 
