@@ -34,12 +34,25 @@ def _gaps(servers: int) -> NDArray[np.float64]:
 @lru_cache(maxsize=4096)
 def _wait(servers: int, load: float, share: float) -> float:
     """Seconds, where serving one takes a second."""
+    return quantile(_waits(servers, load), share)
+
+
+@lru_cache(maxsize=4096)
+def _in_time(servers: int, load: float, seconds: float, share: float) -> bool:
+    """Whether `_wait` is so short, which needs no order of all waits unless it is very near."""
+    waits = _waits(servers, load)
+    short, low = int(np.count_nonzero(waits <= seconds)), _rank(len(waits), share)[0]
+    return short > low + 1 or (short == low + 1 and quantile(waits, share) <= seconds)
+
+
+def _waits(servers: int, load: float) -> NDArray[np.float64]:
+    """Seconds that each request waits, where serving one takes a second."""
     walk = _gaps(servers) / -load
     walk += 1.0
     np.cumsum(walk, out=walk)
     lowest = np.minimum.accumulate(walk)
     walk -= np.minimum(lowest, 0.0, out=lowest)
-    return quantile(walk[REQUESTS // 10 :], share)
+    return walk[REQUESTS // 10 :]
 
 
 def quantile(values: NDArray[np.float64], share: float) -> float:
@@ -50,10 +63,20 @@ def quantile(values: NDArray[np.float64], share: float) -> float:
     >>> quantile(np.array([3.0, 1.0, 2.0]), 0.75)
     2.5
     """
-    place = share * (len(values) - 1)
-    low = min(int(place), len(values) - 2)
+    low, part = _rank(len(values), share)
     values.partition(low)
-    return float(np.quantile([values[low], values[low + 1 :].min()], place - low))
+    return float(np.quantile([values[low], values[low + 1 :].min()], part))
+
+
+def _rank(count: int, share: float) -> tuple[int, float]:
+    """Find the value below a quantile of so many in order, and how far it is to the next.
+
+    >>> _rank(3, 0.75)
+    (1, 0.5)
+    """
+    place = share * (count - 1)
+    low = min(int(place), count - 2)
+    return low, place - low
 
 
 def wait(servers: int, load: float, service: float, share: float) -> float:
@@ -69,6 +92,17 @@ def wait(servers: int, load: float, service: float, share: float) -> float:
     return math.inf if load >= servers else service * _wait(servers, load, share)
 
 
+def done_within(servers: int, load: float, service: float, limit: float, share: float) -> bool:
+    """Whether `share` of requests are done within `limit` seconds, waiting included.
+
+    >>> done_within(1, 0.5, 1.0, 2.6, 0.9), done_within(1, 0.5, 1.0, 2.5, 0.9)
+    (True, False)
+    """
+    if load <= 1.0 - share:
+        return service <= limit
+    return load < servers and _in_time(servers, load, (limit - service) / service, share)
+
+
 def servers_needed(rate: float, service: float, limit: float, share: float) -> int | None:
     """Count the servers with which `share` of requests are done within `limit` seconds.
 
@@ -82,7 +116,7 @@ def servers_needed(rate: float, service: float, limit: float, share: float) -> i
         return None
 
     def enough(servers: int) -> Literal[True] | None:
-        return service + wait(servers, load, service, share) <= limit or None
+        return done_within(servers, load, service, limit, share) or None
 
     fewest_servers = fewest(math.floor(load) + 1, 2 * MOST_SERVERS, enough)
     return fewest_servers and fewest_servers[0]
@@ -126,7 +160,7 @@ def most_rate(servers: int, service: float, limit: float, share: float) -> float
         return 0.0
 
     def in_time(rate: float) -> bool:
-        return service + wait(servers, rate * service, service, share) <= limit
+        return done_within(servers, rate * service, service, limit, share)
 
     return highest(0.0, servers / service, in_time, HALVINGS)
 

@@ -22,7 +22,7 @@ from planner.fleet.answers import curve
 from planner.fleet.demand import Demand, Prices
 from planner.fleet.demand_file import read_demands, read_prices, read_share
 from planner.fleet.fleet import capacity
-from planner.fleet.queueing import most_rate, quantile, servers_needed, wait
+from planner.fleet.queueing import done_within, most_rate, quantile, servers_needed, wait
 from planner.rendering import capacity as capacity_shown
 from planner.request.quantities import read_rate, read_time
 from planner.request.request import Request
@@ -53,6 +53,14 @@ def test_a_quantile_is_numpys_to_the_digit():
         for share in (0.0, 0.3, 0.5, 0.95, 0.999, 1.0):
             values = np.random.default_rng(count).standard_exponential(count)
             assert quantile(values.copy(), share) == np.quantile(values, share)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95, 0.999, 1.0])
+@pytest.mark.parametrize(("servers", "load"), [(1, 0.3), (1, 0.9), (3, 2.4), (8, 7.9)])
+def test_done_in_time_is_what_the_wait_says(servers, load, share):
+    waited = wait(servers, load, 1.0, share)
+    for limit in (1.0, 1.0 + waited * 0.999999, 1.0 + waited * 1.000001, 2.0, 50.0):
+        assert done_within(servers, load, 1.0, limit, share) == (1.0 + waited <= limit)
 
 
 @pytest.mark.parametrize(
