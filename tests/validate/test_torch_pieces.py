@@ -35,6 +35,7 @@ from validate.torch import layout, recurrent  # noqa: E402
 from validate.torch.attention import (  # noqa: E402
     Ask,
     folded,
+    multiplied,
     plain,
     query_runs,
 )
@@ -361,12 +362,13 @@ def test_a_triangle_of_like_keys_is_inverted_without_its_powers():
     torch.testing.assert_close(product, torch.eye(64))
 
 
+@pytest.mark.parametrize("kernel", [folded(plain), multiplied])
 @pytest.mark.parametrize(("heads", "shared"), [(8, 1), (6, 3)])
-def test_heads_that_share_keys_may_stand_as_queries(heads, shared):
+def test_one_query_may_be_attended_head_by_head_of_its_keys(heads, shared, kernel):
     draw = torch.Generator().manual_seed(1)
     q, k, v = (
         torch.randn((2, rows, count, size), generator=draw, dtype=torch.float64)
         for rows, count, size in ((1, heads, 24), (5, shared, 24), (5, shared, 16))
     )
-    for got, want in zip(folded(plain)(q, k, v, Ask()), plain(q, k, v, Ask()), strict=True):
+    for got, want in zip(kernel(q, k, v, Ask()), plain(q, k, v, Ask()), strict=True):
         torch.testing.assert_close(got, want)

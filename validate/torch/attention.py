@@ -113,6 +113,10 @@ def _keys(kept: Numbers, *, diagonal: bool = False, window: int = 0) -> tuple[Pi
 
 TOLERANCE: Final = 0.03
 _PROBE_ROWS: Final = 64
+_FUSED_SIZE: Final = 256
+"""Features of a head that fused kernels take for one query; above, products are faster."""
+_FULL: Final = 0.9
+"""Share of the multiprocessors from which cuDNN, which cuts no keys, keeps them busy."""
 
 Result = tuple[torch.Tensor, torch.Tensor]
 
@@ -129,6 +133,7 @@ class KernelShape:
     values: int
     window: bool = False
     single: bool = False  # one query a sample
+    items: int = 0  # samples times heads of keys
 
 
 def bind(op: Attention, setting: Setting) -> Bound:
@@ -169,6 +174,7 @@ def shape_for(op: Attention, setting: Setting) -> KernelShape:
         values=op.value_size,
         window=bool(op.window) and queries > 1,
         single=queries == 1,
+        items=int(op.q.shape[0]) * op.key_value_heads if queries == 1 else 0,
     )
 
 
@@ -284,11 +290,36 @@ def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ask: Ask) -> Result
     return out, sums.transpose(1, 2)
 
 
+def multiplied(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ask: Ask) -> Result:
+    """Attend one query a sample by two products for each head of keys, a softmax between them.
+
+    Scores have a row for each key, as rows of an odd number of keys make slow products.
+    """
+    assert q.shape[1] == 1
+    assert not ask.window
+    rows = torch.unflatten(q[:, 0], 1, (k.shape[2], -1)) / math.sqrt(q.shape[-1])
+    results, sums = [], []
+    for head in range(k.shape[2]):
+        scores = _wide_product(k[:, :, head], rows[:, head].transpose(1, 2))
+        sums.append(torch.logsumexp(scores, 1))
+        weights = torch.exp(scores - sums[-1][:, None]).to(v.dtype)
+        results.append(torch.bmm(weights.transpose(1, 2), v[:, :, head]))
+    return torch.cat(results, 1)[:, None], torch.cat(sums, 1)[:, None]
+
+
+def _wide_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Multiply, with at least 32 bits of each result."""
+    if left.dtype.itemsize > 2:
+        return torch.bmm(left, right)
+    return torch.bmm(left, right, out_dtype=torch.float32)
+
+
 KERNELS: Final[dict[str, Softmax]] = {
     "cudnn": cudnn,
     "cudnn_folded": folded(cudnn),
     "cudnn_repeated": cudnn_repeated,
     "flash": flash,
+    "multiplied": multiplied,
     "plain": plain,
 }
 
@@ -298,15 +329,21 @@ def kernel_for(shape: KernelShape) -> str:
     """Choose the first kernel, fastest first, that runs and agrees with attention written out."""
     if not shape.device.startswith("cuda") or shape.dtype.itemsize != 2:
         return "plain"
-    order = ["flash", "cudnn"] if shape.window or shape.single else ["cudnn", "flash"]
-    if shape.key_value_heads < shape.heads:
-        if shape.single:  # without copies of keys for every head
-            order.insert(order.index("cudnn"), "cudnn_folded")
-        else:
-            order.insert(order.index("cudnn") + 1, "cudnn_repeated")
+    return next((name for name in _order(shape) if _is_right(name, shape)), "plain")
+
+
+def _order(shape: KernelShape) -> list[str]:
+    """List the kernels for a shape, the fastest first."""
     if shape.window:
-        order = ["flash"]
-    return next((name for name in order if _is_right(name, shape)), "plain")
+        return ["flash"]
+    if shape.single:
+        if shape.size > _FUSED_SIZE:
+            return ["multiplied", "cudnn_folded"]
+        slots = torch.cuda.get_device_properties(shape.device).multi_processor_count
+        full = shape.items >= _FULL * slots
+        return ["cudnn_folded", "flash"] if full else ["flash", "cudnn_folded"]
+    grouped = shape.key_value_heads < shape.heads
+    return ["cudnn", "cudnn_repeated", "flash"] if grouped else ["cudnn", "flash"]
 
 
 def _is_right(name: str, shape: KernelShape) -> bool:
