@@ -162,6 +162,7 @@ def plan_document(
         "backend": "tensorrt",
         "model": model.name,
         "family": model.family,
+        "transformers": model.transformers,
         "plan": str(plan),
         "gpus": plan.gpus,
         "hardware": estimate.hardware,
@@ -220,11 +221,12 @@ def _timing(model: Model) -> Iterator[str]:
 
 
 def _turns(model: Model) -> Iterator[str]:
-    """Say that a model whose transformers take turns over the steps is networks down once."""
+    """Say that a model whose transformers take turns over the steps is written down once."""
     if model.transformers > 1:
         yield (
-            f"{model.transformers} transformers of one make take turns over the steps, and every "
-            "step runs one of them here: that of the folder which is given as weights"
+            f"{model.transformers} transformers of one make take turns over the steps: `run` and "
+            "the runner in C++ run all steps by the first, which times them, and `generate` loads "
+            "the second one's engines where it takes over"
         )
 
 

@@ -532,7 +532,7 @@ class Model:
         """
         if self.numerics is None:
             return "times"
-        return "results" if self.numerics.prompted and self.transformers == 1 else "numbers"
+        return "results" if self.numerics.prompted else "numbers"
 
     @property
     def towers(self) -> tuple[Tower, ...]:

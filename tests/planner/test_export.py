@@ -590,7 +590,7 @@ def test_the_runner_in_c_plus_plus_hands_over_communicators():
 
 
 def test_a_model_of_two_transformers_is_written_down_once():
-    """Wan 2.2's take turns over the steps; the folder says that its engines are one of them."""
+    """Wan 2.2's take turns over the steps; the folder says who runs which."""
     said = {}
     for name in ("wan2.1-14b", "wan2.2-a14b"):
         made = small(Request(model=name, gpus=2, hardware="b200"), "ulysses2")
@@ -784,7 +784,7 @@ def test_force_replaces_nothing_but_earlier_exports(tmp_path):
     [
         ("flux.1-dev", "tp2", "This is the model: ", 'python -m runner generate "..."'),
         ("cosmos3-nano", "tp2", "This is the model: ", 'python -m runner generate "..."'),
-        ("wan2.2-a14b", "tp2", "This is the model's transformer: ", "2. Put inputs into `inputs`"),
+        ("wan2.2-a14b", "tp2", "This is the model: ", 'python -m runner generate "..."'),
         ("llama-3.1-8b", "tp2", "This is the model: ", 'python -m runner generate "..." --tokens'),
         ("flux.2-dev", "tp2", "This is a skeleton for timing: ", ""),
     ],

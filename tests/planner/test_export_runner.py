@@ -13,8 +13,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import wanmodel as wan
+from computedmodels import save
 
 from planner.engines.tables import allowed
+from planner.export.export import files
 from planner.export.files import write_folder
 from planner.export.tables import runner
 from planner.export.tensorrt import tensorrt_folder
@@ -24,7 +27,7 @@ from planner.search.evaluate import price
 from planner.strategies import parse_plan
 from planner.tensorrt.runner import __main__ as running
 from planner.tensorrt.runner import harness, library
-from planner.tensorrt.runner.build import Options, build
+from planner.tensorrt.runner.build import Built, Options, build
 from planner.tensorrt.runner.errors import InputError, LateError, RunError
 from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.place import meets_at, rank_of
@@ -403,6 +406,57 @@ def test_engines_outlive_weights_that_lack_a_tensor(built, tmp_path, capsys):
         assert running.main([*words, "--folder", str(built)]) == 2
         assert ": the checkpoint has no " in capsys.readouterr().err
         assert {*built.glob("engines/*")} == before
+
+
+@pytest.fixture
+def pair(tmp_path, monkeypatch):
+    """A folder of a model of two transformers, their weights, and what is built of them."""
+    weights, parts = tmp_path / "weights", ("transformer", "transformer_2")
+    for number, part in enumerate(parts):
+        (weights / part).mkdir(parents=True)
+        tensors = {name: one + number for name, one in wan.checkpoint(wan.CONFIG).items()}
+        save(weights / part, wan.CONFIG, tensors)
+    index = {part: ["diffusers", "WanTransformer3DModel"] for part in parts}
+    (weights / "model_index.json").write_text(json.dumps(index))
+    request = Request(model=str(weights), steps=4, **wan.SIZES)
+    folder = write_folder(files(request, "single", "tensorrt"), str(tmp_path / "out"))
+    made = {}
+
+    def build(library, share, options, tell, write):
+        for layer in share.document["layers"]:
+            if layer["kind"] == "weight" and layer["weight"] == "embed":
+                made.setdefault(layer["name"], []).append(share.weights(layer, 0).sum())
+        write(b"engine")
+        return Built(b"")
+
+    monkeypatch.setattr(harness, "build", build)
+    monkeypatch.setattr(harness, "load", lambda: None)
+    monkeypatch.setattr(running, "load", lambda: SimpleNamespace(__name__="tensorrt_rtx"))
+    monkeypatch.setattr(running, "version", lambda library: "1.7.1")
+    return folder, weights, made
+
+
+def test_engines_of_both_transformers_of_a_pipeline_are_built(pair):
+    folder, weights, made = pair
+    words = ["build", "--weights", str(weights), "--folder", str(folder)]
+
+    assert running.main([*words, "--keep", "engine"]) == 0
+    for name in ("engines", "engines_2"):
+        assert (folder / name / "forward.engine").read_bytes() == b"engine"
+    ((first, second),) = made.values()
+    size = wan.checkpoint(wan.CONFIG)["patch_embedding.weight"].size
+    np.testing.assert_allclose(second - first, size, rtol=1e-3)
+
+
+def test_a_tensor_that_the_second_transformer_lacks_is_said_before_any_engine(pair, capsys):
+    folder, weights, _ = pair
+    tensors = wan.checkpoint(wan.CONFIG)
+    del tensors["proj_out.weight"]
+    save(weights / "transformer_2", wan.CONFIG, tensors)
+
+    assert running.main(["build", "--weights", str(weights), "--folder", str(folder)]) == 2
+    assert "the checkpoint has no proj_out.weight" in capsys.readouterr().err
+    assert not list(folder.glob("engines*"))
 
 
 def test_a_runner_that_is_stopped_says_nothing(folder):

@@ -105,7 +105,7 @@ def pipe_of(said, channels, text):
         encode_image=encode_image,
         tokenize_prompt=tokenize,
         safety_checker=guard if said["guarded"] else None,
-        config=SimpleNamespace(use_native_flow_schedule=False),
+        config=SimpleNamespace(use_native_flow_schedule=False, boundary_ratio=0.8),
         prepare_latents=condition,
         vae_scale_factor_spatial=16 if said["guarded"] else 8,
         vae_scale_factor_temporal=4,
@@ -163,15 +163,21 @@ def opened_picture(path):
 def asked(tmp_path, monkeypatch):
     """Runs ``generate`` for a small model on stand-ins; gives what was said and the latents."""
 
-    def generate(kind, config, sizes, *words, plan="single", allowed=True):
+    def generate(kind, config, sizes, *words, plan="single", allowed=True, made_of=1):
         said, weights = {}, tmp_path / "weights"
-        (weights / "transformer").mkdir(parents=True)
-        save(weights / "transformer", config, kind.checkpoint(config))
-        index = {"transformer": ["diffusers", config["_class_name"]]}
+        parts = ["transformer", "transformer_2"][:made_of]
+        for number, part in enumerate(parts):
+            (weights / part).mkdir(parents=True)
+            save(weights / part, config, checkpoint(kind, config, number))
+        index = {part: ["diffusers", config["_class_name"]] for part in parts}
         (weights / "model_index.json").write_text(json.dumps(index))
         request = Request(model=str(weights), gpus=parse_plan(plan).gpus, steps=STEPS, **sizes)
         folder = write_folder(files(request, plan, "tensorrt"), str(tmp_path / "out"))
         opened = as_built(folder, weights)
+        for each in harness.turns(opened, str(weights))[1:]:
+            each.built.mkdir()
+            for path in (path for one in each.documents for path in each.engines(one)):
+                path.write_bytes(b"engine")
         latents = opened.plan["latents"]
         text = opened.plan["buffers"]["input.text#0"]["shape"][1:]
         said |= {"allowed": allowed, "guarded": kind is cosmos3}
@@ -179,7 +185,9 @@ def asked(tmp_path, monkeypatch):
         libraries = {
             "torch": torch,
             "diffusers": SimpleNamespace(
-                DiffusionPipeline=SimpleNamespace(from_pretrained=lambda *_, **__: pipe),
+                DiffusionPipeline=SimpleNamespace(
+                    from_pretrained=lambda *_, **without: said.update(without=without) or pipe
+                ),
                 FlowMatchEulerDiscreteScheduler=lambda shift: said.setdefault(
                     "euler", Scheduler(shift)
                 ),
@@ -198,7 +206,13 @@ def asked(tmp_path, monkeypatch):
 
         def ranks(argv, world, limit, environment):
             said["argv"] = argv
-            (networks, order), source = made(weights, plan, {"steps": STEPS, **sizes})
+            steps = int(argv[argv.index("--steps") + 1])
+            said.setdefault("turns", []).append(steps)
+            part = weights / parts["--second" in argv]
+            (networks, order), source = made(part, plan, {"steps": STEPS, **sizes})
+            order["steps"] = steps
+            stored = {path.stem: np.load(path) for path in folder.glob("inputs/*")}
+            said.setdefault("started", stored)
             for name, rows in harness.starts_of(opened, 0).items():
                 order["buffers"][name]["start"] = rows
             counted = harness.counted(opened.plan)
@@ -218,16 +232,24 @@ def asked(tmp_path, monkeypatch):
     return generate
 
 
-def looped(kind, config, inputs, main):
-    """Latents after all steps, by the model in PyTorch and the sigmas."""
-    linear, weights = model_in(kind.checkpoint(config), torch.float64)
+def checkpoint(kind, config, number):
+    """Weights of one of two transformers: those of the second are another's but for their sizes."""
+    return {name: array * 0.9**number for name, array in kind.checkpoint(config).items()}
+
+
+def looped(kind, config, inputs, main, first=STEPS):
+    """Latents after all steps, by the models in PyTorch and the sigmas.
+
+    first : steps ahead of the second transformer's.
+    """
+    models = [model_in(checkpoint(kind, config, number), torch.float64) for number in range(2)]
     given = {name: torch.tensor(array).double() for name, array in inputs.items()}
 
     def forward(x, step, number):
         own = {name.partition("#")[0]: one for name, one in given.items() if name.endswith("#0")}
         own |= {n.partition("#")[0]: one for n, one in given.items() if n.endswith(f"#{number}")}
         own |= {main: x, "time": torch.full((1, 1, 1), 1000 * float(SIGMAS[step]))}
-        return kind.predicted(config, linear, weights, own)
+        return kind.predicted(config, *models[step >= first], own)
 
     x = given[f"{main}#0"]
     for step in range(STEPS):
@@ -316,6 +338,27 @@ def test_a_picture_becomes_a_video(asked):
 
 
 @pytest.mark.parametrize(
+    ("config", "words"), [(wan.CONFIG, ()), (wan.MASKED, ("--picture", "fox.png"))]
+)
+def test_a_second_transformer_takes_over_where_there_is_less_noise(asked, config, words):
+    code, said = asked(
+        wan, config, wan.SIZES, "a fox", *words, "--output", "fox.npy", plan="cfg2", made_of=2
+    )
+
+    assert code == 0
+    assert said["plan"]["transformers"] == 2
+    assert {name for name in said["without"] if name.startswith("transformer")} == {
+        "transformer", "transformer_2",
+    }  # fmt: skip
+    first = int(np.sum(SIGMAS[:-1] >= 0.8))
+    assert said["turns"] == [first, STEPS - first]
+    assert 0 < first < STEPS
+    wanted = looped(wan, config, said["started"], "input.video", first)
+    image = pictures.image_of(wanted.astype(np.float32), said["plan"]["latents"])
+    np.testing.assert_allclose(said["latents"], image * 2 + 0.5, atol=1e-3)
+
+
+@pytest.mark.parametrize(
     ("config", "words", "told"),
     [
         (wan.PICTURE, (), "--picture: got none, wanted one: that is what"),
@@ -345,7 +388,7 @@ def test_what_writes_videos_is_missed_before_anything_runs(monkeypatch):
     monkeypatch.setattr(pictures, "find_spec", lambda name: None)
 
     with pytest.raises(pictures.MissingError, match="nothing writes videos: pip install 'imageio"):
-        pictures.opened("folder", ".mp4")
+        pictures.opened("folder", {"family": "wan", "transformers": 1})
 
 
 @pytest.mark.parametrize(

@@ -519,9 +519,11 @@ void build(IBuilder& builder, fs::path const& path) {
 void buildAll(fs::path const& folder) {
     std::vector<fs::path> paths;
     std::error_code none;
-    for (auto const& entry : fs::directory_iterator{folder / "engines", none}) {
-        if (entry.path().extension() == ".calls") {
-            paths.push_back(entry.path());
+    for (auto const* const made : {"engines", "engines_2"}) { // of a second transformer, where there is one
+        for (auto const& entry : fs::directory_iterator{folder / made, none}) {
+            if (entry.path().extension() == ".calls") {
+                paths.push_back(entry.path());
+            }
         }
     }
     std::sort(paths.begin(), paths.end());

@@ -23,6 +23,7 @@ from planner.tensorrt.runner.device import nccl_version, open_cuda, open_nccl
 from planner.tensorrt.runner.errors import InputError, MissingError, RunError
 from planner.tensorrt.runner.library import (
     Document,
+    Foreign,
     is_rtx,
     load,
     numbers,
@@ -144,6 +145,9 @@ def _run_options(commands: "argparse._SubParsersAction[Parser]") -> argparse.Arg
     running.add_argument(
         "--layers", action="store_true", help="one step more, in which each layer is timed"
     )
+    running.add_argument(
+        "--second", action="store_true", help="engines of the transformer that takes over"
+    )
     running.add_argument("--results", default="results", help="folder, beside the plan")
     running.set_defaults(command=_run)
     return running
@@ -171,18 +175,20 @@ def _build(folder: harness.Folder, arguments: argparse.Namespace) -> int:
         capability=arguments.capability,
         outside=_outside(arguments),
     )
-    source = harness.weights_for(folder, arguments.weights)
+    turns = harness.turns(folder, arguments.weights)
+    sources = [harness.weights_for(each, arguments.weights) for each in turns]
     if arguments.weights not in harness.MADE_UP and not folder.plan["computes"]:
         print(f"{folder.plan['model']}: networks for timing, which do not compute the model")
     for line in () if arguments.record else _other_version(load(), folder.plan):
         print(line, flush=True)  # before anything is written
-    record = _settle(folder, _told(arguments, outside=options.outside), again=arguments.again)
-    try:
-        make = harness.record_all if arguments.record else harness.build_all
-        make(folder, source, options, lambda line: print(line, flush=True))
-    finally:
-        if not _there(folder):
-            record.unlink(missing_ok=True)
+    make = harness.record_all if arguments.record else harness.build_all
+    for each, source in zip(turns, sources, strict=True):
+        record = _settle(each, _told(arguments, outside=options.outside), again=arguments.again)
+        try:
+            make(each, source, options, lambda line: print(line, flush=True))
+        finally:
+            if not _there(each):
+                record.unlink(missing_ok=True)
     return 0
 
 
@@ -224,7 +230,7 @@ def _settle(folder: harness.Folder, told: Mapping[str, object], *, again: bool) 
     those asked for.
     """
     there = _there(folder)
-    record = folder.path / "engines" / "built.json"
+    record = folder.built / "built.json"
     was = harness.document_at(record) if there and record.exists() else told
     for name, value in {} if again else told.items():
         if was.get(name) != value:
@@ -253,6 +259,7 @@ def _outside(arguments: argparse.Namespace) -> bool:
 
 def _run(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     ranks = folder.plan["ranks"]
+    folder = replace(folder, second=arguments.second)
     rank = rank_of(os.environ, len(ranks))
     if arguments.tokens and texts.text_of(folder.plan) is None:
         raise InputError(f"--tokens: got one, wanted none: {folder.plan['model']} makes no text")
@@ -314,7 +321,7 @@ def _picture(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     if not Path(target).absolute().parent.is_dir():
         raise InputError(f"--output: got {target[:200]}, wanted a file in a folder that is there")
     weights = harness.pipeline_of(arguments.weights or _weights(folder))
-    pipe = pictures.opened(weights, end)
+    pipe = pictures.opened(weights, plan)
     asked = pictures.Asked(
         prompt=arguments.prompt[0],
         negative=arguments.negative or "",
@@ -322,11 +329,25 @@ def _picture(folder: harness.Folder, arguments: argparse.Namespace) -> int:
         guidance=arguments.guidance,
         picture=picture,
     )
-    _run_all(folder, arguments, pictures.prepared(pipe, plan, asked))
-    rows = harness.result_of(folder.path, 0).output
+    rows = _in_turns(folder, arguments, pipe, pictures.prepared(pipe, plan, asked))
     pictures.decoded(pipe, plan, rows, target)
     print(target)
     return 0
+
+
+def _in_turns(
+    folder: harness.Folder, arguments: argparse.Namespace, pipe: Foreign, inputs: pictures.Arrays
+) -> NDArray[np.float32]:
+    """Run all steps, those of a second transformer on its own engines; give rows of latents."""
+    plan = folder.plan
+    rows = inputs[f"{plan['output']}#0"]
+    for second, steps in enumerate(pictures.taken_turns(pipe, plan, inputs)):
+        if steps:
+            words = ["--steps", str(steps), *(["--second"] if second else [])]
+            _run_all(folder, arguments, inputs, words)
+            rows = np.stack(harness.results_of(folder, "output"))
+            inputs = pictures.passed_on(inputs, steps, plan["output"], rows)
+    return np.asarray(rows, np.float32)
 
 
 def _text(folder: harness.Folder, text: texts.Text, arguments: argparse.Namespace) -> int:
@@ -346,7 +367,7 @@ def _text(folder: harness.Folder, text: texts.Text, arguments: argparse.Namespac
     samples = np.resize(texts.padded(prompts), (ranks[0]["samples"], max(map(len, prompts))))
     words, ends = ["--tokens", str(tokens)], harness.ends_in(weights)
     _run_all(folder, arguments, {f"{text.prompt}#0": samples}, words)
-    for chosen in harness.tokens_of(folder.path, ranks)[:count]:
+    for chosen in harness.results_of(folder, "tokens")[:count]:
         print(texts.said(tokenizer, chosen.tolist(), ends))
     return 0
 
@@ -356,8 +377,9 @@ def _weights(folder: harness.Folder) -> str:
 
     Raises `InputError` if some are not built, or of made-up numbers.
     """
-    harness.check_built(folder, range(len(folder.plan["ranks"])), " --weights FOLDER")
     built = harness.built_of(folder)
+    for each in harness.turns(folder, built):
+        harness.check_built(each, range(len(folder.plan["ranks"])), " --weights FOLDER")
     if built in harness.MADE_UP:
         wanted = "python -m runner build --weights FOLDER --again"
         raise InputError(f"engines: got {built} weights, which make noise; run: {wanted}")

@@ -53,6 +53,9 @@ from planner.tensorrt.runner.weights import (
 )
 
 SCHEMA: Final = "1"
+FIRST: Final = "transformer"
+SECOND: Final = "transformer_2"
+"""Folders of a pipeline, of which the second takes over in later steps where there are two."""
 MADE_UP: Final[Mapping[str, Callable[[], Weights]]] = {"drawn": drawn, "filler": filler}
 """Weights that no checkpoint has."""
 Tell = Callable[[str], None]
@@ -60,11 +63,20 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
-    """A plan's folder with its documents."""
+    """A plan's folder with its documents.
+
+    second : its engines are those of the transformer that takes over in later steps.
+    """
 
     path: Path
     plan: Document
     documents: tuple[Document, ...]
+    second: bool = False
+
+    @property
+    def built(self) -> Path:
+        """Folder of the engines."""
+        return self.path / ("engines_2" if self.second else "engines")
 
     def engines(self, document: Document) -> list[Path]:
         """Paths of all engines of a network, by rank of its communicator; one where it is shared.
@@ -75,7 +87,7 @@ class Folder:
         """
         count, name = document["ranks"], document["name"]
         ends = [""] if document["shared"] else [f".rank{rank}" for rank in range(count)]
-        return [self.path / "engines" / f"{name}{end}.engine" for end in ends]
+        return [self.built / f"{name}{end}.engine" for end in ends]
 
     def run_by(self, rank: int) -> list[Document]:
         """List the networks that a rank of the plan runs."""
@@ -181,8 +193,16 @@ class Source:
             file.madvise(mmap.MADV_DONTNEED)
 
 
-def weights_from(what: str, plan: Document) -> Source:
+def turns(folder: Folder, weights: str) -> list[Folder]:
+    """Give a folder once for each transformer of a pipeline that takes its turn over the steps."""
+    second = folder.plan["transformers"] > 1 and (Path(weights) / SECOND).is_dir()
+    return [folder, *([replace(folder, second=True)] if second else [])]
+
+
+def weights_from(what: str, plan: Document, inside: str = FIRST) -> Source:
     """Find weights: ``drawn``, ``filler``, or a folder of safetensors files, or of a pipeline.
+
+    inside : the transformer's folder in that of a pipeline.
 
     Raises `InputError` if the folder has none, or the plan's model has no map from names to
     tensors.
@@ -192,10 +212,10 @@ def weights_from(what: str, plan: Document) -> Source:
     names = plan["checkpoint"]
     if not names:
         raise InputError(f"{plan['model']}: no tensors of a checkpoint are known for this family")
-    folder, inner = Path(what), Path(what) / "transformer"
+    folder, inner = Path(what), Path(what) / inside
     files = _tensor_files(folder) or (_tensor_files(inner) if inner.is_dir() else [])
     if not files:
-        raise InputError(f"{what}: no safetensors files, and none in a folder transformer of it")
+        raise InputError(f"{what}: no safetensors files, and none in a folder {inside} of it")
     tensors: dict[str, Stored] = {}
     mapped: list[mmap.mmap] = []
     for path in files:
@@ -219,7 +239,7 @@ def weights_for(folder: Folder, what: str) -> Source:
 
     Raises `InputError` as `weights_from` does, and if a tensor is missing or has another shape.
     """
-    source = weights_from(what, folder.plan)
+    source = weights_from(what, folder.plan, SECOND if folder.second else FIRST)
     for document in folder.documents:
         source.check(document["layers"])
     return source
@@ -266,8 +286,8 @@ def _shares(folder: Folder, source: Source, tell: Tell) -> Iterator[tuple[Share,
     """Yield what each engine of a folder is made of, and its file."""
     if source.unused:
         tell(f"{len(source.unused)} tensors of the checkpoint have no place: {few(source.unused)}")
-    with _writable(folder.path / "engines"):
-        (folder.path / "engines").mkdir(exist_ok=True)
+    with _writable(folder.built):
+        folder.built.mkdir(exist_ok=True)
     for document in folder.documents:
         share = Share(
             document=document,
@@ -473,7 +493,7 @@ def ends_in(folder: str) -> list[int]:
 
 def built_of(folder: Folder) -> str:
     """Say which weights the engines were built of: a folder, or a word for made-up ones."""
-    record = folder.path / "engines" / "built.json"
+    record = folder.built / "built.json"
     if not record.exists():
         return "drawn"
     with _readable(record):
@@ -582,11 +602,11 @@ def layers_of(folder: Path, rank: int) -> tuple[Timed, ...]:
         return tuple((str(one), str(two), float(s)) for one, two, s in json.loads(path.read_text()))
 
 
-def tokens_of(folder: Path, ranks: Sequence[Document]) -> list[NDArray[np.int64]]:
-    """Read the tokens of every sample, each as the first rank that has it chose them."""
-    found: list[NDArray[np.int64]] = []
-    for number, rank in enumerate(ranks):
-        path = folder / "results" / f"tokens.rank{number}.npy"
+def results_of(folder: Folder, name: str) -> list[NDArray[np.generic]]:
+    """Read ``tokens`` or ``output`` of every sample, each as the first rank that has it left it."""
+    found: list[NDArray[np.generic]] = []
+    for number, rank in enumerate(folder.plan["ranks"]):
+        path = folder.path / "results" / f"{name}.rank{number}.npy"
         if rank["sample"] == len(found):
             with _readable(path):
                 found += list(np.load(path, allow_pickle=False))

@@ -25,6 +25,8 @@ ENDS: Final = {"flux": ".png", "wan": ".mp4", "cosmos3": ".mp4"}
 """By family of models that are made, the end of a result's name."""
 CONTEXT: Final = "input.image_context"
 """What layers read of a picture."""
+_TRANSFORMERS: Final = ("transformer", "transformer_2")
+"""Of a pipeline, by attribute; the second takes over in later steps where there are two."""
 WRITERS: Final = ("imageio", "cv2")
 """Packages that diffusers writes videos with."""
 
@@ -79,29 +81,30 @@ def _features(latents: Document) -> int:
     return int(latents["channels"] * prod(latents["patch"]))
 
 
-def opened(folder: str, end: str) -> Foreign:
-    """Load a pipeline's folder but for its transformer; end : of the result's name.
+def opened(folder: str, plan: Document) -> Foreign:
+    """Load a pipeline's folder but for the transformers of a plan.
 
     Raises `MissingError` if diffusers, or what it writes videos with, is not installed, and
-    `InputError` if the folder holds no pipeline, or one of two transformers.
+    `InputError` if the folder holds no pipeline, or one of two transformers for a plan of one.
     """
+    without = dict.fromkeys(_TRANSFORMERS[: plan["transformers"]])
     try:
         torch, diffusers = import_module("torch"), import_module("diffusers")
     except ImportError as error:
         wanted = "pip install 'torch>=2.6,<3' 'diffusers>=0.42,<1' 'transformers>=4.51,<6'"
         raise MissingError(f"generate: {error}: {wanted}") from None
-    if end == ENDS["wan"] and not any(find_spec(name) for name in WRITERS):
+    if ENDS[plan["family"]] == ENDS["wan"] and not any(find_spec(name) for name in WRITERS):
         wanted = "pip install 'imageio>=2.34,<3' 'imageio-ffmpeg>=0.5,<1'"
         raise MissingError(f"generate: nothing writes videos: {wanted}")
     try:
         pipe = diffusers.DiffusionPipeline.from_pretrained(
-            folder, transformer=None, torch_dtype=torch.bfloat16
+            folder, torch_dtype=torch.bfloat16, **without
         )
     except ImportError as error:  # such as of what judges prompts
         raise MissingError(f"generate: {error}") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{folder}: no pipeline of diffusers: {error}") from None
-    if getattr(pipe, "transformer_2", None) is not None:
+    if getattr(pipe, _TRANSFORMERS[1], None) is not None:
         raise InputError(f"{folder}: two transformers take turns, and engines are of one")
     return pipe
 
@@ -136,6 +139,22 @@ def prepared(pipe: Foreign, plan: Document, asked: Asked) -> Arrays:
         for name, array in made.items()
         if name.partition("#")[0] in read
     }
+
+
+def taken_turns(pipe: Foreign, plan: Document, inputs: Arrays) -> tuple[int, ...]:
+    """Count the steps of each transformer: the first has those of the most noise."""
+    every, most = plan["steps"], pipe.scheduler.config.get("num_train_timesteps", 1000)
+    ratio = pipe.config.boundary_ratio if plan["transformers"] > 1 else None
+    if ratio is None:
+        return (every,)
+    first = int(np.count_nonzero(inputs["time#0"] >= ratio * most))
+    return first, every - first
+
+
+def passed_on(inputs: Arrays, steps: int, name: str, rows: NDArray[np.generic]) -> Arrays:
+    """Lay out what later steps read, after so many that left rows of latents; name : of those."""
+    later = {key: np.roll(inputs[key], -steps, axis=1) for key in ("time#0", "change#0")}
+    return {**inputs, **later, f"{name}#0": rows}
 
 
 def _with_frame(pipe: Foreign, noise: Foreign, picture: Foreign) -> Foreign:
