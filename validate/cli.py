@@ -2,13 +2,12 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from planner.command.files import piped, render, render_parts, write
+from planner.command.files import piped, render, render_parts, say, write
 from planner.command.options import (
     DONE,
     FORMATS,
@@ -173,10 +172,6 @@ def _work(backend: str, place: "Place", job: "Job", output: Path) -> int:
     return work(place, job, output)
 
 
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     quick, resume = "3 minutes on 2 GPUs instead of 10", "go on where a session was stopped"
     add_flags(parser, {"--quick": quick, "--resume": resume})
@@ -218,7 +213,7 @@ def calibrate_machine(arguments: argparse.Namespace) -> Answer:
         device=arguments.device,
         small=arguments.small,
     )
-    calibrated = calibrate(task, _tell)
+    calibrated = calibrate(task, say)
     arguments.output = None  # the profile, not this report
     _tell_use(task.output, install=arguments.install)
     return render(arguments.format, calibrated.to_dict, lambda: report.calibrated(calibrated)), DONE
@@ -228,11 +223,11 @@ def _tell_use(path: Path, *, install: bool) -> None:
     """Say how a profile that was written is used."""
     from costmodels.tables import profile_folder  # noqa: PLC0415
 
-    _tell(f"use it with --profile {path}, in every command")
+    say(f"use it with --profile {path}, in every command")
     if install:
-        _tell(_installed(str(path)))
+        say(_installed(str(path)))
         return
-    _tell(
+    say(
         f"planner profile install {path} copies it to {profile_folder()}, where --detect and "
         "validate find it by themselves on this machine"
     )
@@ -303,7 +298,7 @@ def _entries() -> "list[ShippedProfile]":
         try:
             entries.append(entry(path))
         except InputError as error:
-            _tell(f"planner: {error}")
+            say(f"planner: {error}")
     return entries
 
 

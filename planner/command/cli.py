@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Final, NoReturn, cast
 
-from planner.command.files import at_work, own_version, write
+from planner.command.files import at_work, own_version, tell, write
 from planner.command.options import DONE, NO, Answer, Command, Parser, settle_format
 from topology.base import InputError, ModelError, unknown
 from topology.base.shell import shell_word
@@ -38,15 +38,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         text, code = answer(options)
         write(text, options.output)
     except InputError as error:
-        print(f"planner: {error}", file=sys.stderr)
+        tell("planner", str(error))
         return BAD_INPUT
     except ModelError as error:
-        print(f"planner: {error}", file=sys.stderr)
+        tell("planner", str(error))
         return NO
     except (ModuleNotFoundError, MemoryError) as error:
         return _lacks(error)
     except KeyboardInterrupt:
-        print("planner: interrupted", file=sys.stderr)
+        tell("planner", "interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -57,12 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _lacks(error: ModuleNotFoundError | MemoryError) -> int:
     """Say which package is not there, or that memory is short; returns the exit code."""
     if isinstance(error, MemoryError):
-        print("planner: this machine has too little memory for the answer", file=sys.stderr)
+        tell("planner", "this machine has too little memory for the answer")
         return NO
     if (error.name or OWN[0]).partition(".")[0] in OWN:
         raise error
     wanted = "wanted all packages that come with this project"
-    print(f"planner: {error.name} is not installed, {wanted}", file=sys.stderr)
+    tell("planner", f"{error.name} is not installed, {wanted}")
     return BAD_INPUT
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
@@ -83,10 +83,16 @@ def write(text: str, output: str | None, option: str = "--output") -> None:
         raise InputError(f"{option} {output}: {error.strerror}") from None
 
 
-def tell(what: str, text: str) -> None:
-    """Say on standard error how far something is."""
+def say(line: str) -> None:
+    """Write a line on standard error, if it can be written."""
     if sys.stderr is not None:
-        print(f"{what}: {text}", file=sys.stderr, flush=True)
+        with suppress(OSError):
+            print(line, file=sys.stderr, flush=True)
+
+
+def tell(what: str, text: str) -> None:
+    """Say how far something is, or what is wrong."""
+    say(f"{what}: {text}")
 
 
 @contextmanager

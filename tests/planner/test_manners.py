@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,18 @@ def test_an_answer_that_cannot_be_printed_is_said(words, monkeypatch, capfd):
         monkeypatch.setattr(sys, "stdout", full)
         assert cli.main(words.split()) == 2
     assert capfd.readouterr().err == "planner: standard output: No space left on device\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_line_that_nobody_can_be_told_is_not_taken_for_an_answer(closed, monkeypatch, capfd):
+    """Standard error is closed, or on a disk that is full."""
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stderr", None if closed else full)
+        assert cli.main(["recommend", "--modle", "x"]) == 2
+        with suppress(OSError):
+            full.close()
+    assert capfd.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
