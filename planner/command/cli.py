@@ -15,6 +15,7 @@ from typing import Final, NoReturn, cast
 from planner.command.files import at_work, own_version, tell, write
 from planner.command.options import DONE, NO, Answer, Command, Parser, settle_format
 from topology.base import InputError, ModelError, unknown
+from topology.base.errors import one_line
 from topology.base.shell import shell_word
 
 BAD_INPUT, INTERRUPTED = 2, 130
@@ -37,12 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parsed(sys.argv[1:] if argv is None else list(argv))
         text, code = answer(options)
         write(text, options.output)
-    except InputError as error:
-        tell("planner", str(error))
-        return BAD_INPUT
     except ModelError as error:
         tell("planner", str(error))
-        return NO
+        return BAD_INPUT if isinstance(error, InputError) else NO
     except (ModuleNotFoundError, MemoryError) as error:
         return _lacks(error)
     except KeyboardInterrupt:
@@ -51,6 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
+    except OSError as error:  # such as a folder that may not be looked into
+        if error.filename is None:
+            raise
+        tell("planner", one_line(f"{error.filename}: {error.strerror}"))
+        return BAD_INPUT
     return code
 
 

@@ -521,6 +521,17 @@ def test_force_replaces_a_folder_whole(tmp_path):
     assert inside(tmp_path) == ["out"]
 
 
+def test_a_folder_that_may_not_be_looked_into_is_one_line(tmp_path, monkeypatch):
+    def barred(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(Path, "iterdir", barred)
+
+    words = ("export", "--model", "flux", "--force", "--output", str(tmp_path / "out"))
+    assert_refused(*run(*words), "out: Permission denied")
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_a_full_disk_leaves_nothing_and_loses_nothing(tmp_path, monkeypatch, force):
     target = tmp_path / "out"
