@@ -27,6 +27,7 @@ from costmodels.program import (
 )
 from costmodels.program.emit import collective, split_features
 from planner.request.workload import Habits
+from planner.strategies.pipefusion import is_piece
 
 Change = Callable[[Op], Iterator[Op | Loop]]
 
@@ -143,7 +144,7 @@ def _widened(op: Op) -> Iterator[Op]:
 
 
 def _scattered(op: Op) -> Iterator[Op]:
-    if not isinstance(op, Rearrange) or op.move != "shard":
+    if not isinstance(op, Rearrange) or op.move != "shard" or is_piece(op.spans[0]):
         yield op
         return
     (span,), x = op.spans, op.inputs[0]

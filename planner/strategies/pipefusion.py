@@ -35,6 +35,11 @@ def piece(span: Span, pieces: int, axis: str = AXIS) -> Span:
     return replace(span, axes=((axis, pieces),), grain=pieces)
 
 
+def is_piece(span: Span) -> bool:
+    """Whether rows are those of a piece, on every rank alike."""
+    return not {axis for axis, _ in span.axes}.isdisjoint((AXIS, DONE))
+
+
 def objections(proposal: Proposal, plan: Plan) -> Iterator[str]:
     """Object to what no pieces can be made of, or would be worth nothing."""
     model, pieces, stages = proposal.model, plan.patch, plan.degree("pp")

@@ -38,6 +38,14 @@ def test_stages_give_what_the_same_pieces_give_on_one_rank(name: str, plan: str)
     assert prove(scenario.model, scenario.workload, parse_plan(plan)).error == 0
 
 
+def test_a_piece_is_no_part_of_a_rank_that_a_reduce_scatter_would_cut() -> None:
+    asked = {"gpus": 4, "plan": "pp4/patch8"}
+    plain, scattered = (
+        planner.estimate("flux.1-dev", **asked, scattered_inputs=way) for way in (False, True)
+    )
+    assert scattered.latency_s == plain.latency_s
+
+
 def test_exact_steps_give_the_models_own_result_and_others_one_that_is_near() -> None:
     plan, single = parse_plan("pp2/patch4"), parse_plan("single")
     model, work = _small("pp2/patch4", steps=3)
