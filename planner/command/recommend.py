@@ -26,7 +26,8 @@ def _add(parser: argparse.ArgumentParser) -> None:
         help="what the best plan has least or most of: latency, the least seconds a result, under "
         "a load the mean of its requests; throughput, the most results or tokens a second; memory, "
         "the fewest bytes on a GPU; cost, the fewest GPU-seconds (GPUs x s) per result or "
-        "token (default: latency, or throughput where --slo-ttft or --slo-tpot is wanted)",
+        "token (default: latency, or throughput where --slo-ttft or --slo-tpot is wanted without a "
+        "rate or a trace)",
     )
     common.add_flags(parser, {"--at-most-gpus": _AT_MOST})
     common.add_numbers(parser, {"--top": _TOP, "--simulate K": _SIMULATE})

@@ -173,13 +173,14 @@ def _precision(scenario: Scenario) -> str:
 
 
 def _machine(scenario: Scenario) -> str:
-    """Say how many GPUs of what kind, and which network joins their hosts."""
+    """Say how many GPUs of what kind, and what joins their hosts."""
     deployment, gpus = scenario.deployment, scenario.request.gpus
     whole = f"{gpus} x {deployment.hardware.name}"
-    hosts = deployment.hosts
+    hosts, hardware = deployment.hosts, deployment.hardware
     if hosts < 2 or deployment.subset is not None:
         return whole
-    return f"{whole} on {hosts} hosts over {deployment.hardware.network}"
+    joined = hardware.island(gpus, deployment.nodes) == gpus
+    return f"{whole} on {hosts} hosts over {'NVLink' if joined else hardware.network}"
 
 
 def _notes(lines: Iterable[str]) -> list[Line]:
@@ -207,7 +208,8 @@ def _of_requests(answer: Recommendation) -> str:
     alone, request = "latency is of a request by itself", answer.request
     if not any(plan.serving for plan in answer.plans):
         return f"{alone}, all else of a batch that starts and ends together"
-    by = _RANKED[request.objective]
+    even = request.paced and request.objective == "throughput"  # all write as many tokens
+    by = _RANKED["latency" if even else request.objective]
     if request.loaded:
         return f"request, TTFT, TPOT and tokens/s are means of the load asked for; ranked by {by}"
     ranked = f"; ranked by {by}" if answer.scenario.ranked_under_load else ""

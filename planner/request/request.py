@@ -191,6 +191,11 @@ class Request:
         return bool(self.concurrency or self.rate or self.arrivals)
 
     @property
+    def paced(self) -> bool:
+        """Whether requests come by themselves: all plans that keep up serve as many of them."""
+        return bool(self.rate or self.arrivals)
+
+    @property
     def engines(self) -> tuple[str, ...]:
         """The engines that it names."""
         return tuple(self.engine.split(",")) if self.engine else ()

@@ -67,7 +67,8 @@ def request_of(
         fields["expert_distribution"] = _numbers_of(seen)
     if fields.get("objective") is None:
         aimed = any(fields.get(name) is not None for name in ("slo_ttft", "slo_tpot"))
-        fields["objective"] = "throughput" if aimed else "latency"
+        paced = any(fields.get(name) for name in ("rate", "arrivals"))
+        fields["objective"] = "throughput" if aimed and not paced else "latency"
     if isinstance(model, Path):
         model = str(model)
     if not isinstance(model, str | Model):

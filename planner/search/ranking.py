@@ -147,6 +147,8 @@ def goal(estimate: PlanEstimate, request: Request) -> float:
     match request.objective:
         case "latency":
             return seconds_of(estimate, request)
+        case "throughput" if request.paced:
+            return seconds_of(estimate, request)
         case "throughput":
             return -(estimate.throughput_per_s if serving is None else serving.tokens_per_s)
         case "memory":

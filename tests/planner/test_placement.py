@@ -45,6 +45,22 @@ def test_a_rack_of_nvlink_is_one_node():
     assert parse_plan("ulysses8.tp8").fabrics(find_hardware("gb200"))["ulysses"].nodes == 1
 
 
+@pytest.mark.parametrize(("ranks", "hosts", "joined"), [(16, 4, 16), (16, 8, 16), (72, 18, 72)])
+def test_hosts_of_one_rack_that_are_counted_are_joined_by_nvlink(ranks, hosts, joined):
+    rack = find_hardware("gb200")
+
+    assert rack.island(ranks, hosts) == rack.island(ranks) == joined
+    assert rack.fabric(ranks, hosts).network is None
+
+
+def test_hosts_of_two_racks_are_joined_by_a_network_between_racks():
+    rack = find_hardware("gb200")
+
+    assert rack.island(128, 32) == rack.island(128) == 64
+    with pytest.raises(TopologyError, match="got 5 a node, wanted a whole number up to 4"):
+        rack.island(20, 4)
+
+
 def test_bridged_pairs_leave_their_link_between_pairs():
     """H100 NVL has NVLink between two neighbours; between pairs there is PCIe."""
     found = parse_plan("ulysses4.tp2").fabrics(find_hardware("h100-nvl"))

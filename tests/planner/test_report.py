@@ -280,6 +280,7 @@ def test_what_is_left_out_of_many_gpus_is_printed(style):
         ("llama-3.1-8b", {"gpus": 2, "output_tokens": 9}, "2,048 tokens in assumed, 9 out ·"),
         ("llama-3.1-8b", {"gpus": 2, "input_tokens": 512, "output_tokens": 9}, " in, 9 out ·"),
         ("flux.1-dev", {"gpus": 16, "nodes": 2}, "16 x h100-sxm on 2 hosts over infiniband"),
+        ("flux.1-dev", {"gpus": 8, "hardware": "gb200"}, "8 x gb200 on 2 hosts over NVLink"),
         ("flux.1-dev", {"gpus": 8}, "8 x h100-sxm ·"),
     ],
 )

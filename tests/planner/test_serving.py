@@ -449,6 +449,21 @@ def test_a_search_finds_the_concurrency_and_says_what_comes_nearest():
     assert [rate for _, rate in points] == sorted(rate for _, rate in points)
 
 
+@pytest.mark.parametrize("objective", [None, "latency", "throughput"])
+def test_of_plans_that_keep_up_with_a_rate_the_quickest_is_the_best(objective):
+    answer = planner.recommend(
+        "llama-3.1-70b", 8, hardware="h200-sxm", precision="fp8", engine="vllm", rate="10/s",
+        slo_ttft="1s", ttft_percentile=99, objective=objective,
+    )  # fmt: skip
+    seconds = [plan.serving.request.mean for plan in answer.plans]
+
+    assert answer.request.objective == (objective or "latency")
+    assert len(seconds) > 2
+    assert seconds == sorted(seconds)
+    said = document(report.recommendation(answer, top=4))
+    assert "ranked by the time of a request" in " ".join(said.split())
+
+
 def test_what_a_search_shows_is_what_an_estimate_of_it_gives():
     sizes = {"input_tokens": 512, "output_tokens": 128}
     answer = planner.recommend("llama-3.1-8b", 2, slo_tpot="12ms", **sizes)

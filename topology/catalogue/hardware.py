@@ -113,18 +113,19 @@ class Hardware:
     def island(self, ranks: int, nodes: int = 0) -> int:
         """GPUs of a job of `ranks` that reach each other without a network.
 
-        nodes : hosts that the job is spread over evenly; 0 for as few as hold it evenly.
+        nodes : hosts that the job is spread over evenly; 0 for as few as hold it evenly. Those of
+            one NVLink domain count together.
         """
         if not nodes and ranks <= self.domain:
             return ranks
-        size = self.domain if not nodes and self.domain > self.gpus else self.gpus
-        hosts = nodes or evenly(ranks, size)
-        if ranks % hosts or ranks // hosts > size:
+        if not nodes:
+            return ranks // evenly(ranks, max(self.domain, self.gpus))
+        if ranks % nodes or ranks // nodes > self.gpus:
             raise TopologyError(
-                f"{counted(ranks, 'GPU')} of {self.name} over {counted(hosts, 'node')}: "
-                f"got {ranks / hosts:g} a node, wanted a whole number up to {size}"
+                f"{counted(ranks, 'GPU')} of {self.name} over {counted(nodes, 'node')}: "
+                f"got {ranks / nodes:g} a node, wanted a whole number up to {self.gpus}"
             )
-        return ranks // hosts
+        return ranks // evenly(nodes, max(1, self.domain // self.gpus))
 
     def fabric(self, ranks: int, nodes: int = 0) -> Fabric:
         """Describe the links of one group of `ranks` GPUs, alone on as few hosts as hold it."""
