@@ -25,7 +25,14 @@ CONFIG = {
     "num_attention_heads": HEADS, "num_layers": 2, "num_single_layers": 2,
     "pooled_projection_dim": POOLED,
 }  # fmt: skip
-KINDS = {"dev": CONFIG, "schnell": {**CONFIG, "guidance_embeds": False}}
+PICTURE = {**CONFIG, "in_channels": 2 * CHANNELS, "out_channels": CHANNELS}
+"""A picture beside the latents, as FLUX.1 Canny and Depth have it."""
+MASKED = {**PICTURE, "in_channels": 2 * CHANNELS + 4 * 64}
+"""What stays of it, and each pixel's mask, as FLUX.1 Fill has it."""
+KINDS = {
+    "dev": CONFIG, "schnell": {**CONFIG, "guidance_embeds": False},
+    "depth": PICTURE, "fill": MASKED,
+}  # fmt: skip
 SIZES = {"height": 16 * HIGH, "width": 16 * WIDE, "text_tokens": TOKENS}
 
 
@@ -38,7 +45,7 @@ def checkpoint(config):
         made.linear(f"time_text_embed.{name}_embedder.linear_1", inputs, HIDDEN)
         made.linear(f"time_text_embed.{name}_embedder.linear_2", HIDDEN, HIDDEN)
     made.linear("context_embedder", TEXT, HIDDEN)
-    made.linear("x_embedder", CHANNELS, HIDDEN)
+    made.linear("x_embedder", config["in_channels"], HIDDEN)
     made.linear("norm_out.linear", HIDDEN, 2 * HIDDEN)
     made.linear("proj_out", HIDDEN, CHANNELS)
     for number in range(config["num_layers"]):
@@ -68,7 +75,7 @@ def told(config):
     """Inputs of a forward: latents, prompt, its pooled row, the step's number, guidance."""
     random = np.random.default_rng(5)
     given = {
-        "input.image": random.standard_normal((1, HIGH * WIDE, CHANNELS)),
+        "input.image": random.standard_normal((1, HIGH * WIDE, config["in_channels"])),
         "input.text": random.standard_normal((1, TOKENS, TEXT)),
         "pooled": random.standard_normal((1, 1, POOLED)),
         "time": np.full((1, 1, 1), 437.5),

@@ -6,7 +6,7 @@ from planner.engines.tables import allowed
 from planner.export.tools import Tool
 from planner.models import Exports
 from planner.tensorrt.runner.library import Document
-from planner.tensorrt.runner.pictures import reads_picture
+from planner.tensorrt.runner.pictures import reads_mask, reads_picture
 from planner.tensorrt.runner.texts import text_of
 from topology.base import format_bytes, format_seconds
 
@@ -210,7 +210,7 @@ def _compute(document: Document, gives: str) -> list[str]:
         return []
     folder, *makes = _MAKE[gives]
     if gives == "results" and reads_picture(document):
-        makes[-1] += " --picture FILE"
+        makes[-1] += " --picture FILE" + (" --mask FILE" if reads_mask(document) else "")
     return [
         "## Compute with weights",
         "",

@@ -440,7 +440,6 @@ class Numerics:
     conditions : what is added up to the row of a step, and rows : what is made of other streams'.
     timed : what the row does: it is projected for every layer (``layers``) or for all of them,
     which then add a row of their own (``tables``), or it is added to the latents (``rows``).
-    prompted : what `planner export` writes makes a result of a prompt alone; where not, numbers.
     """
 
     epsilon: float
@@ -460,7 +459,6 @@ class Numerics:
     conditions: tuple[Embedding, ...] = ()
     rows: tuple[Embedding, ...] = ()
     timed: Literal["", "layers", "tables", "rows"] = ""
-    prompted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -528,11 +526,10 @@ class Model:
     def exports(self) -> Exports:
         """Say what `planner export` writes of it for TensorRT gives, built of its weights.
 
-        ``results`` of a prompt, the ``numbers`` of its layers, or ``times`` alone.
+        ``results`` of a prompt on one host, the ``numbers`` of its layers on several; or ``times``
+        alone.
         """
-        if self.numerics is None:
-            return "times"
-        return "results" if self.numerics.prompted else "numbers"
+        return "times" if self.numerics is None else "results"
 
     @property
     def towers(self) -> tuple[Tower, ...]:

@@ -148,7 +148,7 @@ def _from_path(text: str) -> Model:
         return _configured(_config(path), name=name)
     if os.sep in text and near(text, repositories()):
         raise unknown("model", text, repositories())
-    if path.suffix == ".json" or os.sep in text:
+    if path.suffix in (".json", ".onnx") or os.sep in text:
         raise InputError(f"no such file or folder: {_shown(text)}")
     raise unknown("model", text, [*names(), *ALIASES])
 

@@ -272,6 +272,7 @@ BAD = [
     (("profile", "list", "h100-sxm"), "profile list: got 1 name, wanted 0"),
     (("models", "show"), "wanted a name or a file"),
     (("models", "show", "/no/such.json"), "no such file or folder"),
+    (("models", "import", "no-such.onnx"), "no such file or folder"),
     (("models", "forget"), "invalid choice: 'forget'"),
     (("topology", "show"), "wanted a catalogue name or a file"),
     (("topology", "show", "--topology", "x.txt"), "the file stands by itself here"),

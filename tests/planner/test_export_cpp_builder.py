@@ -114,6 +114,16 @@ def test_the_calls_that_tensorrt_sees_are_those_recorded(
     )
 
 
+def test_engines_of_a_second_transformer_are_built_too(binary, folder):
+    second = (folder / "engines").rename(folder / "engines_2")
+    calls = second / "forward.rank3.calls"
+
+    done = start(binary, folder, calls)
+
+    assert done.returncode == 0, done.stderr
+    assert calls.with_suffix(".engine").read_bytes() == b"engine"
+
+
 def test_engines_that_are_there_stay_and_timings_are_kept(binary, folder):
     calls = folder / "engines" / "forward.rank3.calls"
     before = start(binary, folder, calls)

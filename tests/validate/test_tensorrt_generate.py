@@ -82,6 +82,19 @@ def pipe_of(said, channels, text):
         check_video_safety=lambda frames: np.minimum(frames, 200),
     )
 
+    def pixels(picture, height, width):
+        """A picture's, or a mask's."""
+        said[picture[0]] = torch.rand((1, 1, height, width), generator=random)
+        if picture[0] == "mask.png":
+            return said["mask.png"].round()
+        return said[picture[0]].expand(-1, 3, -1, -1)
+
+    def seen(pixels):
+        said["pixels"] = pixels
+        sides = (side // 8 for side in pixels.shape[-2:])
+        said["seen"] = torch.randn((1, channels, *sides), generator=random)
+        return SimpleNamespace(latent_dist=SimpleNamespace(sample=lambda generator: said["seen"]))
+
     def preprocess(picture, height, width):
         said["picture"] = picture, height, width
         return SimpleNamespace(float=lambda: "first frame")
@@ -97,8 +110,11 @@ def pipe_of(said, channels, text):
     return SimpleNamespace(
         encode_prompt=encode,
         scheduler=Scheduler(flow_shift=3.0, max_shift=1.2),
-        vae=SimpleNamespace(config=config, dtype=torch.float32, decode=decode),
-        image_processor=SimpleNamespace(postprocess=lambda x, output_type: [Picture(x.numpy())]),
+        vae=SimpleNamespace(config=config, dtype=torch.float32, decode=decode, encode=seen),
+        image_processor=SimpleNamespace(
+            postprocess=lambda x, output_type: [Picture(x.numpy())], preprocess=pixels
+        ),
+        mask_processor=SimpleNamespace(preprocess=pixels),
         video_processor=SimpleNamespace(
             postprocess_video=lambda x, output_type: x.numpy(), preprocess=preprocess
         ),
@@ -292,6 +308,41 @@ def test_a_prompt_becomes_a_picture(asked):
     np.testing.assert_array_equal(np.load("fox.npy"), said["latents"][:, :3])
 
 
+def test_what_fills_a_picture_is_guided_further(asked):
+    words = ("a fox", "--picture", "fox.png", "--mask", "mask.png", "--output", "new.npy")
+    _, said = asked(flux, flux.MASKED, flux.SIZES, *words)
+
+    assert said["inputs"]["guidance#0"].item() == 30
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [(flux.PICTURE, ()), (flux.MASKED, ("--mask", "mask.png", "--guidance", "3.5"))],
+)
+def test_a_picture_is_made_after_another(asked, config, words):
+    """Latents of the other, or of what stays of it, lie beside those that are made."""
+    words = ("a fox", "--picture", "fox.png", *words, "--output", "new.npy")
+    code, said = asked(flux, config, flux.SIZES, *words, plan="tp2")
+
+    assert code == 0
+    inputs, shown = said["inputs"], said["fox.png"].expand(-1, 3, -1, -1)
+    assert inputs["guidance#0"].item() == 3.5
+    beside = [(said["seen"] - 0.25) * 0.5]
+    if config is flux.MASKED:
+        anew = said["mask.png"].round()
+        shown = shown * (1 - anew)
+        high, wide = (side // 8 for side in anew.shape[-2:])
+        points = anew.view(1, high, 8, wide, 8).permute(0, 2, 4, 1, 3)
+        beside.append(points.reshape(1, 64, high, wide))
+    torch.testing.assert_close(said["pixels"], shown)
+    latents = said["plan"]["latents"]
+    rows = pictures.rows_of(torch.cat(beside, 1)[:, :, None].numpy(), latents)
+    np.testing.assert_array_equal(inputs["input.image#0"][..., flux.CHANNELS :], rows)
+    wanted = looped(flux, config, inputs, "input.image")
+    image = pictures.image_of(wanted.astype(np.float32), latents)[:, :, 0]
+    np.testing.assert_allclose(said["latents"], image / 0.5 + 0.25, atol=1e-4)
+
+
 def test_a_prompt_becomes_a_video(asked):
     """With guidance, by branches of one step each on a rank of its own."""
     words = ("a fox", "--negative", "a dog", "--guidance", "4", "--output", "fox.npy")
@@ -361,6 +412,9 @@ def test_a_second_transformer_takes_over_where_there_is_less_noise(asked, config
 @pytest.mark.parametrize(
     ("config", "words", "told"),
     [
+        (flux.PICTURE, (), "--picture: got none, wanted one: that is what"),
+        (flux.MASKED, ("--picture", "fox.png"), "--mask: got none, wanted one: that is what"),
+        (flux.PICTURE, ("--picture", "a.png", "--mask", "b.png"), "--mask: got one, wanted none"),
         (wan.PICTURE, (), "--picture: got none, wanted one: that is what"),
         (wan.MASKED, (), "--picture: got none, wanted one: that is what"),
         (wan.CONFIG, ("--picture", "fox.png"), "--picture: got one, wanted none: that is what"),
@@ -368,7 +422,8 @@ def test_a_second_transformer_takes_over_where_there_is_less_noise(asked, config
     ],
 )
 def test_pictures_are_of_models_that_read_them(asked, capsys, config, words, told):
-    code, said = asked(wan, config, wan.SIZES, "a fox", *words)
+    kind = flux if config in (flux.PICTURE, flux.MASKED) else wan
+    code, said = asked(kind, config, kind.SIZES, "a fox", *words)
 
     assert code == 2
     assert told in capsys.readouterr().err

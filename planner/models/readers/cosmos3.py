@@ -75,7 +75,6 @@ def _numerics(fields: Fields, size: int) -> Numerics | None:
         ),
         timed="rows",
         channels_last=True,
-        prompted=True,
     )
 
 

@@ -174,7 +174,6 @@ def _numerics(fields: Fields, kind: str) -> Numerics | None:
         epsilon=fields.number("rms_norm_eps", high=1.0),
         theta=base.number("rope_theta", low=1.0, high=CONTEXT, default=_THETA),
         normed="head" if kind == "qwen3" else "",
-        prompted=True,
     )
     if turns == "default" or scaling is None:
         return numerics

@@ -42,13 +42,10 @@ def _flux(fields: Fields) -> Model:
         outer=conditions + parts.adaptive_ends(hidden, grid),
     )
     told = (*([_GUIDANCE] if guidance else []), Embedding(name="pooled", features=pooled))
-    plain = grid.inputs == grid.outputs  # no picture or mask beside the latents
-    return replace(model, numerics=_numerics(fields, heads.size, text, told, prompted=plain))
+    return replace(model, numerics=_numerics(fields, heads.size, text, told))
 
 
-def _numerics(
-    fields: Fields, size: int, text: int, told: tuple[Embedding, ...], *, prompted: bool
-) -> Numerics | None:
+def _numerics(fields: Fields, size: int, text: int, told: tuple[Embedding, ...]) -> Numerics | None:
     """Say what the numbers of FLUX.1 depend on; None where axes do not make up a head."""
     axes = fields.integers("axes_dims_rope", default=_AXES)
     if len(axes) != len(_AXES) or sum(axes) != size or any(axis % 2 for axis in axes):
@@ -63,7 +60,6 @@ def _numerics(
         conditions=(parts.timestep(), *told),
         rows=(Embedding(name="text", features=text, activation=""),),
         timed="layers",
-        prompted=prompted,
     )
 
 

@@ -70,7 +70,6 @@ def _numerics(fields: Fields, size: int, image: int) -> Numerics | None:
         conditions=(parts.timestep(waves=fields.integer("freq_dim", default=parts.TIME)),),
         rows=tuple(rows),
         timed="tables",
-        prompted=True,
     )
 
 

@@ -111,7 +111,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     making.add_argument("--negative", help="what a picture shall not show")
     making.add_argument("--guidance", type=_distance, help="how far (default: the model's usual)")
-    making.add_argument("--picture", help="that a video begins with, where the model reads one")
+    making.add_argument("--picture", help="that the model reads, such as a video's first frame")
+    making.add_argument("--mask", help="picture that is white where the other is made anew")
     making.add_argument("--seed", type=_whole, help="of a picture's noise (default: 0)")
     making.add_argument("--weights", default="", help="pipeline (default: the engines' own)")
     making.add_argument("--output", help="file of a picture (default: result.png or .mp4)")
@@ -297,7 +298,7 @@ def _generate(folder: harness.Folder, arguments: argparse.Namespace) -> int:
         raise InputError(
             f"prompt: got {len(arguments.prompt)}, wanted one: {model} makes a picture"
         )
-    pictures_alone = ("negative", "guidance", "seed", "output", "picture")
+    pictures_alone = ("negative", "guidance", "seed", "output", "picture", "mask")
     others = ("tokens",) if text is None else pictures_alone
     for name in others:
         if getattr(arguments, name) is not None:
@@ -310,13 +311,18 @@ def _generate(folder: harness.Folder, arguments: argparse.Namespace) -> int:
 
 def _picture(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     plan = folder.plan
-    end, reads = pictures.check_made(plan), pictures.reads_picture(plan)
-    if reads != bool(arguments.picture):
-        got, wanted = ("none", "one") if reads else ("one", "none")
-        raise InputError(
-            f"--picture: got {got}, wanted {wanted}: that is what {plan['model']} reads"
-        )
-    picture = harness.picture_at(arguments.picture) if reads else None
+    end = pictures.check_made(plan)
+    shown = {
+        "picture": (arguments.picture, pictures.reads_picture(plan)),
+        "mask": (arguments.mask, pictures.reads_mask(plan)),
+    }
+    for name, (path, reads) in shown.items():
+        if reads != bool(path):
+            got, wanted = ("none", "one") if reads else ("one", "none")
+            raise InputError(
+                f"--{name}: got {got}, wanted {wanted}: that is what {plan['model']} reads"
+            )
+    read = {name: harness.picture_at(path, name) for name, (path, _) in shown.items() if path}
     target = arguments.output or f"result{end}"
     if not Path(target).absolute().parent.is_dir():
         raise InputError(f"--output: got {target[:200]}, wanted a file in a folder that is there")
@@ -327,7 +333,7 @@ def _picture(folder: harness.Folder, arguments: argparse.Namespace) -> int:
         negative=arguments.negative or "",
         seed=arguments.seed or 0,
         guidance=arguments.guidance,
-        picture=picture,
+        **read,
     )
     rows = _in_turns(folder, arguments, pipe, pictures.prepared(pipe, plan, asked))
     pictures.decoded(pipe, plan, rows, target)

@@ -510,17 +510,17 @@ def pipeline_of(what: str) -> str:
     return what
 
 
-def picture_at(path: str) -> Foreign:
-    """Read a picture.
+def picture_at(path: str, name: str) -> Foreign:
+    """Read a picture; name : of the option that it is given by.
 
     Raises `MissingError` if nothing here reads any, and `InputError` if the file holds none.
     """
     try:
         return import_module("PIL.Image").open(path).convert("RGB")
     except ImportError as error:
-        raise MissingError(f"--picture: {error}: pip install 'pillow>=10,<13'") from None
+        raise MissingError(f"--{name}: {error}: pip install 'pillow>=10,<13'") from None
     except OSError as error:
-        raise InputError(f"--picture: got {path[:200]}, wanted a picture: {error}") from None
+        raise InputError(f"--{name}: got {path[:200]}, wanted a picture: {error}") from None
 
 
 def embedding_of(folder: Folder) -> Embedding:

@@ -23,6 +23,8 @@ Arrays = dict[str, NDArray[np.generic]]
 FRAMES_A_SECOND: Final = {"wan": 16, "cosmos3": 24}
 ENDS: Final = {"flux": ".png", "wan": ".mp4", "cosmos3": ".mp4"}
 """By family of models that are made, the end of a result's name."""
+PIXELS: Final = 64
+"""Of a picture, for each point of its latents."""
 CONTEXT: Final = "input.image_context"
 """What layers read of a picture."""
 _TRANSFORMERS: Final = ("transformer", "transformer_2")
@@ -35,7 +37,8 @@ WRITERS: Final = ("imageio", "cv2")
 class Asked:
     """What is asked of a model. guidance : how far, the model's usual where None.
 
-    picture : the first frame, where the model reads one.
+    picture : the first frame, or what a picture is made after, where the model reads one.
+    mask : white where a picture is made anew, where the model reads that too.
     """
 
     prompt: str
@@ -43,6 +46,7 @@ class Asked:
     seed: int = 0
     guidance: float | None = None
     picture: Foreign = None
+    mask: Foreign = None
 
 
 def check_made(plan: Document) -> str:
@@ -56,8 +60,9 @@ def check_made(plan: Document) -> str:
         raise InputError(f"{name}: networks for timing, which do not compute the model")
     if latents is None or family not in ENDS:
         raise InputError(f"{name}: got {family}, wanted {' or '.join(ENDS)}")
-    if family != "wan" and reads_picture(plan):
-        raise InputError(f"{name}: it reads a picture beside the prompt, which nothing here gives")
+    beside = _beside(plan)
+    if family == "flux" and beside not in (0, _features(latents), _masked(latents)):
+        raise InputError(f"{name}: got {beside} features beside latents, wanted a picture's")
     return ENDS[family]
 
 
@@ -68,12 +73,22 @@ def given_to(plan: Document) -> set[str]:
 
 def reads_picture(plan: Document) -> bool:
     """Whether a plan of a diffusion model reads a picture beside the prompt."""
-    return CONTEXT in given_to(plan) or _wide(plan)
+    return CONTEXT in given_to(plan) or _beside(plan) > 0
 
 
-def _wide(plan: Document) -> bool:
-    """Whether rows of latents have a first frame and its mask behind what is made."""
-    return bool(plan["buffers"][plan["output"]]["shape"][-1] > _features(plan["latents"]))
+def reads_mask(plan: Document) -> bool:
+    """Whether a plan reads which part of a picture is made anew."""
+    return plan["family"] == "flux" and _beside(plan) == _masked(plan["latents"])
+
+
+def _beside(plan: Document) -> int:
+    """Count the features of a picture, and of its mask, behind those that are made."""
+    return int(plan["buffers"][plan["output"]]["shape"][-1] - _features(plan["latents"]))
+
+
+def _masked(latents: Document) -> int:
+    """Count the features of a row of a picture's latents and its mask, a number for each pixel."""
+    return _features(latents) + prod(latents["patch"]) * PIXELS
 
 
 def _features(latents: Document) -> int:
@@ -126,8 +141,9 @@ def prepared(pipe: Foreign, plan: Document, asked: Asked) -> Arrays:
         if CONTEXT in given_to(plan):
             context = _numbers(pipe.encode_image(asked.picture))
             made |= dict.fromkeys((CONTEXT, f"{CONTEXT}#1"), context)
-        if _wide(plan):
-            noise = _with_frame(pipe, noise, asked.picture)
+        if _beside(plan):
+            beside = _BESIDE[plan["family"]](pipe, noise, asked, generator)
+            noise = torch.cat([noise, beside], dim=1)
     made |= {
         plan["output"]: rows_of(noise.numpy(), latents),
         "time": numbers[:steps].reshape(1, steps, 1),
@@ -157,16 +173,37 @@ def passed_on(inputs: Arrays, steps: int, name: str, rows: NDArray[np.generic]) 
     return {**inputs, **later, f"{name}#0": rows}
 
 
-def _with_frame(pipe: Foreign, noise: Foreign, picture: Foreign) -> Foreign:
-    """Lay a first frame's latents, and the mask of what is known, behind those of noise."""
+def _frame(pipe: Foreign, noise: Foreign, asked: Asked, _: Foreign) -> Foreign:
+    """Give a first frame's latents, and the mask of what is known."""
     batch, channels, frames, *sides = noise.shape
     height, width = (side * pipe.vae_scale_factor_spatial for side in sides)
     count = (frames - 1) * pipe.vae_scale_factor_temporal + 1
-    first = pipe.video_processor.preprocess(picture, height=height, width=width).float()
+    first = pipe.video_processor.preprocess(asked.picture, height=height, width=width).float()
     _, condition = pipe.prepare_latents(
         first, batch, channels, height, width, count, noise.dtype, noise.device, None, noise
     )
-    return import_module("torch").cat([noise, condition], dim=1)
+    return condition
+
+
+def _picture(pipe: Foreign, noise: Foreign, asked: Asked, generator: Foreign) -> Foreign:
+    """Give a picture's latents; those of what stays, and each pixel's mask, where it has one."""
+    torch, known = import_module("torch"), pipe.vae.config
+    size = dict(zip(("height", "width"), (8 * side for side in noise.shape[-2:]), strict=True))
+    pixels, points = pipe.image_processor.preprocess(asked.picture, **size), []
+    if asked.mask is not None:
+        anew = pipe.mask_processor.preprocess(asked.mask, **size)
+        pixels = pixels * (1 - anew)
+        points = [torch.nn.functional.pixel_unshuffle(anew, 8).float()]
+    seen = pipe.vae.encode(pixels.to(pipe.vae.dtype)).latent_dist.sample(generator).float()
+    beside = torch.cat([(seen - known.shift_factor) * known.scaling_factor, *points], dim=1)
+    return beside[:, :, None].expand(len(noise), -1, -1, -1, -1)
+
+
+_BESIDE: Final[Mapping[str, Callable[[Foreign, Foreign, Asked, Foreign], Foreign]]] = {
+    "flux": _picture,
+    "wan": _frame,
+}
+"""What lies beside latents, by family of models that read it there."""
 
 
 def _flux(pipe: Foreign, plan: Document, asked: Asked) -> dict[str, Foreign]:
@@ -177,11 +214,12 @@ def _flux(pipe: Foreign, plan: Document, asked: Asked) -> dict[str, Foreign]:
     )
     scheduler, known = pipe.scheduler, pipe.scheduler.config
     ends = ("base_image_seq_len", "max_image_seq_len", "base_shift", "max_shift")
-    usual = (256, 4096, 0.5, 1.15)
-    told = [known.get(name, value) for name, value in zip(ends, usual, strict=True)]
+    values = (256, 4096, 0.5, 1.15)
+    told = [known.get(name, value) for name, value in zip(ends, values, strict=True)]
     shift = pipeline.calculate_shift(prod(plan["latents"]["grid"]), *told)
     scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=shift)
-    guidance = 3.5 if asked.guidance is None else asked.guidance
+    usual = 3.5 if asked.mask is None else 30.0
+    guidance = usual if asked.guidance is None else asked.guidance
     return {
         "input.text": _numbers(text),
         "pooled": _numbers(pooled)[:, None],
