@@ -134,12 +134,14 @@ def run(
     tasks: Sequence[Task],
     lanes: Mapping[Lane, Sequence[int]] | None = None,
     taken: Traffic = NO_TRAFFIC,
+    ahead: float = 0.0,
 ) -> TaskTimes:
     """Run tasks.
 
     lanes : numbers of tasks in the order in which a rank's stream has them; as they are given,
         where it is left out.
     taken : parts of links that others take, who give way to no message.
+    ahead : seconds by which hosts began before.
 
     Raises ModelError if tasks wait for each other.
 
@@ -152,7 +154,7 @@ def run(
     >>> done.end
     [2.0, 4.0, 4.0, 5.0]
     """
-    return _Clock(tasks, in_order(tasks) if lanes is None else lanes, taken).run()
+    return _Clock(tasks, in_order(tasks) if lanes is None else lanes, taken, ahead).run()
 
 
 class _Rank:
@@ -190,9 +192,13 @@ class _Clock:
     """
 
     def __init__(
-        self, tasks: Sequence[Task], lanes: Mapping[Lane, Sequence[int]], taken: Traffic
+        self,
+        tasks: Sequence[Task],
+        lanes: Mapping[Lane, Sequence[int]],
+        taken: Traffic,
+        ahead: float,
     ) -> None:
-        self.tasks, self.taken, self.now = tasks, taken, 0.0
+        self.tasks, self.taken, self.ahead, self.now = tasks, taken, ahead, 0.0
         self.events: list[tuple[float, int, int]] = []
         self.on: dict[int, list[_Stream]] = defaultdict(list)
         self.ranks: dict[int, _Rank] = {}
@@ -246,8 +252,9 @@ class _Clock:
         task, now = self.tasks[number], self.now
         if task.after and self._waits(task, stream):
             return
-        if task.issued > now:
-            heapq.heappush(self.events, (task.issued, number, _LOOK))
+        issued = task.issued - self.ahead
+        if issued > now:
+            heapq.heappush(self.events, (issued, number, _LOOK))
             return
         stream.up = True
         if task.message:
@@ -266,13 +273,13 @@ class _Clock:
     def _go_on(self, stream: _Stream) -> None:
         """Do the work of a rank's only stream up to its next message, which nothing can change."""
         tasks, numbers, starts, ends = self.tasks, stream.numbers, self.start, self.end
-        time = self.now
+        time, ahead = self.now, self.ahead
         while numbers:
             number = numbers[-1]
             task = tasks[number]
             if task.after and self._waits(task, stream):
                 return
-            time = max(time, task.issued)
+            time = max(time, task.issued - ahead)
             if task.message:
                 stream.up = True
                 self._come(number, stream, time)

@@ -3,13 +3,16 @@
 A body's operations are issued in order, each on its stream, and start when their inputs and their
 stream are free. Loops inside a body are barriers. A collective that runs beside compute hides only
 part of itself, because it takes multiprocessors and power away from it.
+
+A host issues without waiting, from one operation and one turn to the next. So many turns take what
+the slower of host and device takes for all, and the lag that the device has behind it once.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import reduce
 from operator import add
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from costmodels.basis import Basis
 from costmodels.overlap import hidden_share, waiting_share
@@ -27,12 +30,14 @@ SHARE: Final = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Time of a piece of a program. Costs add, and multiply by a count.
+    """Time of a piece of a program. Costs add, one after the other, and multiply by a count.
 
     classes : busy seconds by class of operation, `communication` in full.
     exposed, hidden : communication that adds to the time, and that runs beside compute.
     waiting : seconds until the slowest of the ranks that exchange something has come as far.
-    host : seconds the host takes to issue it all.
+    host : seconds the host takes to issue it all. lag : until it is done, behind the slower of host
+    and device: of work that had to wait for its host though the device is the slower one, or that
+    is still to do when the host is done; the same for one turn and for many.
     known : busy seconds by class and by how well they are known.
     """
 
@@ -41,6 +46,7 @@ class Cost:
     hidden: Real = 0.0
     waiting: Real = 0.0
     host: Real = 0.0
+    lag: Real = 0.0
     known: Mapping[tuple[Class, Basis], Real] = field(default_factory=dict)
 
     @property
@@ -67,20 +73,36 @@ class Cost:
     @property
     def launch(self) -> Real:
         """Seconds that the device waits for the host, which runs ahead where it can."""
-        return larger(self.host - self.device, 0.0)
+        return larger(self.host - self.device, 0.0) + self.lag
+
+    @property
+    def hosted(self) -> bool:
+        """Whether the host sets the pace, of any of several sizes."""
+        return anywhere(self.host > self.device)
+
+    @property
+    def amid(self) -> Real:
+        """Seconds that it adds amid many turns like it."""
+        return larger(self.host, self.device)
 
     @property
     def time(self) -> Real:
-        """Seconds in all."""
-        return larger(self.host, self.device)
+        """Seconds in all, where the host begins no earlier than the device."""
+        return self.amid + self.lag
 
     def __add__(self, other: "Cost") -> "Cost":
+        host, lag = self.host + other.host, cast(Real, 0.0)
+        if anywhere(host > 0):
+            device = self.device + other.device
+            end = larger(self.host + other.time, self.time + other.device)
+            lag = larger(end - larger(host, device), 0.0)
         return Cost(
             classes=_added(self.classes, other.classes),
             exposed=self.exposed + other.exposed,
             hidden=self.hidden + other.hidden,
             waiting=self.waiting + other.waiting,
-            host=self.host + other.host,
+            host=host,
+            lag=lag,
             known=_added(self.known, other.known),
         )
 
@@ -94,6 +116,7 @@ class Cost:
             hidden=self.hidden * count,
             waiting=self.waiting * count,
             host=self.host * count,
+            lag=self.lag * (count > 0),
             known={part: seconds * count for part, seconds in self.known.items()},
         )
 
@@ -115,11 +138,12 @@ def _compute(classes: Mapping[Class, Real]) -> Real:
 
 def following(costs: Sequence[Cost]) -> Cost:
     """Cost of what different ranks do one after another: their hosts begin at the same time."""
-    host: Real = 0.0
+    end: Real = 0.0
     later: Real = 0.0
     for one in reversed(costs):
-        host, later = larger(host, one.host + later), later + one.device
-    return replace(reduce(add, costs), host=host)
+        end, later = larger(end, one.time + later), later + one.device
+    whole = replace(reduce(add, costs), host=reduce(larger, [one.host for one in costs]), lag=0.0)
+    return replace(whole, lag=larger(end - whole.amid, 0.0))
 
 
 def cost(loop: Loop, target: Target, prices: FoundPrices | None = None) -> Cost:
@@ -154,10 +178,15 @@ def _turns(loop: Loop, target: Target, prices: FoundPrices, found: _Found) -> Co
     key = id(body), *[target.fabrics[axis] for axis in body.axes]
     once = found.bodies.get(key)
     if once is None:
-        once = _straight(body.ops, target, prices, found)
-        for item in body.loops:
-            once = once + _turns(item, target, prices, found)
-        found.bodies[key] = once
+        once = found.bodies[key] = reduce(
+            add,
+            (
+                _turns(part, target, prices, found)
+                if isinstance(part, Loop)
+                else _straight(part, target, prices, found)
+                for part in body.parts
+            ),
+        )
     return once.times(loop.count)
 
 
@@ -165,12 +194,12 @@ def _turns(loop: Loop, target: Target, prices: FoundPrices, found: _Found) -> Co
 class _PricedBody:
     """The body of a loop; kept, so that its id stays its.
 
-    axes : along which it communicates, inner loops included.
+    parts : loops and the operations between them. axes : along which it communicates, inner loops
+    included.
     """
 
     items: Sequence[Op | Loop]
-    ops: list[Op]
-    loops: list[Loop]
+    parts: list[list[Op] | Loop]
     axes: list[str]
 
 
@@ -178,11 +207,18 @@ def _priced_body(loop: Loop, bodies: dict[int, _PricedBody]) -> _PricedBody:
     """Give what is known of the body of a loop."""
     body = bodies.get(id(loop.body))
     if body is None:
-        ops = [item for item in loop.body if not isinstance(item, Loop)]
-        loops = [item for item in loop.body if isinstance(item, Loop)]
-        axes = {op.axis for op in ops if isinstance(op, Communication)}
-        axes.update(*(_priced_body(inner, bodies).axes for inner in loops))
-        body = bodies[id(loop.body)] = _PricedBody(loop.body, ops, loops, sorted(axes))
+        ops, axes = list[Op](), set[str]()
+        parts: list[list[Op] | Loop] = [ops]
+        for item in loop.body:
+            if isinstance(item, Loop):
+                ops = []
+                parts += [item, ops]
+                axes.update(_priced_body(item, bodies).axes)
+                continue
+            ops.append(item)
+            if isinstance(item, Communication):
+                axes.add(item.axis)
+        body = bodies[id(loop.body)] = _PricedBody(loop.body, parts, sorted(axes))
     return body
 
 
@@ -211,24 +247,29 @@ def _added_up(priced: list[tuple[Op, Priced]], target: Target) -> Cost:
     classes: dict[Class, Real] = {}
     weights: dict[tuple[Class, Basis], Real] = {}
     host: Real = 0.0
+    issued: list[Real] = []
     for op, price in priced:
         host = host + host_seconds(op, price, target.runtime)
+        issued.append(host)
         if price.kernels or price.calls:
             classes[price.kind] = classes.get(price.kind, 0.0) + price.seconds
             part = price.kind, price.basis
             weights[part] = weights.get(part, 0.0) + price.seconds
-    exposed, hidden = _overlap(priced, classes, target)
-    return Cost(classes=classes, exposed=exposed, hidden=hidden, host=host, known=weights)
+    kept = [_kept(op, price, target) for op, price in priced]
+    exposed, hidden = _overlap(priced, classes, kept)
+    cost = Cost(classes=classes, exposed=exposed, hidden=hidden, host=host, known=weights)
+    if not anywhere(host > 0):
+        return cost
+    return replace(cost, lag=larger(makespan(priced, kept, issued) - cost.amid, 0.0))
 
 
 def _overlap(
-    priced: list[tuple[Op, Priced]], classes: Mapping[Class, Real], target: Target
+    priced: list[tuple[Op, Priced]], classes: Mapping[Class, Real], kept: Sequence[Real]
 ) -> tuple[Real, Real]:
     """Communication that adds to the time, and communication that does not."""
     communication = classes.get("communication", 0.0)
     if all(op.stream == "compute" for op, _ in priced):
         return communication, 0.0
-    kept = [_kept(op, price, target) for op, price in priced]
     exposed = larger(makespan(priced, kept) - _compute(classes), 0.0)
     return exposed, larger(communication - exposed, 0.0)
 
@@ -246,10 +287,13 @@ def _of_weights(op: Op) -> bool:
     return isinstance(op, Collective) and bool(op.weights)
 
 
-def makespan(priced: Sequence[tuple[Op, Priced]], kept: Sequence[Real] = ()) -> Real:
+def makespan(
+    priced: Sequence[tuple[Op, Priced]], kept: Sequence[Real] = (), issued: Sequence[Real] = ()
+) -> Real:
     """Finish time of operations issued in this order on their streams.
 
     kept : share of its pace that compute keeps beside each of them, all of it where left out.
+    issued : when a host has issued each, at once where left out.
     """
     free: dict[str, Real] = {}
     ready: dict[str, Real] = {}
@@ -260,6 +304,8 @@ def makespan(priced: Sequence[tuple[Op, Priced]], kept: Sequence[Real] = ()) -> 
         zip(priced, kept or [1.0] * len(priced), strict=True)
     ):
         start: Real = free.get(op.stream, 0.0)
+        if issued:
+            start = larger(start, issued[number])
         for tensor in op.reads:
             start = larger(start, ready.get(tensor.name, 0.0))
             if read[tensor.name] == number:

@@ -194,7 +194,7 @@ def _evaluate(
         known=_bases(whole, costs),
         written=largest(workload.output_tokens),
         speculation=workload.speculation,
-        hosted_s=sum(float(stage.time) for stage in costs.values() if anywhere(stage.launch)),
+        hosted_s=sum(float(stage.time) for stage in costs.values() if stage.hosted),
     )
 
 
@@ -258,11 +258,12 @@ def _piped(
     """Price a loop of which every place of a pipeline takes the same turns, one after another."""
     turns = sum(item.count for item in places[0].body if isinstance(item, Loop))
     turns = cast(Size, larger(turns, 1))
-    steps = {id(loop): cost(loop, target, prices) for loop in {id(p): p for p in places}.values()}
+    loops = {id(place): replace(place, count=1) for place in places}
+    steps = {number: cost(loop, target, prices) for number, loop in loops.items()}
     once = {place: step.times(1 / turns) for place, step in steps.items()}
     slowest = max(steps.values(), key=lambda step: total(step.time, which))
     passed = following([once[id(loop)] for loop in places])
-    return passed + slowest.times((turns - len(places)) / turns)
+    return (passed + slowest.times((turns - len(places)) / turns)).times(places[0].count)
 
 
 def _by_stage(program: Program, target: Target, prices: FoundPrices | None) -> dict[str, Cost]:
@@ -281,12 +282,12 @@ def _in_turn(places: Sequence[Loop], target: Target, prices: FoundPrices | None)
         return cost(last, target, prices)
     forwards = [(place, place.body[0]) for place in before]
     loops = [
-        replace(place, body=(replace(forward, count=1),))
+        replace(place, count=1, body=(replace(forward, count=1),))
         for place, forward in forwards
         if isinstance(forward, Loop)
     ]
-    turns = [*loops, replace(last, body=last.body[1:])]
-    return following([cost(loop, target, prices) for loop in turns])
+    turns = [*loops, replace(last, count=1, body=last.body[1:])]
+    return following([cost(loop, target, prices) for loop in turns]).times(last.count)
 
 
 def _breakdown(costs: Mapping[str, Cost]) -> dict[str, float]:

@@ -140,9 +140,9 @@ def step_prices(
 
     def priced(place: int) -> Column:
         program = lower_steps(model, workload, plan, [chunks], place)
-        seconds = cost(one_turn(program, place), target, prices).time
+        seconds = cost(one_turn(program, place), target, prices).amid
         if workload.speculation is not None and place == plan.degree("pp") - 1:
-            seconds = seconds + draft_costs(scenario, plan, *chunks).time
+            seconds = seconds + draft_costs(scenario, plan, *chunks).amid
         return np.broadcast_to(seconds, shape)
 
     alike = alike_places(model, workload, plan)

@@ -140,6 +140,8 @@ def _job(
     _, stages, prices = stages_of(scenario, simulation.estimate, disturbed, room, apart)
     stage = next(one for one in stages if one.name == simulation.stage)
     work = tasks_of(stage, prices)
+    if stage.turns > 1:
+        work = work.amid(work.run().seconds)
     return _Job(simulation=simulation, work=work, alone_s=work.run().seconds)
 
 
@@ -174,7 +176,8 @@ def _together(one: _Job, other: _Job) -> JobBeside:
 
 def _meet(one: _Job, other: _Job) -> bool:
     """Whether both pass a link of which messages may want more than there is."""
-    tasks, lanes = list(one.work.tasks), dict[Lane, list[int]]()
+    tasks, lanes = list[Task](), dict[Lane, list[int]]()
+    _add(tasks, lanes, one.work, 0, 0.0)
     _add(tasks, lanes, other.work, _behind(one), 0.0)
     full = contended(tasks, _taken(one, other))
     passed = (
@@ -195,7 +198,8 @@ def _held_up(one: _Job, other: _Job) -> float:
             f"{other.simulation.estimate.plan}, {count:.2g} operations: wanted at most "
             f"{MOST_TOGETHER:.2g}"
         )
-    tasks, lanes = list(one.work.tasks), {lane: list(x) for lane, x in one.work.lanes.items()}
+    tasks, lanes = list[Task](), dict[Lane, list[int]]()
+    _add(tasks, lanes, one.work, 0, 0.0)
     for turn in range(turns):
         _add(tasks, lanes, other.work, _behind(one), turn * each)
     return max(run(tasks, lanes, _taken(one, other)).end[: len(one.work.tasks)])
@@ -221,7 +225,7 @@ def _add(
             task,
             ranks=tuple(rank + behind for rank in task.ranks),
             after=tuple(number + start for number in task.after),
-            issued=task.issued + issued,
+            issued=task.issued - work.ahead + issued,
         )
         for task in work.tasks
     ]

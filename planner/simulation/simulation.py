@@ -348,16 +348,21 @@ def _latencies(turns: Sequence["_Turn"], beside: float) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
-    """One turn of a stage as it ran; samples : seconds that it took in each of the runs."""
+    """One turn of a stage as it ran, amid others where it has several.
+
+    samples : seconds that it took in each of the runs. lag : that the first turn takes longer, as
+    its hosts have no lead.
+    """
 
     stage: StageRun
     work: RankTasks
     ran: TaskTimes
     samples: Sequence[float]
+    lag: float
 
     @property
     def seconds(self) -> float:
-        return float(np.mean(self.samples)) * self.stage.turns
+        return float(np.mean(self.samples)) * self.stage.turns + self.lag
 
 
 def _stage_run(
@@ -394,17 +399,19 @@ def _stage_run(
 
 
 def _turn(stage: StageRun, prices: Prices, disturbed: Disturbances) -> _Turn:
-    """Run one turn of a stage."""
+    """Run one turn of a stage, of several one amid others."""
     work = tasks_of(stage, prices)
-    if not disturbed.jitter:
-        ran = work.run()
-        samples = [ran.seconds]
-    else:
+    ran, lag = work.run(), 0.0
+    if stage.turns > 1 and (amid := work.amid(ran.seconds)).ahead:
+        first, work, ran = ran.seconds, amid, amid.run()
+        lag = first - ran.seconds
+    samples = [ran.seconds]
+    if disturbed.jitter:
         draws = (jittered(work, disturbed.jitter, seed) for seed in range(disturbed.runs))
         all_runs = [(one, one.run()) for one in draws]
         samples = [ran.seconds for _, ran in all_runs]
         work, ran = all_runs[0]
-    return _Turn(stage=stage, work=work, ran=ran, samples=samples)
+    return _Turn(stage=stage, work=work, ran=ran, samples=samples, lag=lag)
 
 
 def _check_size(stages: Sequence[StageRun], plan: Plan, runs: int) -> None:

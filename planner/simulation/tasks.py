@@ -64,7 +64,7 @@ class RankTasks:
     """Tasks with their labels, in the order of every rank's streams.
 
     sent : what the messages among them send, by their numbers. taken : parts of links that others
-    take.
+    take. ahead : seconds by which hosts began before.
     """
 
     tasks: Sequence[Task]
@@ -72,10 +72,21 @@ class RankTasks:
     lanes: Mapping[Lane, Sequence[int]]
     sent: Mapping[int, MessageKind] = field(default_factory=dict)
     taken: Traffic = field(default_factory=dict)
+    ahead: float = 0.0
+
+    def amid(self, first_s: float) -> "RankTasks":
+        """Take the turn from amid others, before which hosts were as far ahead as they get.
+
+        They issue without waiting, so that they are done with a turn before the ranks are.
+
+        first_s : seconds of the first turn, before which they were not.
+        """
+        host_s = max((task.issued for task in self.tasks), default=0.0)
+        return replace(self, ahead=first_s - host_s if host_s else 0.0)
 
     def run(self) -> TaskTimes:
         """Run them."""
-        return run(self.tasks, self.lanes, self.taken)
+        return run(self.tasks, self.lanes, self.taken, self.ahead)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

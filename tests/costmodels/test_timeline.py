@@ -1,5 +1,7 @@
 """What runs beside what: schedules solved by hand, and laws of all of them."""
 
+from dataclasses import replace
+
 import generators
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from costmodels.basis import Basis
+from costmodels.events import Task, run
 from costmodels.overlap import hidden_share
 from costmodels.price import Target, price
 from costmodels.program import Collective, Loop, Matmul, Part, SendReceive, Tensor, Weight
@@ -176,19 +179,61 @@ def test_a_send_that_is_waited_for_is_exposed():
 
 
 def test_the_host_bounds_small_work():
-    """A thousand tiny products: the device waits for the host unless a graph is replayed."""
+    """A thousand tiny products: the device waits for the host unless a graph is replayed.
+
+    The last is run when the host is done.
+    """
     tiny = _loop(_square("a", rows=1), count=1000)
     graph, eager = cost(tiny, target("tensorrt")), cost(tiny, target("torch-eager"))
 
     assert graph.launch == 0
-    assert eager.time == pytest.approx(1000 * runtime("torch-eager").host_kernel.value)
+    assert eager.amid == pytest.approx(1000 * runtime("torch-eager").host_kernel.value)
+    assert eager.lag == pytest.approx(price(_square("a", rows=1), target("torch-eager")).seconds)
     assert eager.launch == pytest.approx(eager.time - eager.device)
 
 
 def test_the_host_runs_ahead_of_large_work():
-    large = _loop(_square("a", rows=65536), count=10)
+    """All that is waited for is the first launch."""
+    large = cost(_loop(_square("a", rows=65536), count=10), target("torch-eager"))
 
-    assert cost(large, target("torch-eager")).launch == 0
+    assert not large.hosted
+    assert large.launch == pytest.approx(runtime("torch-eager").host_kernel.value)
+
+
+products = st.sampled_from([1, 512, 4096]).map(lambda rows: _square("a", rows=rows))
+bodies = st.recursive(
+    products,
+    lambda items: st.builds(
+        lambda body, count: _loop(*body, count=count),
+        st.lists(items, max_size=4),
+        st.integers(0, 3),
+    ),
+    max_leaves=12,
+)
+
+
+@given(body=st.lists(bodies, max_size=4), count=st.integers(1, 4))
+def test_hosts_run_ahead_over_turns_as_events_of_all_of_them_do(body, count):
+    """Some operations take longer than their launch, some less; none waits for the turn's end."""
+    eager, loop = target("torch-eager"), _loop(*body, count=count)
+    tasks = [
+        Task(
+            ranks=(0,),
+            stream="compute",
+            seconds=price(op, eager).seconds,
+            issued=(number + 1) * eager.runtime.host_kernel.value,
+        )
+        for number, op in enumerate(_all(loop))
+    ]
+
+    assert cost(loop, eager).time == pytest.approx(run(tasks).seconds)
+
+
+def _all(loop):
+    """Give the operations of all turns of a loop."""
+    for _ in range(loop.count):
+        for item in loop.body:
+            yield from _all(item) if isinstance(item, Loop) else [item]
 
 
 KINDS = ["gemm", "attention", "communication"]
@@ -201,28 +246,37 @@ def costs_of(draw):
     known = draw(st.dictionaries(parts, st.integers(0, 1000).map(float)))
     classes = {kind: sum(s for (one, _), s in known.items() if one == kind) for kind, _ in known}
     seconds = st.integers(0, 1000).map(float)
-    return Cost(
+    cost = Cost(
         classes=classes,
         exposed=draw(seconds),
         hidden=draw(seconds),
         host=draw(seconds),
         known=known,
     )
+    both = int(min(cost.host, cost.device))  # a device that begins when its host is done ends so
+    return replace(cost, lag=float(draw(st.integers(0, both))))
 
 
 costs = costs_of()
 
 
 @given(one=costs, two=costs, three=costs)
-def test_costs_add_up_in_any_order(one, two, three):
-    assert one + two == two + one
+def test_costs_add_up_in_any_order_but_for_the_lag(one, two, three):
+    assert replace(one + two, lag=0.0) == replace(two + one, lag=0.0)
     assert (one + two) + three == one + (two + three)
-    assert one + Cost() == one
+    assert one + Cost() == Cost() + one == one
 
 
 @given(one=costs, two=costs, count=st.integers(0, 50))
 def test_turns_share_out(one, two, count):
-    assert (one + two).times(count) == one.times(count) + two.times(count)
+    """All of one and then all of the other take as long as both in turn, but for the lag."""
+    both = one.times(count) + two.times(count)
+    assert replace((one + two).times(count), lag=0.0) == replace(both, lag=0.0)
+
+
+@given(one=costs, counts=st.tuples(st.integers(0, 50), st.integers(0, 50)))
+def test_turns_follow_turns(one, counts):
+    assert one.times(sum(counts)) == one.times(counts[0]) + one.times(counts[1])
 
 
 @given(one=costs)

@@ -60,11 +60,11 @@ def predict(case: Case, hardware: str, profile: Profile = "") -> Prediction:
     host, tokens = _served(case, subject) if case.engine in SERVED else (0.0, 0)
     return Prediction(
         cache_tokens=tokens,
-        step_s=float(spent.time) + host,
+        step_s=float(spent.amid) + host,  # back to back, as steps are timed
         classes_s={str(kind): float(seconds) for kind, seconds in spent.classes.items()},
         exposed_s=float(spent.exposed),
         hidden_s=float(spent.hidden),
-        launch_s=float(spent.launch),
+        launch_s=float(spent.amid - spent.device),
         memory_bytes=WORKSPACE
         + memory.weights(stages, bodies)
         + memory.weights(stages, bodies, layered=False)
