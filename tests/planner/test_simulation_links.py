@@ -18,7 +18,7 @@ from planner.simulation.utilisation import link_uses
 from planner.strategies import parse_plan
 from topology.base import InputError
 from topology.catalogue import Moves, find_hardware
-from topology.machine import machine_of, survey_of
+from topology.machine import loads_of, machine_of, survey_of
 from topology.machine.loads import exchange_loads
 
 CLUSTER = (Path(__file__).parents[2] / "examples" / "cluster.toml").read_text(encoding="utf-8")
@@ -123,6 +123,22 @@ def test_leaf_switches_that_are_oversubscribed_hold_groups_up():
     assert uses["all_gather along cfg"].slowed > 0.5
     assert "spine" in uses["all_gather along cfg"].busiest_link
     assert uses["all_gather along cfg"].busy == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize(("pairs", "ends"), [(((0, 4), (5, 1)), 1.0), (((0, 4), (1, 5)), 2.0)])
+def test_a_link_between_sockets_carries_as_much_in_either_direction(pairs, ends):
+    """By hand: a send fills it in a second; two that go the same way have half of it each."""
+    survey, numbers = survey_of(machine_of(find_hardware("l20"))), {}
+    rate = min(survey.capacity[hop] for hop in survey.path("GPU0", "GPU4"))
+    tasks = []
+    for ends_of in pairs:
+        loads = loads_of(survey, ends_of, Moves(route="shift", sent=rate, offset=1, ends=True))
+        uses = {numbers.setdefault(link, len(numbers)): x / link.rate for link, x in loads.items()}
+        tasks.append(
+            Task(ranks=ends_of, stream="comm", seconds=1.0, message=True, uses=(*uses.items(),))
+        )
+
+    assert run(tasks).end == pytest.approx([ends, ends])
 
 
 NIC = 50e9

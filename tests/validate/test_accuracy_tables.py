@@ -7,8 +7,10 @@ from statistics import median
 
 import pytest
 
+from costmodels.collectives import moves, network_share
 from topology.base import InputError
-from topology.catalogue import all_hardware
+from topology.catalogue import all_hardware, find_hardware
+from topology.machine import loads_of, machine_of, survey_of
 from validate.accuracy.collectives import log_groups, read_log_figures
 from validate.accuracy.figures import score
 
@@ -62,22 +64,50 @@ def off(figure):
     return abs(log(figure.predicted() / figure.seconds))
 
 
-def test_nics_that_gpus_share_are_priced_as_shared():
-    """Nodes with fewer NICs than GPUs, beside a NIC of the same rate for each GPU."""
-    shared, apart = [], []
+def sharing_nics():
+    """Give large messages on nodes with fewer NICs than GPUs, and as if each GPU had its own."""
     for figure in (*FIGURES, *read_log_figures(UNSEEN, all_hardware())):
         fabric = figure.fabric
         local, network = fabric.ranks // fabric.nodes, fabric.network
-        if network is None or network.nics >= local or figure.message_bytes < LARGE:
-            continue
-        own = fabric.over_network(network.on_nics(local))
-        shared.append(off(figure))
-        apart.append(off(replace(figure, fabric=own)))
+        if network is not None and network.nics < local and figure.message_bytes >= LARGE:
+            own = fabric.over_network(network.on_nics(local))
+            yield figure, replace(figure, fabric=own)
+
+
+def test_nics_that_gpus_share_are_priced_as_shared():
+    """Nodes with fewer NICs than GPUs, beside a NIC of the same rate for each GPU."""
+    shared, apart = zip(*((off(one), off(other)) for one, other in sharing_nics()), strict=True)
 
     assert len(shared) == 20
     assert median(shared) < 0.2
     assert median(apart) > 0.5
     assert sum(one < other for one, other in zip(shared, apart, strict=True)) >= 16
+
+
+def test_what_a_message_brings_to_nics_says_a_part_of_it_alone():
+    """Priced as if each GPU had a NIC, and no faster than its bytes pass those that there are."""
+    apart, loaded = [], []
+    for figure, own in sharing_nics():
+        fabric, usual = figure.fabric, find_hardware("a100-sxm-40gb")
+        local, network = fabric.ranks // fabric.nodes, fabric.network
+        node = replace(
+            usual,
+            gpus=local,
+            domain=local,
+            nics=network.nics,
+            nic_bandwidth=replace(usual.nic_bandwidth, value=network.pace),
+        )
+        sent = moves(figure.op, figure.message_bytes, own.fabric)
+        survey = survey_of(machine_of(node, fabric.nodes))
+        loads = loads_of(survey, range(fabric.ranks), sent)
+        reached = network_share(network)
+        passed = max(load / (link.rate * reached) for link, load in loads.items() if link.far)
+        apart.append(off(own))
+        loaded.append(abs(log(max(own.predicted(), passed) / figure.seconds)))
+
+    assert median(loaded) < 0.9 * median(apart)
+    nearer = [one < other for one, other in zip(loaded, apart, strict=True)]
+    assert sum(nearer) >= 6
 
 
 def test_cards_behind_one_switch_are_priced_as_sharing_its_uplink():
