@@ -1,6 +1,6 @@
 """A request from keywords, as the Python face, the command line and files of demands have them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -63,7 +63,7 @@ def request_of(
     if "links" in given:
         fields["links"] = _links_of(given["links"])
     seen = fields.get("expert_distribution")
-    if isinstance(seen, Iterable) and not isinstance(seen, str):
+    if isinstance(seen, Sized) and not isinstance(seen, str):
         fields["expert_distribution"] = _numbers_of(seen)
     if fields.get("objective") is None:
         aimed = any(fields.get(name) is not None for name in ("slo_ttft", "slo_tpot"))
@@ -82,9 +82,11 @@ def _rows_of(name: str, value: object) -> object:
     if isinstance(value, str):
         return value
     try:
-        return tuple(tuple(row) for row in cast("Sequence[Sequence[float]]", value))
+        if isinstance(value, Sized):  # what is made as it is read may have no end
+            return tuple(tuple(row) for row in cast("Sequence[Sequence[float]]", value))
     except TypeError:
-        raise InputError(f"{name}: got {shown(value)}, wanted a file, or rows of numbers") from None
+        pass
+    raise InputError(f"{name}: got {shown(value)}, wanted a file, or rows of numbers")
 
 
 def _links_of(value: object) -> object:
@@ -96,13 +98,12 @@ def _links_of(value: object) -> object:
     return tuple(value.items())
 
 
-def _numbers_of(values: Iterable[object]) -> object:
+def _numbers_of(values: object) -> object:
     """Take numbers of any kind as a request can keep them; what is none stays."""
-    kept = tuple(values)
     try:
-        return tuple(float(cast(float, number)) for number in kept)
+        return tuple(float(number) for number in cast("Sequence[float]", values))
     except (TypeError, ValueError, OverflowError):
-        return kept
+        return values
 
 
 def _all(request: Request, plan: object) -> int:

@@ -1,6 +1,7 @@
 """Requests whose lengths and times vary: histograms, traces and bursts, as a user gives them."""
 
 import json
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -349,6 +350,7 @@ def test_digits_of_other_scripts_are_no_numbers(tmp_path, number):
     ("asked", "said"),
     [
         ({"lengths": 5}, "lengths: got 5, wanted a file, or rows of numbers"),
+        ({"arrivals": cycle([(0, 9, 9)])}, "wanted a file, or rows of numbers"),  # it never ends
         ({"lengths": [(1,)]}, r"lengths, row 1: got \(1,\), wanted input_tokens, output_tokens"),
         ({"lengths": [(10, "x")]}, "lengths, row 1: output_tokens: got 'x', wanted a number"),
         (

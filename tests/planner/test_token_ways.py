@@ -1,6 +1,7 @@
 """Which way each engine sends tokens to experts that are spread, what that costs, what to type."""
 
 from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -215,6 +216,8 @@ def test_the_experts_that_were_seen_are_waited_for_in_products_and_messages(tmp_
         ([0] * 256, "got tokens of 0 experts, wanted at least 8"),
         ([-1] + [1] * 255, "got -1.0, wanted tokens from 0"),
         ([], "got \\(\\), wanted a name, a file"),
+        (np.array("x"), "got array.*, wanted a name, a file"),
+        (cycle([1]), "got <itertools.cycle .*, wanted a name, a file"),  # it never ends
         ("zipf", "got 'zipf', No such file .*; wanted balanced, uniform, power_law"),
         ("power_law_400", "got 'power_law_400', wanted an exponent of at most 10"),
     ],
