@@ -14,7 +14,7 @@ from costmodels.collectives import (
     supports,
 )
 from costmodels.collectives import basis as collective_basis
-from costmodels.collectives.dispatch import WAYS, Exchange, Phase, Taken
+from costmodels.collectives.dispatch import WAYS, Exchange, Phase, Taken, standing
 from costmodels.expert_routing import Distribution, Routing
 from costmodels.kernels import (
     attention_basis,
@@ -250,7 +250,7 @@ def _way(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  
     """
     match op:
         case Matmul():
-            drawn = () if op.route is None else (target.distribution, target.part)
+            drawn = () if op.route is None else (target.distribution, target.part, target.ways)
             return (target.engine, target.rounding, _beside(op, target), *drawn)
         case HeadProduct():
             return (target.engine,)
@@ -350,10 +350,20 @@ def _experts(op: Matmul, route: Tensor, target: Target) -> Priced:
     parts = experts_parts(
         tokens, hidden, inner, routing, device, ep=weight.groups, precision=precision,
         gated=sides > 1, sustained=True, engine=engine, calibration=own,
+        standing=_standing(routing, tokens, weight.groups, target),
     )  # fmt: skip
     basis = experts_basis(device, precision, own, engine, tokens=tokens, experts=weight.experts)
     seconds = where(tokens == 0, 0.0, parts[back])
     return Priced(kind="gemm", seconds=seconds, kernels=1, basis=basis)
+
+
+def _standing(routing: Routing, tokens: Real, ranks: int, target: Target) -> Real:
+    """Give the share of all rows of experts that stand on a rank, by how tokens come there."""
+    share: Real = 1.0
+    for taken in reversed(target.ways):
+        here = standing(taken.way, routing, tokens, ranks)
+        share = where(tokens / ranks <= taken.most, here, share)
+    return share
 
 
 def _pointwise(op: Pointwise, target: Target) -> Priced:

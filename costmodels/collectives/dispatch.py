@@ -46,7 +46,7 @@ from costmodels.expert_routing import Routing
 from costmodels.formats import token_bytes
 from costmodels.kernels.parameters import DispatchParameters
 from costmodels.kernels.tables import engine_record
-from costmodels.sizes import Real, largest, real
+from costmodels.sizes import Real, largest, real, smaller
 from topology.base import InputError, unknown
 from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric, Moves
@@ -228,6 +228,26 @@ class Exchange:
         every = self.routing.reached(ranks)
         far = self.routing.reached(nodes) * (nodes - 1) / nodes
         return every, every * (local - 1) / local, far
+
+
+def standing(way: str, routing: Routing, tokens: Real, ranks: int) -> Real:
+    """Give the share of all rows, a token's for each of its experts, that stand on a rank.
+
+    Those of every token that came, whichever experts they are of; of the busiest rank.
+
+    >>> routing = Routing(experts=256, top_k=8)
+    >>> standing("allgather_reducescatter", routing, 4096.0, 64)
+    1.0
+    >>> f"{standing('nvlink_one_sided', routing, 4096.0, 64):.3f}"
+    '0.121'
+    >>> standing("deepep_low_latency", routing, 4096.0, 64) == 1 / 64
+    True
+    """
+    taken = WAYS[way]
+    if taken.ops is not None and taken.once:
+        return 1.0
+    mean = routing.reached(ranks) / ranks if taken.once else 1 / ranks
+    return smaller(1.0, mean * routing.excess(cast(Any, tokens), ranks, once=taken.once))
 
 
 def ways_on(fabric: Fabric, device: Device) -> list[str]:

@@ -13,7 +13,8 @@ multiprocessors, or the pace of memory, which brings the weights of touched expe
 with the turn of a tile p x q of `costmodels.kernels.matmul`, and the best of its tiles, or the one
 that an engine takes untuned: of few rows while there is an expert for every token, of many rows
 beyond. Passes are over memory, in 16 bits: over the rows of this rank's experts, and over those of
-all experts, as engines sort, activate and sum them where they stand.
+all experts that stand on this rank, as engines sort, activate and sum them there: of every token,
+or of those that an exchange brought.
 
 References
 ----------
@@ -107,15 +108,19 @@ def experts_parts(  # noqa: PLR0913  # as `experts_time`
     sustained: bool = False,
     engine: str = "",
     calibration: Calibration = None,
+    standing: Number = 1.0,
 ) -> tuple[Real, Real]:
-    """Time the product up and the one down, each with half of what is done around the two."""
+    """Time the product up and the one down, each with half of what is done around the two.
+
+    standing : share of all rows, a token's for each of its experts, that stand on this rank.
+    """
     made = prepare(device, precision, engine, calibration)
     given = (np.asarray(size, float) for size in (tokens, hidden, intermediate))
     tokens, hidden, intermediate = np.broadcast_arrays(*given)
     loads = load(tokens, routing, ep)
     up = product_time(made, loads, (1 + gated) * intermediate, hidden, sustained=sustained)
     down = product_time(made, loads, hidden, intermediate, sustained=sustained)
-    rows, sides = tokens * routing.top_k, (hidden, intermediate)
+    rows, sides = tokens * routing.top_k * standing, (hidden, intermediate)
     half = around_time(made, loads.rows, rows, sides, spread=ep > 1) / 2.0
     return up + half, down + half
 
@@ -211,8 +216,8 @@ def around_time(
 ) -> Real:
     """Time what is done around both products.
 
-    local, rows : of this rank's experts, and of all. sizes : hidden, and intermediate of this rank.
-    spread : whether other ranks hold experts too.
+    local, rows : of this rank's experts, and of all that stand here. sizes : hidden, and
+    intermediate of this rank. spread : whether other ranks hold experts too.
     """
     fitted, (hidden, inner) = made.fitted, sizes
     passed = fitted.local_passes * np.asarray(local) * hidden

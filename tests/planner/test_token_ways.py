@@ -132,6 +132,40 @@ def test_a_way_for_few_tokens_gives_place_to_the_next():
         assert seconds == pytest.approx(price(carried(size), alone).seconds)
 
 
+def experts_of(scenario, plan):
+    """Give the first product of experts that a prompt passes."""
+    program = lower(scenario.model, scenario.workload, plan)
+    return next(
+        op
+        for stage in program.stages
+        for op, _ in stage.nested()
+        if isinstance(op, Matmul) and op.route is not None
+    )
+
+
+@pytest.mark.parametrize("engine", ["tensorrt-llm", "vllm"])
+def test_experts_of_a_rank_pass_over_the_tokens_that_came(engine):
+    """Eight times the ranks bring each rank 1.5 times the tokens, for as many rows of experts."""
+    seconds = {}
+    for gpus in (8, 64):
+        scenario = asked(engine, "gb200", gpus, expert_distribution="balanced")
+        target = scenario.deployment.target(scenario.model, own(gpus))
+        product = experts_of(scenario, own(gpus))
+        seconds[gpus] = price(product, target).seconds
+        assert seconds[gpus] < price(product, replace(target, ways=())).seconds
+
+    assert seconds[64] < 1.5 * seconds[8]
+
+
+def test_experts_after_a_gather_pass_over_all_tokens():
+    scenario = asked("vllm", "h200-sxm", 8)
+    target = scenario.deployment.target(scenario.model, own(8))
+    product = experts_of(scenario, own(8))
+
+    assert [way.way for way in target.ways] == ["allgather_reducescatter"]
+    assert price(product, target).seconds == price(product, replace(target, ways=())).seconds
+
+
 def test_a_program_says_which_of_its_messages_carry_tokens():
     scenario = asked("vllm", "h200-sxm", 8)
     for text, told in (("adp8/ep8", True), ("adp8", False)):
