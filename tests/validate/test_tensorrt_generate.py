@@ -308,6 +308,20 @@ def test_a_prompt_becomes_a_picture(asked):
     np.testing.assert_array_equal(np.load("fox.npy"), said["latents"][:, :3])
 
 
+def test_replicas_make_a_picture_each(asked):
+    """Each begins with noise of its own; the first one's is decoded."""
+    sizes = {**flux.SIZES, "batch": 2}
+    code, said = asked(flux, flux.CONFIG, sizes, "a fox", "--output", "fox.npy", plan="dp2")
+
+    assert code == 0
+    rows = said["inputs"]["input.image#0"]
+    assert len(rows) == 2
+    assert not np.allclose(*rows)
+    wanted = looped(flux, flux.CONFIG, said["inputs"], "input.image")[:1]
+    image = pictures.image_of(wanted.astype(np.float32), said["plan"]["latents"])[:, :, 0]
+    np.testing.assert_allclose(said["latents"], image / 0.5 + 0.25, atol=1e-4)
+
+
 def test_what_fills_a_picture_is_guided_further(asked):
     words = ("a fox", "--picture", "fox.png", "--mask", "mask.png", "--output", "new.npy")
     _, said = asked(flux, flux.MASKED, flux.SIZES, *words)

@@ -127,7 +127,7 @@ def opened(folder: str, plan: Document) -> Foreign:
 def prepared(pipe: Foreign, plan: Document, asked: Asked) -> Arrays:
     """Encode the prompt, and lay out what all steps read."""
     torch, latents = import_module("torch"), plan["latents"]
-    batch, steps = plan["buffers"][plan["output"]]["shape"][0], plan["steps"]
+    batch, steps = plan["ranks"][0]["samples"], plan["steps"]
     with torch.no_grad():
         made = _PREPARED[plan["family"]](pipe, plan, asked)
     scheduler = made.pop("scheduler")
