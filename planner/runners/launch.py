@@ -4,7 +4,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
-from math import ceil, prod
+from math import ceil
 from typing import Final
 
 from planner.engines.engine import EAGER, Engine, Engines, LaunchLine, Limits, Words
@@ -14,7 +14,7 @@ from planner.placement.placement import Placement, visible
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.runners.launch_settings import Settings, settings_of
-from planner.runners.refusal import group_copies, refusal_of
+from planner.runners.refusal import group_copies, one_copy, refusal_of
 from planner.scenario.deployment import usual_precision
 from planner.scenario.scenario import Scenario
 from topology.base.shell import path_word, shell_path, shell_word
@@ -171,7 +171,8 @@ def launch_with(engine: Engine, model: Model, plan: Plan, settings: Settings) ->
     if reason or limits is None:
         return Launch(engine=engine.title, runtime=settings.runtime, reason=reason)
     line = engine.line_of(limits)
-    one, own = _one_copy(line, model, plan, settings)
+    one = one_copy(line, model, plan)
+    own = replace(settings, hosts=ceil(settings.hosts * one.gpus / plan.gpus))
     command, note = _command(engine, limits, model, one, own)
     flags = [each for flag in _flags(line, limits, model, one, own) for each in _of(limits, flag)]
     if settings.spread is not None:
@@ -300,16 +301,6 @@ def _by_size(line: LaunchLine, limits: Limits, names: Words, settings: Settings)
     """Look up the sizes that were asked for; a video's may go by other words."""
     words = {**names, **(line.video if names and settings.video else {})}
     return {n: words[n] for n in settings.sizes if n in words and n not in limits.lacks}
-
-
-def _one_copy(
-    line: LaunchLine, model: Model, plan: Plan, settings: Settings
-) -> tuple[Plan, Settings]:
-    """Give the plan and the hosts of one copy, where copies are started one by one."""
-    apart = line.experts if model.has_experts else ()
-    axes = tuple(axis for axis in plan.axes if axis[0] not in apart)
-    copies = prod(degree for axis, degree in plan.axes if axis in apart)
-    return replace(plan, axes=axes), replace(settings, hosts=ceil(settings.hosts / copies))
 
 
 def _copies(line: LaunchLine, model: Model, plan: Plan) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Why a plan cannot be run: one answer, of engines and of TensorRT alike."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from typing import Final
@@ -323,21 +324,35 @@ def group_copies(plan: Plan) -> int:
     return plan.degree("adp") if plan.degree("adp") > 1 else plan.degree("dp")
 
 
+def one_copy(line: LaunchLine, model: Model, plan: Plan) -> Plan:
+    """Give the plan of one copy, where copies are started one by one; the whole plan elsewhere."""
+    apart = line.experts if model.has_experts else ()
+    return replace(plan, axes=tuple(axis for axis in plan.axes if axis[0] not in apart))
+
+
 def _spread(case: _Case) -> str:
     """Say why an engine cannot run a plan over several hosts; empty where it can."""
-    several, hosts, copies = case.engine.several_hosts, case.settings.hosts, group_copies(case.plan)
+    several, hosts = case.engine.several_hosts, case.settings.hosts
+    one = one_copy(case.line, case.model, case.plan)
+    started = case.plan.gpus // one.gpus
+    if started % hosts and hosts % started:
+        return _split(started, hosts)
+    hosts = max(1, hosts // started)
     if hosts == 1:
         return ""
     if several.reason or not several.command:
         return f"{several.reason or 'runs on one host'}, not on {hosts}"
     if case.limits.line and not case.line.hosts:
         return f"runs {case.of} on one host"
-    never = [axis for axis, _ in case.plan.axes if axis in several.never]
+    never = next((axis for axis, _ in one.axes if axis in several.never), "")
     if never:
-        return f"has no {never[0]} axis over {hosts} hosts"
-    if several.replicas and copies > 1 and copies % hosts:
-        return f"would split its {copies} copies over {hosts} hosts"
-    return ""
+        return f"has no {never} axis over {hosts} hosts"
+    copies = group_copies(one) if several.replicas else 1
+    return _split(copies, hosts) if copies > 1 and copies % hosts else ""
+
+
+def _split(copies: int, hosts: int) -> str:
+    return f"would split its {copies} copies over {hosts} hosts"
 
 
 RULES: Final = (

@@ -461,6 +461,24 @@ def test_copies_of_a_language_model_are_spread_whole():
 
 
 @pytest.mark.parametrize(
+    ("plan", "hosts", "told"),
+    [
+        ("dp9.adp8/ep8", 18, "--data-parallel-size-local 4 --data-parallel-address HOST"),
+        ("dp9.tp8", 18, "--nnodes 2 --node-rank 0 --master-addr HOST --tensor-parallel-size 8"),
+        ("dp18.tp4", 18, "vllm serve deepseek-ai/DeepSeek-V3 --tensor-parallel-size 4"),
+    ],
+)
+def test_copies_of_a_mixture_of_experts_have_hosts_of_their_own(plan, hosts, told):
+    assert told in said("deepseek-v3", plan=plan, hosts=hosts)["vLLM"].line
+
+
+def test_copies_of_a_mixture_of_experts_that_share_a_host_in_part_are_refused():
+    refused = said("deepseek-v3", plan="dp12.pp3.tp2", hosts=18)["vLLM"]
+
+    assert refused.reason == "would split its 12 copies over 18 hosts"
+
+
+@pytest.mark.parametrize(
     ("hardware", "gpus", "nodes", "hosts"),
     [
         ("h100-sxm", 8, 0, 1),
