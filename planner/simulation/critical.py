@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Final
 
 from costmodels.events import TaskTimes
+from planner.simulation.links import MessageKind
 from planner.simulation.tasks import RankTasks
 from topology.base.values import dataclass
 
@@ -17,13 +18,15 @@ HOST: Final = "launch"
 class PathPiece:
     """A piece of the path: work of a kind on a rank, or waiting for the host of that rank.
 
-    kind : class of the work. name : what it makes. seconds : that it adds to the path.
+    kind : class of the work. name : what it makes. seconds : that it adds to the path. sent : by a
+    message.
     """
 
     kind: str
     name: str
     rank: int
     seconds: float
+    sent: MessageKind | None = None
 
 
 def critical_path(work: RankTasks, ran: TaskTimes) -> list[PathPiece]:
@@ -61,6 +64,7 @@ def _backwards(work: RankTasks, ran: TaskTimes) -> Iterator[PathPiece]:
             name=label.name,
             rank=rank,
             seconds=ran.end[number] - ran.start[number],
+            sent=work.sent.get(number),
         )
         waited = [one for one in task.after if rank in work.tasks[one].ranks]
         if (rank, number) in before:

@@ -1,7 +1,7 @@
 """How busy links are in a turn: while messages of a kind are under way, and over all of it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from planner.simulation.links import MessageKind
@@ -12,7 +12,7 @@ from topology.base.table import Table
 from topology.base.values import dataclass
 from topology.machine import Link
 
-HEAD: Final = ("messages", "under way", "slowed", "busiest link", "busy")
+HEAD: Final = ("messages", "under way", "on the path", "slowed", "busiest link", "busy")
 AS_BUSY: Final = 2.0**-20
 SHOWN: Final = 0.005
 Passed = Mapping[Link, Mapping[int, float]]
@@ -23,13 +23,15 @@ Passed = Mapping[Link, Mapping[int, float]]
 class LinkUse:
     """Messages of a kind, and the link that has most to do with them.
 
-    under_way_s : seconds in which some are on that link. slowed : how much longer they take than
-    alone, as a part of that. busy : part of what the busiest link can carry while they are under
-    way, with the traffic of others. links_as_busy : itself among them.
+    under_way_s : seconds in which some are on that link. path_s : that the critical path has of
+    them. slowed : how much longer they take than alone, as a part of that. busy : part of what the
+    busiest link can carry while they are under way, with the traffic of others. links_as_busy :
+    itself among them.
     """
 
     messages: str
     under_way_s: float
+    path_s: float
     slowed: float
     busiest_link: str
     busy: float
@@ -47,15 +49,14 @@ def link_uses(simulation: Simulation) -> list[LinkUse]:
         kinds[f"{sent.kind} along {sent.axis}"].append(sent)
     passed = {sent: _passed(simulation, sent) for sent in events}
     uses = [
-        _use(name, {one: events[one] for one in own}, passed, simulation.wiring.taken)
+        _use(name, {one: events[one] for one in own}, passed, simulation)
         for name, own in kinds.items()
         if any(passed[one] for one in own)
     ]
     if not uses:
         return []
     uses.sort(key=lambda use: -use.under_way_s)
-    whole = _use("the whole turn", events, passed, simulation.wiring.taken, simulation.turn_s)
-    return [*uses, whole]
+    return [*uses, _use("the whole turn", events, passed, simulation, simulation.turn_s)]
 
 
 def _passed(simulation: Simulation, sent: MessageKind) -> Passed:
@@ -71,9 +72,10 @@ def _use(
     name: str,
     events: Mapping[MessageKind, Sequence[Event]],
     passed: Mapping[MessageKind, Passed],
-    taken: Callable[[Link], float],
+    simulation: Simulation,
     within_s: float = 0.0,
 ) -> LinkUse:
+    taken = simulation.wiring.taken
     busy: dict[Link, float] = defaultdict(float)
     for sent, own in events.items():
         times = Counter(event.rank for event in own)
@@ -93,6 +95,7 @@ def _use(
     return LinkUse(
         messages=name,
         under_way_s=under_way,
+        path_s=sum(piece.seconds for piece in simulation.path if piece.sent in events),
         slowed=max(0.0, took / alone - 1),
         busiest_link=str(busiest),
         busy=busy[busiest] / under_way + taken(busiest),
@@ -106,6 +109,7 @@ def link_table(uses: Sequence[LinkUse]) -> Table:
         [
             use.messages.replace("_", "-"),
             format_seconds(use.under_way_s),
+            format_seconds(use.path_s) if use.path_s else "-",
             f"{100 * use.slowed:.0f} %" if use.slowed > SHOWN else "-",
             use.busiest_link
             + (f" and {use.links_as_busy - 1} more" if use.links_as_busy > 1 else ""),
@@ -113,4 +117,4 @@ def link_table(uses: Sequence[LinkUse]) -> Table:
         ]
         for use in uses
     ]
-    return Table(head=HEAD, rows=rows, indent=2, align="<>><>")
+    return Table(head=HEAD, rows=rows, indent=2, align="<>>><>")

@@ -310,9 +310,13 @@ def test_a_message_alone_takes_as_long_as_the_closed_form_says(hardware, gpus):
 def test_links_are_said(capsys):
     words = ("--model", "flux", "--gpus", "4", "--plan", "ulysses4", "--links", "--format", "json")
     assert cli.main(["simulate", *words]) == 0
-    rows = json.loads(capsys.readouterr().out)["links"]
+    answer = json.loads(capsys.readouterr().out)
+    rows = answer["links"]
 
     assert rows[-1]["messages"] == "the whole turn"
+    on_path = [row["path_s"] for row in rows]
+    assert on_path[-1] == pytest.approx(sum(on_path[:-1]))
+    assert on_path[-1] == pytest.approx(answer["critical_path_s"]["communication"])
     assert {row["links_as_busy"] for row in rows} == {8}
     assert all(0 < row["busy"] <= 1 and row["slowed"] < 1e-9 for row in rows)
     assert cli.main(["simulate", *words[:-2]]) == 0
