@@ -102,7 +102,7 @@ def fair_paces(wanted: Mapping[int, Uses], taken: Traffic = NO_TRAFFIC) -> dict[
         full = {link for link in asked if left[link] <= asked[link] * level * _FULL}
         for number, uses in rising.items():
             if level * _FULL >= 1 or any(link in full for link, _ in uses):
-                paces[number] = min(1.0, level)
+                paces[number] = 1.0 if level * _FULL >= 1 else level
                 for link, share in uses:
                     left[link] = max(0.0, left[link] - paces[number] * share)
     return paces

@@ -163,7 +163,7 @@ def judge(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Outco
 def _illegal(scenario: Scenario, plan: Plan) -> Rejected | None:
     """Say what stands against a plan of all GPUs; None where nothing does."""
     gpus = scenario.deployment.gpus
-    reasons = "; ".join(objections(scenario.model, scenario.workload, plan, gpus))
+    reasons = "; ".join(dict.fromkeys(objections(scenario.model, scenario.workload, plan, gpus)))
     return Rejected(plan=plan, reason=reasons) if reasons else None
 
 

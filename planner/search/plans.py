@@ -185,7 +185,7 @@ def illegal_axes(model: Model, workload: Workload, gpus: int) -> dict[tuple[str,
         ways = [Plan((axis,)), *([Plan((axis,), ep=axis[1])] if model.has_experts else [])]
         reasons = [list(objections(model, workload, plan, axis[1])) for plan in ways]
         if all(reasons):
-            barred[axis] = "; ".join(reasons[0])
+            barred[axis] = "; ".join(dict.fromkeys(reasons[0]))
     return barred
 
 

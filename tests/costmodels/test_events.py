@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from costmodels.events import Task, contended, fair_paces, in_order, run
@@ -164,6 +164,7 @@ def test_a_schedule_of_three_ranks_and_four_operations():
 
 
 @given(st.lists(USES, max_size=8), st.lists(st.floats(0.0, 0.9), min_size=4, max_size=4))
+@example([(), ((2, 1.0),)], [0.0, 0.0, 2.5e-11, 0.0])
 def test_shares_are_max_min_fair(wanted, traffic):
     """A pace below 1 passes a full link on which nobody is faster; no link carries too much."""
     paces = fair_paces(dict(enumerate(wanted)), dict(enumerate(traffic)))

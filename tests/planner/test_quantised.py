@@ -250,3 +250,12 @@ def test_gpus_that_multiply_no_bf16_take_fp16_and_engines_are_told() -> None:
         scenario = resolve(Request(model="qwen3-8b", hardware=hardware, engine="vllm"))
         assert scenario.workload.precision == precision
         assert ("--dtype float16" in launched(scenario, Plan()).line) is told
+
+
+def test_what_stands_against_a_plan_twice_is_said_once():
+    """Shared experts and those that are chosen among are as wide as each other."""
+    found = planner.recommend("deepseek-v3", 12, hardware="gb200", engine="vllm").rejected
+    reasons = {str(row.plan): row.reason.split("; ") for row in found}
+
+    assert len(reasons["tp12"]) > 2
+    assert all(len(set(said)) == len(said) for said in reasons.values())
