@@ -36,8 +36,8 @@ def flux(device: torch.device) -> tuple[Any, Pass]:
     model = FluxTransformer2DModel(guidance_embeds=True)
     image = {"hidden_states": torch.randn(1, 4096, 64), "img_ids": torch.zeros(4096, 3)}
     words = {"encoder_hidden_states": torch.randn(1, 512, 4096), "txt_ids": torch.zeros(512, 3)}
-    rest = {"pooled_projections": torch.randn(1, 768), "timestep": torch.tensor([0.5])}
-    inputs = {**image, **words, **rest, "guidance": torch.tensor([3.5])}
+    conditioning = {"pooled_projections": torch.randn(1, 768), "timestep": torch.tensor([0.5])}
+    inputs = {**image, **words, **conditioning, "guidance": torch.tensor([3.5])}
     inputs = {name: value.to(device) for name, value in inputs.items()}
     return model, lambda: model(**inputs, return_dict=False)
 
@@ -76,8 +76,8 @@ def seconds(run: Pass) -> float:
         run()
     marks[-1].record()
     torch.cuda.synchronize()
-    each = [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
-    worst = torch.tensor(median(each), device="cuda")
+    times = [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
+    worst = torch.tensor(median(times), device="cuda")
     dist.all_reduce(worst, op=dist.ReduceOp.MAX)
     return float(worst)
 
@@ -103,20 +103,20 @@ def main(output: Path, models: Sequence[str], modes: Sequence[str]) -> None:
     dist.init_process_group("nccl", timeout=timedelta(seconds=120))
     device = torch.device("cuda", dist.get_rank())
     torch.cuda.set_device(device)
-    made = {"torch": torch.__version__, "diffusers": diffusers.__version__}
+    versions = {"torch": torch.__version__, "diffusers": diffusers.__version__}
     for name in models:
         for mode in modes:
             for way in WAYS:
                 try:
-                    found = measure(name, way, mode, device)
+                    record = measure(name, way, mode, device)
                 except (RuntimeError, ValueError, TypeError) as error:
-                    said = str(error).splitlines()[0][:200]
-                    found = {"model": name, "plan": way, "mode": mode, "error": said}
+                    reason = str(error).splitlines()[0][:200]
+                    record = {"model": name, "plan": way, "mode": mode, "error": reason}
                 torch.compiler.reset()
                 torch.cuda.empty_cache()
                 if dist.get_rank() == 0:
                     with output.open("a") as file:
-                        file.write(json.dumps({**found, **made}) + "\n")
+                        file.write(json.dumps({**record, **versions}) + "\n")
     dist.destroy_process_group()
 
 

@@ -27,8 +27,8 @@ def ours(ranks: int, layers: int) -> float:
     tasks = []
     for _ in range(layers):
         for rank, pace in enumerate(paces(ranks)):
-            one = Task(ranks=(rank,), stream="compute", seconds=COMPUTE * pace)
-            tasks += [one] * BEFORE
+            compute_task = Task(ranks=(rank,), stream="compute", seconds=COMPUTE * pace)
+            tasks += [compute_task] * BEFORE
         tasks.append(
             Task(
                 ranks=tuple(range(ranks)),
@@ -44,17 +44,17 @@ def ours(ranks: int, layers: int) -> float:
 def theirs(ranks: int, layers: int) -> float:
     """Seconds of the work, as SimPy runs it: a process a rank, an event a message."""
     env = simpy.Environment()
-    came = [0] * layers
-    sent = [env.event() for _ in range(layers)]
+    arrived = [0] * layers
+    messages = [env.event() for _ in range(layers)]
 
     def rank_of(pace: float) -> Iterator[simpy.Event]:
         for layer in range(layers):
             for _ in range(BEFORE):
                 yield env.timeout(COMPUTE * pace)
-            came[layer] += 1
-            if came[layer] == ranks:
-                sent[layer].succeed()
-            yield sent[layer]
+            arrived[layer] += 1
+            if arrived[layer] == ranks:
+                messages[layer].succeed()
+            yield messages[layer]
             yield env.timeout(MESSAGE)
 
     for pace in paces(ranks):
@@ -65,12 +65,12 @@ def theirs(ranks: int, layers: int) -> float:
 
 def measure(engine: Callable[[int, int], float], ranks: int, layers: int) -> tuple[float, float]:
     """Give events a second of CPU time, the best of three, and when the work ends."""
-    best, ended = float("inf"), 0.0
+    best, end_time = float("inf"), 0.0
     for _ in range(3):
         start = time.process_time()
-        ended = engine(ranks, layers)
+        end_time = engine(ranks, layers)
         best = min(best, time.process_time() - start)
-    return ranks * layers * (BEFORE + 1) / best, ended
+    return ranks * layers * (BEFORE + 1) / best, end_time
 
 
 if __name__ == "__main__":

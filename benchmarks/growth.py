@@ -39,11 +39,11 @@ def ranks(count: int) -> None:
 def priced(count: int) -> None:
     """Price so many plans, of 8 GPUs at many sizes."""
     scenario = resolve(Request(model=MODEL, gpus=8))
-    every = list(plans(scenario.model, 8))
+    all_plans = list(plans(scenario.model, 8))
     step = 32 * np.arange(1, 129)
-    height, width = (side.ravel()[: count // len(every)] for side in np.meshgrid(step, step))
+    height, width = (side.ravel()[: count // len(all_plans)] for side in np.meshgrid(step, step))
     work = sizes(scenario.model, scenario.workload, height, width, 1, 50)
-    sweep(replace(scenario, workload=work), every)
+    sweep(replace(scenario, workload=work), all_plans)
 
 
 def demands(count: int) -> None:
@@ -69,12 +69,12 @@ def seconds(name: str, size: int) -> float:
 def measure(name: str) -> str:
     """Say what work of a name takes at each size, and how that grows."""
     by_size = [LAWS[name][1] * times for times in (1, 2, 4)]
-    alone = get_context("spawn")
-    with ProcessPoolExecutor(1, alone, max_tasks_per_child=1) as pool:
-        taken = list(pool.map(seconds, [name] * len(by_size), by_size))
-    exponent = np.polyfit(np.log(by_size), np.log(taken), 1)[0]
-    said = (f"{size:,} in {spent:.2f} s" for size, spent in zip(by_size, taken, strict=True))
-    return f"{name}: {', '.join(said)}: exponent {exponent:.2f}"
+    context = get_context("spawn")
+    with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
+        cpu_seconds = list(pool.map(seconds, [name] * len(by_size), by_size))
+    exponent = np.polyfit(np.log(by_size), np.log(cpu_seconds), 1)[0]
+    texts = (f"{size:,} in {spent:.2f} s" for size, spent in zip(by_size, cpu_seconds, strict=True))
+    return f"{name}: {', '.join(texts)}: exponent {exponent:.2f}"
 
 
 if __name__ == "__main__":

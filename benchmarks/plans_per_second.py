@@ -21,16 +21,18 @@ PLANS = 100_000
 def measure(name: str, gpus: int = 8) -> tuple[float, int]:
     """Seconds for `PLANS` plans of a model, and how many of them are legal."""
     scenario = resolve(Request(model=name, gpus=gpus))
-    every: list[Plan] = list(plans(scenario.model, gpus))
-    count = -(-PLANS // len(every))
+    all_plans: list[Plan] = list(plans(scenario.model, gpus))
+    count = -(-PLANS // len(all_plans))
     step = 32 * np.arange(1, 65)
     height, width = (side.ravel()[:count] for side in np.meshgrid(step, step))
     frames, steps = scenario.model.defaults.frames, scenario.model.defaults.steps
     work = sizes(scenario.model, scenario.workload, height, width, frames, steps)
     start = time.perf_counter()
-    found = sweep(replace(scenario, workload=work), every)
+    sweep_result = sweep(replace(scenario, workload=work), all_plans)
     seconds = time.perf_counter() - start
-    return seconds * PLANS / found.latency_s.size, int(np.isfinite(found.latency_s).sum())
+    return seconds * PLANS / sweep_result.latency_s.size, int(
+        np.isfinite(sweep_result.latency_s).sum()
+    )
 
 
 if __name__ == "__main__":

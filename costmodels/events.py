@@ -25,7 +25,7 @@ Traffic = Mapping[int, float]
 NO_TRAFFIC: Final[Traffic] = MappingProxyType({})
 _LOOK, _BEGIN = -1, -2
 """Versions of events that end nothing: a host has issued a task, a message begins."""
-_FULL: Final = 1 + 2.0**-30
+_FULL_SHARE: Final = 1 + 2.0**-30
 """What messages may want of a link together before one of them is held up."""
 
 
@@ -92,19 +92,21 @@ def fair_paces(wanted: Mapping[int, Uses], taken: Traffic = NO_TRAFFIC) -> dict[
     {1: 0.5, 2: 0.5}
     """
     paces: dict[int, float] = {}
-    left = {link: 1.0 - taken.get(link, 0.0) for uses in wanted.values() for link, _ in uses}
+    free_shares = {link: 1.0 - taken.get(link, 0.0) for uses in wanted.values() for link, _ in uses}
     while rising := {number: uses for number, uses in wanted.items() if number not in paces}:
-        asked: dict[int, float] = defaultdict(float)
+        requested: dict[int, float] = defaultdict(float)
         for uses in rising.values():
             for link, share in uses:
-                asked[link] += share
-        level = min((left[link] / asked[link] for link in asked), default=1.0)
-        full = {link for link in asked if left[link] <= asked[link] * level * _FULL}
+                requested[link] += share
+        level = min((free_shares[link] / requested[link] for link in requested), default=1.0)
+        full_links = {
+            link for link in requested if free_shares[link] <= requested[link] * level * _FULL_SHARE
+        }
         for number, uses in rising.items():
-            if level * _FULL >= 1 or any(link in full for link, _ in uses):
-                paces[number] = 1.0 if level * _FULL >= 1 else level
+            if level * _FULL_SHARE >= 1 or any(link in full_links for link, _ in uses):
+                paces[number] = 1.0 if level * _FULL_SHARE >= 1 else level
                 for link, share in uses:
-                    left[link] = max(0.0, left[link] - paces[number] * share)
+                    free_shares[link] = max(0.0, free_shares[link] - paces[number] * share)
     return paces
 
 
@@ -116,17 +118,19 @@ def contended(tasks: Sequence[Task], taken: Traffic = NO_TRAFFIC) -> frozenset[i
     taken : parts of links that are not theirs.
     """
     users: dict[tuple[int, str], dict[tuple[int, ...], float]] = defaultdict(dict)
-    using = {(id(task.uses), task.ranks, task.stream): task for task in tasks if task.uses}
-    for task in using.values():
+    distinct_tasks = {(id(task.uses), task.ranks, task.stream): task for task in tasks if task.uses}
+    for task in distinct_tasks.values():
         for link, share in task.uses:
             groups = users[link, task.stream]
             groups[task.ranks] = max(groups.get(task.ranks, 0.0), share)
-    most: dict[int, float] = defaultdict(float)
+    peak_shares: dict[int, float] = defaultdict(float)
     for (link, _), groups in users.items():
-        in_turn = frozenset.intersection(*map(frozenset, groups))
-        most[link] += max(groups.values()) if in_turn else sum(groups.values())
+        common_ranks = frozenset.intersection(*map(frozenset, groups))
+        peak_shares[link] += max(groups.values()) if common_ranks else sum(groups.values())
     return frozenset(
-        link for link, share in most.items() if share > _FULL * (1.0 - taken.get(link, 0.0))
+        link
+        for link, share in peak_shares.items()
+        if share > _FULL_SHARE * (1.0 - taken.get(link, 0.0))
     )
 
 
@@ -222,7 +226,7 @@ class _Clock:
     def run(self) -> TaskTimes:
         for rank in self.ranks.values():
             for stream in rank.streams:
-                self._look(stream)
+                self._start_next(stream)
         events, versions = self.events, self.version
         while events:
             self.now, number, version = heapq.heappop(events)
@@ -232,21 +236,21 @@ class _Clock:
                 self._begin(number)
             elif version == _LOOK:
                 for stream in self.on[number]:
-                    self._look(stream)
+                    self._start_next(stream)
         stuck = sum(end < 0 for end in self.end)
         if stuck:
             raise ModelError(f"{stuck} of {len(self.tasks)} tasks wait for each other")
-        came: list[tuple[float, ...]] = [(at,) for at in self.start]
+        arrivals: list[tuple[float, ...]] = [(start,) for start in self.start]
         for number, times in self.came.items():
-            came[number] = tuple([times[rank] for rank in self.tasks[number].ranks])
-        return TaskTimes(start=self.start, end=self.end, came=came)
+            arrivals[number] = tuple([times[rank] for rank in self.tasks[number].ranks])
+        return TaskTimes(start=self.start, end=self.end, came=arrivals)
 
-    def _look(self, stream: _Stream) -> None:
+    def _start_next(self, stream: _Stream) -> None:
         """Let the first task of a stream come up, if nothing holds it back."""
         if stream.up or not stream.numbers:
             return
         if stream.alone:
-            self._go_on(stream)
+            self._run_alone(stream)
             return
         number = stream.numbers[-1]
         task, now = self.tasks[number], self.now
@@ -258,7 +262,7 @@ class _Clock:
             return
         stream.up = True
         if task.message:
-            self._come(number, stream, now)
+            self._arrive(number, stream, now)
             return
         rank = stream.rank
         self.start[number] = self.since[number] = now
@@ -268,9 +272,11 @@ class _Clock:
     def _waits(self, task: Task, stream: _Stream) -> bool:
         """Whether a task waits for another one of its rank that is not done."""
         rank = stream.rank.number
-        return any(self.end[one] < 0 and rank in self.tasks[one].ranks for one in task.after)
+        return any(
+            self.end[earlier] < 0 and rank in self.tasks[earlier].ranks for earlier in task.after
+        )
 
-    def _go_on(self, stream: _Stream) -> None:
+    def _run_alone(self, stream: _Stream) -> None:
         """Do the work of a rank's only stream up to its next message, which nothing can change."""
         tasks, numbers, starts, ends = self.tasks, stream.numbers, self.start, self.end
         time, ahead = self.now, self.ahead
@@ -282,19 +288,19 @@ class _Clock:
             time = max(time, task.issued - ahead)
             if task.message:
                 stream.up = True
-                self._come(number, stream, time)
+                self._arrive(number, stream, time)
                 return
             starts[number] = time
             ends[number] = time = time + task.seconds
             numbers.pop()
 
-    def _come(self, number: int, stream: _Stream, time: float) -> None:
+    def _arrive(self, number: int, stream: _Stream, time: float) -> None:
         """Let a rank come to a message at a time; it begins when the last one has."""
-        ranks, came = self.tasks[number].ranks, self.came[number]
-        came[stream.rank.number] = time
-        if len(came) < len(ranks):
+        ranks, arrivals = self.tasks[number].ranks, self.came[number]
+        arrivals[stream.rank.number] = time
+        if len(arrivals) < len(ranks):
             return
-        start = max(came.values())
+        start = max(arrivals.values())
         if start > self.now:
             heapq.heappush(self.events, (start, number, _BEGIN))
         else:
@@ -313,7 +319,7 @@ class _Clock:
                 stream.rank.messages.append(number)
         if not uses:
             self._repace(number, 1.0)
-        self._meet(number, shared=bool(uses))
+        self._repace_beside(number, shared=bool(uses))
 
     def _finish(self, number: int) -> None:
         self.end[number] = self.now
@@ -325,16 +331,16 @@ class _Clock:
             stream.numbers.pop()
             stream.up = False
         if message:
-            self._meet(number, shared=self.sharing.pop(number, None) is not None)
+            self._repace_beside(number, shared=self.sharing.pop(number, None) is not None)
         for stream in streams:
             if stream.alone:
-                self._look(stream)
+                self._start_next(stream)
                 continue
-            for each in stream.rank.streams:
-                if not each.up:
-                    self._look(each)
+            for sibling in stream.rank.streams:
+                if not sibling.up:
+                    self._start_next(sibling)
 
-    def _meet(self, message: int, *, shared: bool) -> None:
+    def _repace_beside(self, message: int, *, shared: bool) -> None:
         """Go on at another pace with what runs beside a message that started or ended."""
         for stream in self.on[message]:
             for number in stream.rank.working:
@@ -350,14 +356,18 @@ class _Clock:
 
     def _repace(self, number: int, pace: float) -> None:
         """Plan the end of a task at the pace that it has now."""
-        before = self.pace[number]
-        if pace == before:
+        old_pace = self.pace[number]
+        if pace == old_pace:
             return
-        left, now = self.left[number], self.now
-        if before >= 0.0:
-            left = self.left[number] = max(0.0, left - (now - self.since[number]) * before)
+        remaining, now = self.left[number], self.now
+        if old_pace >= 0.0:
+            remaining = self.left[number] = max(
+                0.0, remaining - (now - self.since[number]) * old_pace
+            )
             self.since[number] = now
         self.pace[number] = pace
         self.version[number] = version = self.version[number] + 1
-        if pace or not left:
-            heapq.heappush(self.events, (now + (left / pace if left else 0.0), number, version))
+        if pace or not remaining:
+            heapq.heappush(
+                self.events, (now + (remaining / pace if remaining else 0.0), number, version)
+            )

@@ -25,11 +25,13 @@ Distribution = str | tuple[float, ...]
 """How tokens choose their experts: by a law of this name, or as each was seen to be taken."""
 USUAL: Final = 1.2
 """Exponent of a power law where none is named."""
-_MOST: Final = 2**53  # tokens of an expert, as far as whole numbers are exact
-_STEEPEST: Final = 10.0  # power law; tables of engines have 1.01 and 1.2
+_MOST_TOKENS: Final = 2**53  # tokens of an expert, as far as whole numbers are exact
+_MOST_EXPONENT: Final = 10.0  # power law; tables of engines have 1.01 and 1.2
 _DEALS: Final = 33  # orders of the experts that are tried; their middle is taken
-_LARGEST: Final = 0.8  # share of all tokens that the most popular expert could get, before scaling
-_FEW: Final = (0.01, 2.0)  # the same of a batch too small to reach every expert, in tokens
+_MOST_SHARE: Final = (
+    0.8  # share of all tokens that the most popular expert could get, before scaling
+)
+_SMALL_BATCH: Final = (0.01, 2.0)  # the same of a batch too small to reach every expert, in tokens
 
 
 def exponent_of(distribution: str) -> float:
@@ -47,9 +49,9 @@ def exponent_of(distribution: str) -> float:
     if distribution == "balanced":
         return 0.0
     exponent = float(match[1]) if match[1] else USUAL
-    if exponent > _STEEPEST:
+    if exponent > _MOST_EXPONENT:
         raise InputError(
-            f"distribution: got {distribution[:40]!r}, wanted an exponent of at most {_STEEPEST:g}"
+            f"distribution: got {distribution[:40]!r}, wanted an exponent of at most {_MOST_EXPONENT:g}"
         )
     return exponent
 
@@ -107,13 +109,13 @@ class Routing:
             raise InputError(
                 f"distribution: got {len(self.seen)} numbers, wanted one for each of {self.experts}"
             )
-        wrong = next((count for count in self.seen if not 0 <= count <= _MOST), None)
+        wrong = next((count for count in self.seen if not 0 <= count <= _MOST_TOKENS), None)
         if wrong is not None:
             raise InputError(f"distribution: got {shown(wrong)}, wanted tokens from 0 to 2**53")
-        taken = sum(count > 0 for count in self.seen)
-        if taken < self.top_k:
+        taken_experts = sum(count > 0 for count in self.seen)
+        if taken_experts < self.top_k:
             raise InputError(
-                f"distribution: got tokens of {taken} experts, wanted at least {self.top_k}"
+                f"distribution: got tokens of {taken_experts} experts, wanted at least {self.top_k}"
             )
 
     @property
@@ -137,22 +139,22 @@ class Routing:
         """
         if self.spread:
             return float(min(parts, self.top_k))
-        inside = self.experts // self.groups  # experts of a group
-        drawn = inside * self.top_groups
+        group_experts = self.experts // self.groups  # experts of a group
+        open_experts = group_experts * self.top_groups
         if parts <= self.groups:  # a part holds whole groups
-            held = self.groups // parts
-            missed = sum(
-                comb(held, j)
-                * comb(self.groups - held, self.top_groups - j)
-                * comb(drawn - j * inside, self.top_k)
-                for j in range(min(held, self.top_groups) + 1)
-                if self.top_groups - j <= self.groups - held
-            ) / (comb(self.groups, self.top_groups) * comb(drawn, self.top_k))
+            part_groups = self.groups // parts
+            missed_share = sum(
+                comb(part_groups, j)
+                * comb(self.groups - part_groups, self.top_groups - j)
+                * comb(open_experts - j * group_experts, self.top_k)
+                for j in range(min(part_groups, self.top_groups) + 1)
+                if self.top_groups - j <= self.groups - part_groups
+            ) / (comb(self.groups, self.top_groups) * comb(open_experts, self.top_k))
         else:  # a group lies on several parts
-            own = -(-self.experts // parts)
-            share = comb(drawn - own, self.top_k) / comb(drawn, self.top_k)
-            missed = 1 - self.top_groups / self.groups * (1 - share)
-        return parts * (1 - missed)
+            part_experts = -(-self.experts // parts)
+            share = comb(open_experts - part_experts, self.top_k) / comb(open_experts, self.top_k)
+            missed_share = 1 - self.top_groups / self.groups * (1 - share)
+        return parts * (1 - missed_share)
 
     def held(self, tokens: float, parts: int) -> Loads:
         """Expect the tokens of each expert that was seen, by the parts that hold them in order.
@@ -171,11 +173,11 @@ class Routing:
         if self.part is None or self.alike or parts == 1:
             return None
         if self.seen and not self.copies:
-            first = int(np.sum(np.reshape(self.seen, (parts, -1)), axis=1).argmax())
-            return None if self.part == first else self.held(tokens, parts)[self.part]
-        spread = self._spread(tokens, parts)
-        place = np.argsort(-spread.sum(axis=1), kind="stable")[self.part]
-        return spread[place] if self.part else None
+            busiest_part = int(np.sum(np.reshape(self.seen, (parts, -1)), axis=1).argmax())
+            return None if self.part == busiest_part else self.held(tokens, parts)[self.part]
+        part_loads = self._part_loads(tokens, parts)
+        place = np.argsort(-part_loads.sum(axis=1), kind="stable")[self.part]
+        return part_loads[place] if self.part else None
 
     def busiest(self, tokens: float, parts: int) -> Loads:
         """Expect the tokens of each expert on the busiest of `parts`, the most popular first.
@@ -190,21 +192,21 @@ class Routing:
         """
         if parts == 1 or (self.alike and not self.copies):
             return expert_loads(tokens, self)[: -(-self.experts // parts)]
-        spread = self._spread(tokens, parts)
-        return np.sort(spread[spread.sum(axis=1).argmax()])[::-1]
+        part_loads = self._part_loads(tokens, parts)
+        return np.sort(part_loads[part_loads.sum(axis=1).argmax()])[::-1]
 
-    def _spread(self, tokens: float, parts: int) -> Loads:
+    def _part_loads(self, tokens: float, parts: int) -> Loads:
         """Expect the tokens of each expert of all parts, where these are not all alike."""
         loads = expert_loads(tokens, self)
         if self.copies:
-            return _placed(loads, self.copies, parts)
+            return _balanced_loads(loads, self.copies, parts)
         if self.seen:
             return self.held(tokens, parts)
         size = self.experts // parts
         deals = loads[_orders(self.experts)[:, : size * parts]].reshape(_DEALS, parts, size)
         middle = np.argsort(deals.sum(axis=2).max(axis=1))[_DEALS // 2]
-        found: Loads = deals[middle]
-        return found
+        typical_deal: Loads = deals[middle]
+        return typical_deal
 
     def excess(self, tokens: float | Loads, parts: int, *, once: bool) -> float | Loads:
         """Tokens of the busiest part over those of a mean one; `tokens` of all ranks together.
@@ -225,11 +227,11 @@ def around(tokens: float | Loads, sizes: NDArray[np.floating]) -> NDArray[np.flo
     >>> around(5.0, np.array([0.0, 1.0, 4.0, 8.0])).tolist()
     [4.0, 8.0]
     """
-    least = np.min(tokens, initial=np.inf)
-    return sizes[max(0, int(np.searchsorted(sizes, least, side="right")) - 1) :]
+    smallest = np.min(tokens, initial=np.inf)
+    return sizes[max(0, int(np.searchsorted(sizes, smallest, side="right")) - 1) :]
 
 
-def _placed(loads: Loads, copies: int, parts: int) -> Loads:
+def _balanced_loads(loads: Loads, copies: int, parts: int) -> Loads:
     """Copy the busiest experts, which share their tokens, and place all on parts.
 
     Each copy goes to the expert whose pieces are largest, and the largest piece to the part with
@@ -239,35 +241,35 @@ def _placed(loads: Loads, copies: int, parts: int) -> Loads:
     ----------
     .. [1] github.com/deepseek-ai/EPLB
 
-    >>> _placed(np.array([6.0, 2.0, 2.0]), copies=1, parts=2).tolist()
+    >>> _balanced_loads(np.array([6.0, 2.0, 2.0]), copies=1, parts=2).tolist()
     [[3.0, 2.0], [3.0, 2.0]]
     """
     counts = np.ones(loads.size)
     for _ in range(copies):
         counts[np.argmax(loads / counts)] += 1
     pieces = np.sort(np.repeat(loads / counts, counts.astype(int)))[::-1]
-    held: list[list[float]] = [[] for _ in range(parts)]
+    placed_loads: list[list[float]] = [[] for _ in range(parts)]
     for piece in pieces:
-        room = [part for part in held if len(part) < pieces.size // parts]
-        min(room, key=sum).append(float(piece))
-    return np.array(held)
+        open_parts = [part for part in placed_loads if len(part) < pieces.size // parts]
+        min(open_parts, key=sum).append(float(piece))
+    return np.array(placed_loads)
 
 
 @lru_cache(maxsize=64)
 def _orders(experts: int) -> NDArray[np.intp]:
     """Draw orders of experts, the same ones whenever they are asked for."""
-    draw = np.random.default_rng(experts)
-    return np.stack([draw.permutation(experts) for _ in range(_DEALS)])
+    generator = np.random.default_rng(experts)
+    return np.stack([generator.permutation(experts) for _ in range(_DEALS)])
 
 
 @lru_cache(maxsize=4096)
 def _excess(routing: Routing, tokens: float, parts: int, once: bool) -> float:  # noqa: FBT001
     """Find `Routing.excess` at one size."""
-    popular = routing.busiest(tokens, parts) / tokens
-    usual = np.full(popular.size, routing.top_k / (routing.experts + routing.copies))
+    chances = routing.busiest(tokens, parts) / tokens
+    mean_chances = np.full(chances.size, routing.top_k / (routing.experts + routing.copies))
     if not once:
-        return float(popular.sum() / usual.sum())
-    return float((1 - np.prod(1 - popular)) / (1 - np.prod(1 - usual)))
+        return float(chances.sum() / mean_chances.sum())
+    return float((1 - np.prod(1 - chances)) / (1 - np.prod(1 - mean_chances)))
 
 
 def parts_apart(
@@ -289,8 +291,8 @@ def parts_apart(
         return [None] * parts
     if copied:
         return list(range(parts))
-    held = [tuple(row) for row in np.reshape(distribution, (parts, -1)).tolist()]
-    return [held.index(row) for row in held]
+    part_loads = [tuple(row) for row in np.reshape(distribution, (parts, -1)).tolist()]
+    return [part_loads.index(row) for row in part_loads]
 
 
 def routing_of(distribution: Distribution, experts: int, top_k: int) -> Routing:
@@ -308,30 +310,30 @@ def expert_loads(tokens: float, routing: Routing) -> Loads:
     >>> bool(loads.max() <= 1000.0), round(float(loads.sum()))
     (True, 4000)
     """
-    experts, wanted = routing.experts, tokens * routing.top_k
+    experts, total_tokens = routing.experts, tokens * routing.top_k
     if routing.alike:
-        return np.full(experts, wanted / experts)
+        return np.full(experts, total_tokens / experts)
     if routing.seen:
         order = np.argsort(routing.seen)[::-1]
         loads = np.empty(experts)
-        loads[order] = _filled(np.array(routing.seen, float)[order], wanted, tokens)
+        loads[order] = _capped_shares(np.array(routing.seen, float)[order], total_tokens, tokens)
         return loads
-    low, high = (1.0, tokens * _LARGEST) if wanted > experts else _FEW
+    low, high = (1.0, tokens * _MOST_SHARE) if total_tokens > experts else _SMALL_BATCH
     power = 1 - routing.exponent
     places = (np.arange(experts) + 0.5) / experts
     if not power:
         raw = low * (max(high, low) / low) ** places
     else:
         raw = (low**power + (max(high, low) ** power - low**power) * places) ** (1 / power)
-    return _filled(np.sort(raw)[::-1], wanted, tokens)
+    return _capped_shares(np.sort(raw)[::-1], total_tokens, tokens)
 
 
-def _filled(weights: Loads, wanted: float, most: float) -> Loads:
-    """Share `wanted` out by `weights`, at most `most` each."""
-    full = 0
+def _capped_shares(weights: Loads, total: float, cap: float) -> Loads:
+    """Share `total` out by `weights`, at most `cap` each."""
+    capped = 0
     while True:
-        rest = weights[full:] * ((wanted - full * most) / weights[full:].sum())
-        over = int(np.count_nonzero(rest > most))
-        if not over:
-            return np.concatenate([np.full(full, most), rest])
-        full += over
+        open_shares = weights[capped:] * ((total - capped * cap) / weights[capped:].sum())
+        overfull = int(np.count_nonzero(open_shares > cap))
+        if not overfull:
+            return np.concatenate([np.full(capped, cap), open_shares])
+        capped += overfull

@@ -26,7 +26,7 @@ from topology.base.values import by_content, dataclass
 
 ELSEWHERE = ("cache.", "shard.", "weights.")
 """How tensors are called that are counted as what is kept, or as weights."""
-_WEIGHED = (Matmul, HeadProduct, Depthwise, CausalConvolution, Recurrence)
+_WEIGHTED_OPS = (Matmul, HeadProduct, Depthwise, CausalConvolution, Recurrence)
 
 
 class Bodies:
@@ -42,14 +42,14 @@ class Bodies:
 
     def of(self, loop: Loop) -> "_Body":
         """Give what the body of a loop does."""
-        known = self._known.get(id(loop.body))
-        if known is None:
+        cached = self._known.get(id(loop.body))
+        if cached is None:
             key = tuple([self._identity(item) for item in loop.body])
             body = self._bodies.get(key)
             if body is None:
-                body = self._bodies[key] = _looked_at(loop, self)
-            known = self._known[id(loop.body)] = loop.body, body
-        return known[1]
+                body = self._bodies[key] = _analysed_body(loop, self)
+            cached = self._known[id(loop.body)] = loop.body, body
+        return cached[1]
 
     def _identity(self, item: Op | Loop) -> object:
         """Name what an item does to memory: a message the same, however many ranks it is for."""
@@ -78,11 +78,11 @@ def weights(stages: Sequence[Loop], bodies: Bodies | None = None, *, layered: bo
     sizes: dict[tuple[str, int], float] = {}
     for stage in stages:
         for body, loops in bodies.inside(stage):
-            own = [loop for loop in loops if loop.layers][-1:] if layered else []
-            first, times = _first(loops), turns(own)
+            layer_loops = [loop for loop in loops if loop.layers][-1:] if layered else []
+            first_layer, repeats = _first_layer(loops), turns(layer_loops)
             for name, size in body.weights[layered]:
-                key = name, first
-                sizes[key] = max(sizes.get(key, 0.0), size * times)
+                key = name, first_layer
+                sizes[key] = max(sizes.get(key, 0.0), size * repeats)
     return sum(sizes.values())
 
 
@@ -119,20 +119,20 @@ def stored(stages: Sequence[Loop], bodies: Bodies | None = None) -> Iterator[tup
         for body, loops in bodies.inside(stage):
             if not body.stored or not all(anywhere(loop.count) for loop in loops):
                 continue
-            first, kept = _first(loops), _layers(loops)
-            tensors |= {(tensor.name, first): (tensor, kept) for tensor in body.stored}
+            first_layer, layer_count = _first_layer(loops), _layers(loops)
+            tensors |= {(tensor.name, first_layer): (tensor, layer_count) for tensor in body.stored}
     yield from tensors.values()
 
 
 def _layers(loops: Sequence[Loop]) -> Real:
     """Count the layers and forwards that each keep what they store."""
-    kept: Real = 1.0
+    count: Real = 1.0
     for loop in loops:
-        kept = kept * (loop.count if loop.layers else loop.keeps)
-    return kept
+        count = count * (loop.count if loop.layers else loop.keeps)
+    return count
 
 
-def _first(loops: Sequence[Loop]) -> int:
+def _first_layer(loops: Sequence[Loop]) -> int:
     """Give the number of the first layer of a run, which tells it from others of its kind."""
     return max((loop.first for loop in loops if loop.layers), default=0)
 
@@ -150,38 +150,38 @@ def activations(loop: Loop, bodies: Bodies | None = None) -> Real:
 def _peak(loop: Loop, outer: Mapping[str, Real], bodies: Bodies) -> Real:
     """Find the peak of a loop beside what is alive around it."""
     body = bodies.of(loop)
-    around: tuple[Any, ...] = tuple(outer.items())
+    outer_key: tuple[Any, ...] = tuple(outer.items())
     try:
-        peak = body.peaks.get(around)
+        peak = body.peaks.get(outer_key)
     except TypeError:  # sizes are arrays
-        around = by_content(around)
-        peak = body.peaks.get(around)
+        outer_key = by_content(outer_key)
+        peak = body.peaks.get(outer_key)
     if peak is None:
-        peak = body.peaks[around] = _risen(loop, body, outer, bodies)
+        peak = body.peaks[outer_key] = _body_peak(loop, body, outer, bodies)
     return peak
 
 
-def _risen(loop: Loop, body: "_Body", outer: Mapping[str, Real], bodies: Bodies) -> Real:
+def _body_peak(loop: Loop, body: "_Body", outer: Mapping[str, Real], bodies: Bodies) -> Real:
     alive: dict[str, Real] = dict(outer)
     for name, tensor in body.arriving.items():
         if (place := body.storage.get(name, name)) not in alive:
             alive[place] = tensor.bytes
     pinned = set(alive)
-    held: Real = sum(alive.values(), start=0.0)
-    top = held
-    for item, made, gone in zip(loop.body, body.made, body.gone, strict=True):
+    held_bytes: Real = sum(alive.values(), start=0.0)
+    peak = held_bytes
+    for item, new_storage, freed in zip(loop.body, body.made, body.gone, strict=True):
         if isinstance(item, Loop):
-            top = larger(top, _peak(item, alive, bodies))
+            peak = larger(peak, _peak(item, alive, bodies))
             continue
-        for name, size in made:
-            before = alive.get(name, 0.0)
-            alive[name] = larger(before, size)
-            held = held + (alive[name] - before)
-        top = larger(top, held)
-        for name in gone:
+        for name, size in new_storage:
+            old_size = alive.get(name, 0.0)
+            alive[name] = larger(old_size, size)
+            held_bytes = held_bytes + (alive[name] - old_size)
+        peak = larger(peak, held_bytes)
+        for name in freed:
             if name not in pinned:
-                held = held - alive.pop(name)
-    return top
+                held_bytes = held_bytes - alive.pop(name)
+    return peak
 
 
 _Step = tuple[Iterable[Tensor], Mapping[str, str], Sequence[Tensor]]
@@ -216,77 +216,80 @@ class _Body:
     peaks: dict[tuple[Any, ...], Real] = field(default_factory=dict)
 
 
-def _looked_at(loop: Loop, bodies: Bodies) -> _Body:
+def _analysed_body(loop: Loop, bodies: Bodies) -> _Body:
     steps = [
-        _whole(bodies.of(item)) if isinstance(item, Loop) else _step(item) for item in loop.body
+        _body_step(bodies.of(item)) if isinstance(item, Loop) else _op_step(item)
+        for item in loop.body
     ]
     storage: dict[str, str] = {}
     arriving: dict[str, Tensor] = {}
-    last: dict[str, int] = {}
+    last_use: dict[str, int] = {}
     for number, (reads, writes, _) in enumerate(steps):
         for tensor in reads:
-            last[tensor.name] = number
+            last_use[tensor.name] = number
             if tensor.name not in storage:
                 arriving.setdefault(tensor.name, tensor)
-        for name, shared in writes.items():
-            last[name] = number
-            storage[name] = name if shared == name else storage.get(shared, shared)
+        for name, base in writes.items():
+            last_use[name] = number
+            storage[name] = name if base == name else storage.get(base, base)
     made = [[(storage[tensor.name], tensor.bytes) for tensor in made] for _, _, made in steps]
     ends: dict[str, int] = {}
-    for name, number in last.items():
+    for name, number in last_use.items():
         place = storage.get(name, name)
         ends[place] = max(ends.get(place, number), number)
-    weights = [op.weight for op in loop.body if isinstance(op, _WEIGHED)]
+    weights = [op.weight for op in loop.body if isinstance(op, _WEIGHTED_OPS)]
     sizes = [(weight.layered, (weight.name, weight.bytes)) for weight in weights]
-    stored = {"store": "outputs", "keep": "outputs", "append": "inputs"}
+    stored_side = {"store": "outputs", "keep": "outputs", "append": "inputs"}
     moves = [op for op in loop.body if isinstance(op, Rearrange)]
     return _Body(
         items=loop.body,
         storage=storage,
         arriving=arriving,
         made=made,
-        gone=_gone(loop, made, ends),
+        gone=_freed_storage(loop, made, ends),
         has_loops=any(isinstance(item, Loop) for item in loop.body),
         weights=(
-            [one for inside, one in sizes if not inside],
-            [one for inside, one in sizes if inside],
+            [entry for is_layered, entry in sizes if not is_layered],
+            [entry for is_layered, entry in sizes if is_layered],
         ),
-        stored=[getattr(op, stored[op.move])[0] for op in moves if op.move in stored],
+        stored=[getattr(op, stored_side[op.move])[0] for op in moves if op.move in stored_side],
         messages=[op for op in loop.body if isinstance(op, Communication)],
     )
 
 
-def _gone(
+def _freed_storage(
     loop: Loop, made: Sequence[Sequence[tuple[str, Real]]], last: Mapping[str, int]
 ) -> list[list[str]]:
     """List for each operation what is let go after it: made here, and touched by nothing later.
 
     last : item that touches a storage last. What a loop touches last goes at the next operation.
     """
-    gone: list[list[str]] = [[] for _ in loop.body]
+    freed: list[list[str]] = [[] for _ in loop.body]
     operations = [number for number, item in enumerate(loop.body) if not isinstance(item, Loop)]
     for name in dict.fromkeys(name for storages in made for name, _ in storages):
         for number in operations[bisect_left(operations, last[name]) :][:1]:
-            gone[number].append(name)
-    return gone
+            freed[number].append(name)
+    return freed
 
 
-def _whole(body: _Body) -> _Step:
+def _body_step(body: _Body) -> _Step:
     """Take all that a body does for one step of what is around."""
     return body.arriving.values(), body.storage, ()
 
 
-def _step(op: Op) -> _Step:
+def _op_step(op: Op) -> _Step:
     reads = [tensor for tensor in op.reads if not tensor.name.startswith(ELSEWHERE)]
     if not isinstance(op, Rearrange):
-        made = [tensor for tensor in op.writes if not tensor.name.startswith(ELSEWHERE)]
-        return reads, {tensor.name: tensor.name for tensor in op.writes}, made
+        created = [tensor for tensor in op.writes if not tensor.name.startswith(ELSEWHERE)]
+        return reads, {tensor.name: tensor.name for tensor in op.writes}, created
     if op.move == "shard" and op.inputs[0].name.startswith("prompt."):
         reads = []  # engines embed the rows that a rank has; our executor is given all of them
     if op.view:
         return reads, {tensor.name: op.inputs[0].name for tensor in op.outputs}, ()
-    made = [] if op.move == "store" else [t for t in op.outputs if not t.name.startswith(ELSEWHERE)]
-    return reads, {tensor.name: tensor.name for tensor in op.outputs}, made
+    created = (
+        [] if op.move == "store" else [t for t in op.outputs if not t.name.startswith(ELSEWHERE)]
+    )
+    return reads, {tensor.name: tensor.name for tensor in op.outputs}, created
 
 
 def groups(stages: Sequence[Loop], bodies: Bodies | None = None) -> int:

@@ -28,8 +28,8 @@ def hidden_share(
     """
     if not urgent:
         return 0.0
-    own = None if profile is None else profile.hiding(kind)
-    share, start = overlap_table()[kind] if own is None else own
+    measured = None if profile is None else profile.hiding(kind)
+    share, start = overlap_table()[kind] if measured is None else measured
     return share * (1.0 - start / larger(seconds, start)) if start else share
 
 

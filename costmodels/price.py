@@ -173,15 +173,15 @@ class Contents:
 
     def number(self, op: Op) -> int:
         """Give an operation its number, which all have that are alike, of the same sizes."""
-        known = self._numbers.get(id(op))
-        if known is None:
+        cached = self._numbers.get(id(op))
+        if cached is None:
             content = content_of(op)
             try:
                 number = self._alike.setdefault(content, len(self._alike))
             except TypeError:  # sizes are arrays
                 number = self._alike.setdefault(by_content(content), len(self._alike))
-            known = self._numbers[id(op)] = op, number
-        return known[1]
+            cached = self._numbers[id(op)] = op, number
+        return cached[1]
 
 
 class FoundPrices:
@@ -201,11 +201,11 @@ def cached_price(op: Op, target: Target, prices: FoundPrices) -> Priced:
     """Price `op`, or take the price of one like it; `prices` are of one device and request."""
     if isinstance(op, Rearrange) and op.view:
         return _FREE
-    key = prices.contents.number(op), _way(op, target)
+    key = prices.contents.number(op), _target_key(op, target)
     priced = prices.ops.get(key)
     if priced is None:
-        found = price(op, target)
-        priced = prices.ops[key] = replace(found, seconds=plain(found.seconds))
+        new_price = price(op, target)
+        priced = prices.ops[key] = replace(new_price, seconds=plain(new_price.seconds))
     return priced
 
 
@@ -223,14 +223,14 @@ def content_of(op: Op) -> tuple[object, ...]:  # noqa: C901, PLR0911  # one case
         case Attention():
             size = (op.size, op.value_size, op.scaled)
             heads = (op.heads, op.key_value_heads, size, op.window, op.pairs, op.turn is None)
-            seen = (op.keys, op.k.itemsize, op.causal, _sees_itself(op))
-            return ("attention", op.q.shape, *seen, *heads)
+            key_traits = (op.keys, op.k.itemsize, op.causal, _sees_itself(op))
+            return ("attention", op.q.shape, *key_traits, *heads)
         case CausalConvolution() | Recurrence():
-            return (_named(op), op.out.shape, op.traffic, op.flop)
+            return (_fusion_name(op), op.out.shape, op.traffic, op.flop)
         case LinearAttention() | Depthwise():
-            return (_named(op), op.traffic, op.flop)
+            return (_fusion_name(op), op.traffic, op.flop)
         case Pointwise():
-            return (op.function, op.traffic, _with_experts(op))
+            return (op.function, op.traffic, _is_expert_work(op))
         case Rearrange():
             return ("view",) if op.view else ("move", op.traffic)
         case Collective():
@@ -243,37 +243,39 @@ def content_of(op: Op) -> tuple[object, ...]:  # noqa: C901, PLR0911  # one case
             assert_never(op)
 
 
-def _way(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  # as above
+def _target_key(op: Op, target: Target) -> tuple[object, ...]:  # noqa: C901, PLR0911  # as above
     """Give all of a target that the price of an operation depends on, besides device and profile.
 
     Of operations of one number only the links may differ that they run over.
     """
     match op:
         case Matmul():
-            drawn = () if op.route is None else (target.distribution, target.part, target.ways)
-            return (target.engine, target.rounding, _beside(op, target), *drawn)
+            routing_key = (
+                () if op.route is None else (target.distribution, target.part, target.ways)
+            )
+            return (target.engine, target.rounding, _beside_rows(op, target), *routing_key)
         case HeadProduct():
             return (target.engine,)
         case Attention():
             mask = (target.mask, target.runtime.fusion("mask")) if target.mask else ()
             return (target.attention, target.engine, *mask)
         case CausalConvolution() | Recurrence():
-            return (target.engine, target.runtime.fusion(_named(op)))
+            return (target.engine, target.runtime.fusion(_fusion_name(op)))
         case LinearAttention() | Depthwise():
-            return (target.runtime.fusion(_named(op)),)
+            return (target.runtime.fusion(_fusion_name(op)),)
         case Pointwise():
             return (target.runtime.fusion(op.function),)
         case Rearrange():
             return (target.runtime.fusion("copy"),)
         case Collective() if op.tokens is not None and target.ways:
-            ways = (target.engine, target.ways, target.distribution, target.runtime.launch)
-            return (target.algorithm, *ways, target.mixes, _over(op, target))
+            way_key = (target.engine, target.ways, target.distribution, target.runtime.launch)
+            return (target.algorithm, *way_key, target.mixes, _fabric_of(op, target))
         case Collective() | SendReceive():
-            return (target.algorithm, target.messages, target.mixes, _over(op, target))
+            return (target.algorithm, target.messages, target.mixes, _fabric_of(op, target))
         case Convolve():
             runtime = target.runtime
-            reached = runtime.plane_convolution if op.planes else runtime.convolution
-            return (reached.value, runtime.plane_passes.value)
+            convolution_rate = runtime.plane_convolution if op.planes else runtime.convolution
+            return (convolution_rate.value, runtime.plane_passes.value)
         case _:
             assert_never(op)
 
@@ -296,15 +298,15 @@ def price(op: Op, target: Target) -> Priced:  # noqa: C901, PLR0911  # one case 
         case Attention():
             return _latent(op, target) if op.scaled else _attention(op, target)
         case CausalConvolution() | Recurrence():
-            return _with_state(op, target)
+            return _price_stateful(op, target)
         case LinearAttention() | Depthwise():
-            return _bounded(op, target)
+            return _price_bounded(op, target)
         case Pointwise():
             return _pointwise(op, target)
         case Rearrange():
             return _rearrange(op, target)
         case Collective() if op.tokens is not None and target.ways:
-            return _exchange(op, op.tokens, target)
+            return _price_exchange(op, op.tokens, target)
         case Collective() | SendReceive():
             return _communication(op, target)
         case Convolve():
@@ -315,45 +317,49 @@ def price(op: Op, target: Target) -> Priced:  # noqa: C901, PLR0911  # one case 
 
 def _matmul(op: Matmul, target: Target) -> Priced:
     m, n, k = op.m, op.weight.local_columns, op.weight.local_rows
-    device, engine, own = target.device, target.engine, target.kernels
+    device, engine, calibration = target.device, target.engine, target.kernels
     precision = op.weight.precision or target.device.half
     seconds = matmul_time(
         m, n, k, device, precision=precision, sustained=True, engine=engine,
-        rounding=target.rounding, calibration=own,
+        rounding=target.rounding, calibration=calibration,
     )  # fmt: skip
-    if most := _beside(op, target):
-        read = op.weight.bytes / device.memory_bandwidth.value
-        seconds = where(m <= most, smaller(seconds, read), seconds)
-    basis = matmul_basis(device, precision, own, engine, **target.seen("matmul", m=m, n=n, k=k))
+    if row_limit := _beside_rows(op, target):
+        read_time = op.weight.bytes / device.memory_bandwidth.value
+        seconds = where(m <= row_limit, smaller(seconds, read_time), seconds)
+    basis = matmul_basis(
+        device, precision, calibration, engine, **target.seen("matmul", m=m, n=n, k=k)
+    )
     return Priced(kind="gemm", seconds=seconds, kernels=1, basis=basis)
 
 
-def _beside(op: Matmul, target: Target) -> int:
+def _beside_rows(op: Matmul, target: Target) -> int:
     """Give the rows up to which a product runs beside others: its weights pass the same memory."""
     return target.beside if op.beside and target.runtime.launch == "graph" else 0
 
 
 def _experts(op: Matmul, route: Tensor, target: Target) -> Priced:
     """Price one product of a layer of experts, with half of what is done around its two."""
-    device, engine, own, weight = target.device, target.engine, target.kernels, op.weight
+    device, engine, calibration, weight = target.device, target.engine, target.kernels, op.weight
     precision = served_as(weight.precision or target.device.half, device)
     top_k = int(route.shape[-1])
     experts = Routing(experts=weight.experts - weight.copies, top_k=top_k, copies=weight.copies)
-    drawn = experts.drawn(target.distribution or ROUTED.get(engine, USUALLY_ROUTED))
-    routing = replace(drawn, chance=True, part=target.part)
+    drawn_routing = experts.drawn(target.distribution or ROUTED.get(engine, USUALLY_ROUTED))
+    routing = replace(drawn_routing, chance=True, part=target.part)
     tokens = op.m * weight.groups / top_k
-    back = len(op.x.shape) > len(route.shape)  # each expert's rows, on their way back
+    is_down = len(op.x.shape) > len(route.shape)  # each expert's rows, on their way back
     sides = len(weight.columns)
     hidden, inner = weight.local_rows, weight.local_columns / sides
-    if back:
+    if is_down:
         hidden, inner = weight.local_columns, weight.local_rows
     parts = experts_parts(
         tokens, hidden, inner, routing, device, ep=weight.groups, precision=precision,
-        gated=sides > 1, sustained=True, engine=engine, calibration=own,
+        gated=sides > 1, sustained=True, engine=engine, calibration=calibration,
         standing=_standing(routing, tokens, weight.groups, target),
     )  # fmt: skip
-    basis = experts_basis(device, precision, own, engine, tokens=tokens, experts=weight.experts)
-    seconds = where(tokens == 0, 0.0, parts[back])
+    basis = experts_basis(
+        device, precision, calibration, engine, tokens=tokens, experts=weight.experts
+    )
+    seconds = where(tokens == 0, 0.0, parts[is_down])
     return Priced(kind="gemm", seconds=seconds, kernels=1, basis=basis)
 
 
@@ -368,13 +374,13 @@ def _standing(routing: Routing, tokens: Real, ranks: int, target: Target) -> Rea
 
 def _pointwise(op: Pointwise, target: Target) -> Priced:
     """Price element-wise work; that of a layer of experts is counted with its products."""
-    priced = _streamed(op.function, op.traffic, target)
-    if _with_experts(op):
+    priced = _price_streamed(op.function, op.traffic, target)
+    if _is_expert_work(op):
         return replace(priced, seconds=priced.seconds * 0.0)
     return priced
 
 
-def _with_experts(op: Pointwise) -> bool:
+def _is_expert_work(op: Pointwise) -> bool:
     """Whether it is work of a layer of experts: on their rows, or before and after them."""
     on_rows = op.function in ("gelu", "silu", "silu_gated", "relu2") and len(op.inputs[0].shape) > 3
     return on_rows or op.function in ("route", "combine")
@@ -404,8 +410,8 @@ def _latent(op: Attention, target: Target) -> Priced:
         )  # fmt: skip
     else:
         # of a cut prompt, whose queries stand all over, as many keys as they see on average
-        seen = op.keys * op.pairs + op.queries / 2
-        keys = op.keys if op.pairs == 1.0 else ceil(seen)
+        mean_keys = op.keys * op.pairs + op.queries / 2
+        keys = op.keys if op.pairs == 1.0 else ceil(mean_keys)
         seconds = latent_context_time(
             op.heads, op.queries, keys, device, batch=batch, sizes=sizes, kv_precision=cache,
             sustained=True, engine=engine,
@@ -417,14 +423,14 @@ def _latent(op: Attention, target: Target) -> Priced:
 
 
 def _attention(op: Attention, target: Target) -> Priced:
-    precision, kernel, own = target.device.half, target.attention, target.kernels
-    whole = op.causal and op.pairs == 1.0 and op.turn is None
-    masked = whole and anywhere(op.queries > 1)
+    precision, kernel, calibration = target.device.half, target.attention, target.kernels
+    uncut = op.causal and op.pairs == 1.0 and op.turn is None
+    masked = uncut and anywhere(op.queries > 1)
     cache = "fp8" if op.k.itemsize == 1 else precision
     mask = target.mask if _sees_itself(op) else ""
     keys = op.keys if op.pairs == 1.0 else ceil(op.keys * op.pairs)
-    before = max(op.window - 1, 0)  # a query's own key is one of its window
-    keys = smaller(keys, before + op.queries) if op.window else keys
+    earlier_keys = max(op.window - 1, 0)  # a query's own key is one of its window
+    keys = smaller(keys, earlier_keys + op.queries) if op.window else keys
     seconds = attention_time(
         op.heads,
         op.queries,
@@ -436,45 +442,53 @@ def _attention(op: Attention, target: Target) -> Priced:
         causal=masked,
         precision=precision,
         kernel=kernel,
-        window=before if masked else 0,
+        window=earlier_keys if masked else 0,
         kv_precision=cache,
         engine=target.engine,
         mask=mask,
         sustained=True,
-        calibration=own,
+        calibration=calibration,
     )
     names = {"heads": op.heads, "queries": op.queries, "keys": op.keys, "head_dim": op.size}
     sizes = target.seen("attention", **names)
     basis = attention_basis(
-        target.device, precision, kernel, own, kv_precision=cache, engine=target.engine, **sizes
+        target.device,
+        precision,
+        kernel,
+        calibration,
+        kv_precision=cache,
+        engine=target.engine,
+        **sizes,
     )
     empty = op.q.shape[0] * op.queries == 0  # a step without prompts, or of them alone
     seconds = where(empty, 0.0, seconds)
-    attended = Priced(kind="attention", seconds=seconds, kernels=1, basis=basis)
-    return _with_mask(attended, op, target) if mask == "pairs" else attended
+    priced = Priced(kind="attention", seconds=seconds, kernels=1, basis=basis)
+    return _with_mask(priced, op, target) if mask == "pairs" else priced
 
 
-def _with_mask(attended: Priced, op: Attention, target: Target) -> Priced:
+def _with_mask(priced: Priced, op: Attention, target: Target) -> Priced:
     """Add what makes a mask of a byte for every query and key, which all heads share."""
-    made = _streamed("mask", real(op.q.shape[0] * op.queries * op.keys), target)
+    mask_price = _price_streamed("mask", real(op.q.shape[0] * op.queries * op.keys), target)
     return replace(
-        attended, seconds=attended.seconds + made.seconds, kernels=attended.kernels + made.kernels
+        priced,
+        seconds=priced.seconds + mask_price.seconds,
+        kernels=priced.kernels + mask_price.kernels,
     )
 
 
 def _sees_itself(op: Attention) -> bool:
     """Whether queries look at keys of their own streams, not at a text beside."""
-    asking, answering = (
+    query_streams, key_streams = (
         {span.stream for span in spans} for spans in (op.query_spans, op.key_spans)
     )
-    return asking <= answering
+    return query_streams <= key_streams
 
 
-_Streamed = LinearAttention | Depthwise | CausalConvolution | Recurrence
+_StreamedOp = LinearAttention | Depthwise | CausalConvolution | Recurrence
 """Small products, which are bound by memory as a rule."""
 
 
-def _named(op: _Streamed) -> str:
+def _fusion_name(op: _StreamedOp) -> str:
     """Name under which runtimes say what they fuse."""
     match op:
         case LinearAttention():
@@ -487,29 +501,31 @@ def _named(op: _Streamed) -> str:
             return f"{op.kind}_{'chunks' if anywhere(op.rows != 1) else 'token'}"
 
 
-def _bounded(op: _Streamed, target: Target) -> Priced:
+def _price_bounded(op: _StreamedOp, target: Target) -> Priced:
     """Price small products: bound by memory traffic, or by arithmetic where that is more."""
-    streamed = _streamed(_named(op), op.traffic, target)
+    priced = _price_streamed(_fusion_name(op), op.traffic, target)
     peak = target.device.needed_peak(target.device.half)
     return replace(
-        streamed,
+        priced,
         kind="attention" if isinstance(op, LinearAttention | Recurrence) else "convolution",
-        seconds=larger(streamed.seconds, op.flop / peak),
+        seconds=larger(priced.seconds, op.flop / peak),
         basis=Basis.ASSUMED,
     )
 
 
-def _with_state(op: CausalConvolution | Recurrence, target: Target) -> Priced:
+def _price_stateful(op: CausalConvolution | Recurrence, target: Target) -> Priced:
     """Price what keeps a state as engines' kernels take it; by its bounds where none are known."""
-    bounded = _bounded(op, target)
+    bound_price = _price_bounded(op, target)
     try:
-        over, token = _state_times(op, target)
+        prompt_time, token_time = _state_times(op, target)
     except UncalibratedError:
-        return bounded
+        return bound_price
     batch, rows, _ = op.out.shape
-    seconds = where(rows > 1, over, token)
+    seconds = where(rows > 1, prompt_time, token_time)
     empty = rows * batch == 0  # a step without prompts, or of them alone
-    return replace(bounded, seconds=where(empty, 0.0, seconds), kernels=1, basis=Basis.DATASHEET)
+    return replace(
+        bound_price, seconds=where(empty, 0.0, seconds), kernels=1, basis=Basis.DATASHEET
+    )
 
 
 def _state_times(op: CausalConvolution | Recurrence, target: Target) -> tuple[Real, Real]:
@@ -525,81 +541,83 @@ def _state_times(op: CausalConvolution | Recurrence, target: Target) -> tuple[Re
     moved = features + sum(tensor.shape[-1] for tensor in op.inputs)
     size = op.key * op.value
     rule: state.Rule = "delta" if op.kind == "delta" else "ssd"
-    over = state.scan_time(
+    prompt_time = state.scan_time(
         rows, op.heads, moved, device, rule=rule, batch=batch, state=size, chunk=op.chunk,
         engine=engine,
     )  # fmt: skip
-    token = state.update_time(
+    token_time = state.update_time(
         op.heads, device, batch=batch, state=size, state_bytes=op.after.itemsize, engine=engine
     )
-    return over, token
+    return prompt_time, token_time
 
 
-def _streamed(function: str, traffic: Real, target: Target) -> Priced:
-    device, own, fusion = target.device, target.kernels, target.runtime.fusion(function)
+def _price_streamed(function: str, traffic: Real, target: Target) -> Priced:
+    device, calibration, fusion = target.device, target.kernels, target.runtime.fusion(function)
     moved = traffic * fusion.traffic / fusion.kernels
-    seconds = chain_time(traffic, fusion.traffic, fusion.kernels, device, own, cycles=fusion.cycles)
-    basis = pointwise_basis(device, own, **target.seen("pointwise", bytes=moved))
+    seconds = chain_time(
+        traffic, fusion.traffic, fusion.kernels, device, calibration, cycles=fusion.cycles
+    )
+    basis = pointwise_basis(device, calibration, **target.seen("pointwise", bytes=moved))
     return Priced(kind="pointwise", seconds=seconds, kernels=fusion.kernels, basis=basis)
 
 
 def _rearrange(op: Rearrange, target: Target) -> Priced:
-    return _FREE if op.view else replace(_streamed("copy", op.traffic, target), kind="layout")
+    return _FREE if op.view else replace(_price_streamed("copy", op.traffic, target), kind="layout")
 
 
-def _over(op: Communication, target: Target) -> Fabric:
+def _fabric_of(op: Communication, target: Target) -> Fabric:
     return target.fabrics[op.axis]
 
 
-def _exchange(op: Collective, carried: ExpertTokens, target: Target) -> Priced:
+def _price_exchange(op: Collective, expert_tokens: ExpertTokens, target: Target) -> Priced:
     """Price what carries tokens to their experts, or back, by the way that is taken for so many."""
     tokens = real(op.rows)
     priced: Priced | None = None
-    for taken in reversed(target.ways):
-        if WAYS[taken.way].ops is not None:
-            way = _communication(op, target)
+    for option in reversed(target.ways):
+        if WAYS[option.way].ops is not None:
+            way_price = _communication(op, target)
         else:
-            exchange, size = _exchange_by(taken, op, carried, target)
-            way = Priced(
+            exchange, size = _exchange_by(option, op, expert_tokens, target)
+            way_price = Priced(
                 kind="communication", seconds=exchange.time(tokens, size), calls=1,
                 basis=exchange.basis(tokens, size),
             )  # fmt: skip
         if priced is None:
-            priced = way
+            priced = way_price
         else:
-            seconds = where(tokens <= taken.most, way.seconds, priced.seconds)
-            priced = replace(priced, seconds=seconds, basis=max(priced.basis, way.basis))
+            seconds = where(tokens <= option.most, way_price.seconds, priced.seconds)
+            priced = replace(priced, seconds=seconds, basis=max(priced.basis, way_price.basis))
     assert priced is not None
     return priced
 
 
 def _exchange_by(
-    taken: Taken, op: Collective, carried: ExpertTokens, target: Target
+    option: Taken, op: Collective, expert_tokens: ExpertTokens, target: Target
 ) -> tuple[Exchange, float]:
     """Describe an exchange of tokens by one way, and give the bytes of a token in it."""
     phase: Phase = "dispatch" if op.kind == "all_gather" else "combine"
-    drawn = target.distribution
+    distribution = target.distribution
     exchange = Exchange(
-        phase=phase, way=taken.way, fabric=_over(op, target), device=target.device,
-        routing=carried.routing.drawn(drawn) if drawn else carried.routing, engine=target.engine,
+        phase=phase, way=option.way, fabric=_fabric_of(op, target), device=target.device,
+        routing=expert_tokens.routing.drawn(distribution) if distribution else expert_tokens.routing, engine=target.engine,
         launch=target.runtime.launch,
     )  # fmt: skip
-    return exchange, taken.token_bytes(phase, carried.features, carried.precision)
+    return exchange, option.token_bytes(phase, expert_tokens.features, expert_tokens.precision)
 
 
 def _communication(op: Communication, target: Target) -> Priced:
-    fabric, size = _over(op, target), real(op.message_bytes)
-    how = _how(op, target)
-    seconds: Real = collective_time(op.kind, cast(Any, size), fabric, **how)
-    basis = collective_basis(op.kind, largest(size), fabric, **how)
+    fabric, size = _fabric_of(op, target), real(op.message_bytes)
+    options = _collective_options(op, target)
+    seconds: Real = collective_time(op.kind, cast(Any, size), fabric, **options)
+    basis = collective_basis(op.kind, largest(size), fabric, **options)
     return Priced(kind="communication", seconds=seconds, calls=1, basis=basis)
 
 
-def _how(op: Communication, target: Target) -> dict[str, Any]:
+def _collective_options(op: Communication, target: Target) -> dict[str, Any]:
     """Say by what a collective is run."""
-    wanted = target.algorithm
+    algorithm = target.algorithm
     return {
-        "algorithm": wanted if supports(op.kind, wanted, _over(op, target)) else "auto",
+        "algorithm": algorithm if supports(op.kind, algorithm, _fabric_of(op, target)) else "auto",
         "settings": NcclSettings(engine=target.messages, graph_mixing=target.mixes),
         "calibration": None if target.profile is None else target.profile.curves,
     }
@@ -610,30 +628,39 @@ def kernel_of(op: Op, target: Target) -> Taken | None:
     if not (isinstance(op, Collective) and op.tokens is not None and target.ways):
         return None
     tokens = largest(op.rows)
-    taken = next((way for way in target.ways if tokens <= way.most), target.ways[-1])
-    return taken if WAYS[taken.way].ops is None else None
+    option = next((way for way in target.ways if tokens <= way.most), target.ways[-1])
+    return option if WAYS[option.way].ops is None else None
 
 
 def moves_of(op: Communication, target: Target) -> Moves:
     """Say what a message brings to the links of its group, by what it is priced with."""
-    taken = kernel_of(op, target)
-    if taken is not None and isinstance(op, Collective) and op.tokens is not None:
-        exchange, size = _exchange_by(taken, op, op.tokens, target)
+    option = kernel_of(op, target)
+    if option is not None and isinstance(op, Collective) and op.tokens is not None:
+        exchange, size = _exchange_by(option, op, op.tokens, target)
         return exchange.moves(largest(op.rows) * size)
-    found = moves(op.kind, largest(op.message_bytes), _over(op, target), **_how(op, target))
+    group_moves = moves(
+        op.kind,
+        largest(op.message_bytes),
+        _fabric_of(op, target),
+        **_collective_options(op, target),
+    )
     if isinstance(op, SendReceive):
-        return replace(found, offset=op.offset, ends=op.ends)
-    rooted = op.kind in ROOTED_OPS
-    return replace(found, root=op.root, inward=op.kind in INWARD_OPS) if rooted else found
+        return replace(group_moves, offset=op.offset, ends=op.ends)
+    is_rooted = op.kind in ROOTED_OPS
+    return (
+        replace(group_moves, root=op.root, inward=op.kind in INWARD_OPS)
+        if is_rooted
+        else group_moves
+    )
 
 
 def _convolve(op: Convolve, target: Target) -> Priced:
     device, runtime = target.device, target.runtime
     cycles = device.multiprocessors.value * device.clock.value
-    reached = runtime.plane_convolution if op.planes else runtime.convolution
+    cycle_flop = runtime.plane_convolution if op.planes else runtime.convolution
     peak = device.needed_peak(target.device.half)
-    timed = bool(op.eager) or anywhere(op.passes != 0)
-    rate = peak if timed else min(peak, cycles * reached.value)
+    eager_known = bool(op.eager) or anywhere(op.passes != 0)
+    rate = peak if eager_known else min(peak, cycles * cycle_flop.value)
     memory = op.traffic / device.memory_bandwidth.value
     seconds = larger(op.flop / rate, memory)
     if op.eager:

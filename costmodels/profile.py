@@ -62,24 +62,24 @@ from topology.base.values import dataclass
 
 FORMAT: Final = 1
 Table = Mapping[str, object]
-_HEAD: Final = {"format", "hardware", "date", "kind", "source"}
-_PARTS: Final = {
+_HEAD_KEYS: Final = {"format", "hardware", "date", "kind", "source"}
+_PART_KEYS: Final = {
     "machine", "software", "matmul", "attention", "pointwise", "curves", "times", "launch",
     "runtimes", "overlap", "overlap_start", "memory",
 }  # fmt: skip
-_CHECK: Final = (
+_ERROR_KEYS: Final = (
     "worst_error", "held_out_median_error", "held_out_p90_error", "held_out_worst_error",
 )  # fmt: skip
 _PROVENANCE: Final = ("kind", "source", "note", "fit")
 _DEPTHS: Final[Mapping[str, int]] = {"attention": 1, "runtimes": 1, "curves": 3, "times": 4}
 """How many names stand before a table of a part, such as ``hopper.nvlink.ring_ll``."""
-_NAMES: Final = 32  # profiles remembered by their text
+_MOST_PROFILES: Final = 32  # profiles remembered by their text
 MOST: Final[Mapping[str, int]] = {
     "1": 10**6, "s": 10**3, "B": 10**15, "B/s": 10**16, "FLOP/s": 10**19, "W": 10**5,
 }  # fmt: skip
 """Beyond what any machine has, by unit."""
 _EXPONENTS: Final[Mapping[str, int]] = {"power_exponent": 4, "sharpness": 16, "softness": 1}
-_LEAST: Final = 10**-9
+_LEAST_DIVISOR: Final = 10**-9
 """Of what a formula divides by."""
 _DIVISORS: Final[Mapping[type, tuple[str, ...]]] = {
     MatmulParameters: (
@@ -90,8 +90,8 @@ _DIVISORS: Final[Mapping[type, tuple[str, ...]]] = {
     PointwiseParameters: ("memory_efficiency", "ramp"),
     Curve: ("efficiency", "sharpness", "rise_bytes", "share", "cross"),
 }  # fmt: skip
-_SHORT: Final = 10**-30  # s, of a ramp that is none
-_GPUS: Final = 4096
+_LEAST_RAMP: Final = 10**-30  # s, of a ramp that is none
+_MOST_GPUS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,20 +165,23 @@ class Profile:
         lean : whether eager element-wise functions are those of this project's executor, which were
         measured, or those of other code.
         """
-        nothing = RuntimeCalibration()
+        unmeasured = RuntimeCalibration()
         measured = dict(self.runtimes)
-        own, maker = measured.get(shipped.name, nothing), measured.get(shipped.kernels_of, nothing)
-        functions = maker.functions if lean or shipped.name != "torch-eager" else ()
+        own_calibration, maker_calibration = (
+            measured.get(shipped.name, unmeasured),
+            measured.get(shipped.kernels_of, unmeasured),
+        )
+        functions = maker_calibration.functions if lean or shipped.name != "torch-eager" else ()
         return replace(
             shipped,
-            host_kernel=own.host_kernel or shipped.host_kernel,
-            host_collective=own.host_collective or shipped.host_collective,
-            memory=own.memory or shipped.memory,
+            host_kernel=own_calibration.host_kernel or shipped.host_kernel,
+            host_collective=own_calibration.host_collective or shipped.host_collective,
+            memory=own_calibration.memory or shipped.memory,
             functions={**shipped.functions, **dict(functions)},
         )
 
 
-@lru_cache(maxsize=_NAMES)
+@lru_cache(maxsize=_MOST_PROFILES)
 def load_profile(text: str, name: str = "profile") -> Profile:
     """Read a profile from TOML `text`; the caller does the file I/O, and `name`s the file.
 
@@ -216,21 +219,21 @@ def _check_head(document: Table, name: str) -> None:
         got = shown(version)
         raise InputError(f"{name}: format: got {got}, wanted {FORMAT} of a calibration profile")
     missing = {"hardware", "date", "source"} - set(document)
-    extra = set(document) - _HEAD - _PARTS
-    if missing or extra:
-        raise InputError(f"{name}: missing {sorted(missing)}, unexpected {sorted(extra)}")
+    unexpected = set(document) - _HEAD_KEYS - _PART_KEYS
+    if missing or unexpected:
+        raise InputError(f"{name}: missing {sorted(missing)}, unexpected {sorted(unexpected)}")
     for key in ("hardware", "source"):
         if not isinstance(document[key], str):
             raise InputError(f"{name}: {key}: got {shown(document[key])}, wanted a text")
     if not _is_date(str(document["date"])):
         raise InputError(f"{name}: date: got {shown(document['date'])}, wanted 2026-11-27")
-    for part in _PARTS & set(document):
+    for part in _PART_KEYS & set(document):
         if not isinstance(document[part], Mapping):
             raise InputError(f"{name}: {part}: got {shown(document[part])}, wanted a table")
 
 
 def _profile(document: Table, text: str) -> Profile:
-    tables = {part: _inner(document.get(part, {}), part) for part in _PARTS}
+    tables = {part: _checked_table(document.get(part, {}), part) for part in _PART_KEYS}
     check_known("launch", tables["launch"], ("host", "gap", *_PROVENANCE))
     check_known("memory", tables["memory"], ("communicator", *_PROVENANCE))
     identity = f"{document['hardware']} {document['date']} {hash(text)}"
@@ -244,7 +247,9 @@ def _profile(document: Table, text: str) -> Profile:
         software=_texts("software", tables["software"]),
         kernels=_kernels(tables, identity),
         curves=_curves(tables, identity),
-        runtimes=tuple((key, _runtime(key, _inner(row, key), defaults)) for key, row in runtimes),
+        runtimes=tuple(
+            (key, _runtime(key, _checked_table(row, key), defaults)) for key, row in runtimes
+        ),
         overlap=tuple(_by_kind("overlap", "1", tables["overlap"], defaults)),
         overlap_start=tuple(_by_kind("overlap_start", "s", tables["overlap_start"], defaults)),
         communicator=_optional(tables["memory"], "memory", "communicator", "B", defaults),
@@ -252,19 +257,19 @@ def _profile(document: Table, text: str) -> Profile:
     )
 
 
-def _inner(row: object, where: str) -> Table:
+def _checked_table(row: object, where: str) -> Table:
     if not isinstance(row, Mapping):
         raise InputError(f"{where}: got {shown(row)}, wanted a table")
     return row
 
 
-def _bare(row: Table) -> dict[str, object]:
+def _without_fit(row: Table) -> dict[str, object]:
     """Return a table without what says how far to trust it."""
     return {key: value for key, value in row.items() if key != "fit"}
 
 
 @contextmanager
-def _within(where: str) -> Iterator[None]:
+def _naming_table(where: str) -> Iterator[None]:
     """Say which table it was that cannot be read."""
     try:
         yield
@@ -277,15 +282,15 @@ def _within(where: str) -> Iterator[None]:
 def _record(where: str, row: Table, form: type[Parameters]) -> Parameters | None:
     if not row:
         return None
-    with _within(where):
-        record = read_record(where, _bare(row), form)
+    with _naming_table(where):
+        record = read_record(where, _without_fit(row), form)
     _check_record(where, record, row)
     return record
 
 
 def _kernels(tables: Mapping[str, Table], identity: str) -> KernelCalibration:
     attention = []
-    for where, row in _deep(tables["attention"], 1, "attention"):
+    for where, row in _nested_tables(tables["attention"], 1, "attention"):
         record = _record(where, row, AttentionParameters)
         if record is not None:
             _check_series(where, record)
@@ -304,17 +309,17 @@ def _curves(tables: Mapping[str, Table], identity: str) -> CurveCalibration:
         _optional(tables["launch"], "launch", key, "s", defaults) for key in ("host", "gap")
     )
     curves, times = [], []
-    for where, row in _deep(tables["curves"], 3):
-        with _within(f"curves.{where}"):
-            fitted = read_fitted(where, _bare(row))
+    for where, row in _nested_tables(tables["curves"], 3):
+        with _naming_table(f"curves.{where}"):
+            fitted = read_fitted(where, _without_fit(row))
         _check_record(f"curves.{where}", fitted.curve, row)
         curves.append((where, fitted))
-    for where, row in _deep(tables["times"], 4):
-        with _within(f"times.{where}"):
-            read = read_times(where, _bare(row))
-        check_number(f"times.{where}.seconds", max(read.seconds), "s")
-        check_number(f"times.{where}.sizes", max(read.sizes), "B")
-        times.append(read)
+    for where, row in _nested_tables(tables["times"], 4):
+        with _naming_table(f"times.{where}"):
+            times_row = read_times(where, _without_fit(row))
+        check_number(f"times.{where}.seconds", max(times_row.seconds), "s")
+        check_number(f"times.{where}.sizes", max(times_row.sizes), "B")
+        times.append(times_row)
     return CurveCalibration(
         identity=identity,
         curves=tuple(curves),
@@ -324,18 +329,18 @@ def _curves(tables: Mapping[str, Table], identity: str) -> CurveCalibration:
     )
 
 
-def _deep(table: Table, depth: int, where: str = "") -> Iterator[tuple[str, Table]]:
+def _nested_tables(table: Table, depth: int, where: str = "") -> Iterator[tuple[str, Table]]:
     """Yield the tables `depth` names down, each with those names joined by dots."""
     for key, row in table.items():
         place = f"{where}.{key}" if where else key
         if depth == 1:
-            yield place, _inner(row, place)
+            yield place, _checked_table(row, place)
         else:
-            yield from _deep(_inner(row, place), depth - 1, place)
+            yield from _nested_tables(_checked_table(row, place), depth - 1, place)
 
 
 def _runtime(where: str, row: Table, defaults: Table) -> RuntimeCalibration:
-    functions = _inner(row.get("functions", {}), f"{where}.functions")
+    functions = _checked_table(row.get("functions", {}), f"{where}.functions")
     units = {"host_kernel": "s", "host_collective": "s", "memory": "B"}
     place = f"runtimes.{where}"
     check_known(place, row, (*units, "functions", *_PROVENANCE))
@@ -346,12 +351,12 @@ def _runtime(where: str, row: Table, defaults: Table) -> RuntimeCalibration:
 
 
 def _fusion(where: str, entry: object) -> Fusion:
-    row = _inner(entry, where)
+    row = _checked_table(entry, where)
     check_known(where, row, ("traffic", "kernels"))
     if len(row) < len(("traffic", "kernels")):
         raise InputError(f"{where}: got {', '.join(row) or 'nothing'}, wanted traffic and kernels")
     traffic = _number(f"{where}.traffic", row["traffic"])
-    kernels = _whole(f"{where}.kernels", row["kernels"], 1)
+    kernels = _whole_number(f"{where}.kernels", row["kernels"], 1)
     if not 0 < traffic <= 1000 or kernels > 1000:
         raise InputError(f"{where}: got {traffic:g} and {kernels}, wanted positive ones up to 1000")
     return Fusion(traffic=traffic, kernels=kernels)
@@ -378,20 +383,20 @@ def _optional(table: Table, where: str, key: str, unit: str, defaults: Table) ->
 def _fits(tables: Mapping[str, Table]) -> Iterator[tuple[str, Fit]]:
     for part in ("matmul", "pointwise", "overlap"):
         if "fit" in tables[part]:
-            yield part, _fit(part, _inner(tables[part]["fit"], part))
+            yield part, _fit(part, _checked_table(tables[part]["fit"], part))
     for part, depth in _DEPTHS.items():
-        for name, row in _deep(tables[part], depth):
+        for name, row in _nested_tables(tables[part], depth):
             if "fit" in row:
                 where = f"{part}.{name}"
-                yield where, _fit(where, _inner(row["fit"], where))
+                yield where, _fit(where, _checked_table(row["fit"], where))
 
 
 def _fit(where: str, row: Table) -> Fit:
     check_known(f"{where}.fit", row, Fit.__dataclass_fields__)
-    errors = {key: _number(f"{where}.fit.{key}", row[key]) for key in _CHECK if key in row}
+    errors = {key: _number(f"{where}.fit.{key}", row[key]) for key in _ERROR_KEYS if key in row}
     return Fit(
-        rows=_whole(f"{where}.fit.rows", row.get("rows", 0)),
-        held_out_rows=_whole(f"{where}.fit.held_out_rows", row.get("held_out_rows", 0)),
+        rows=_whole_number(f"{where}.fit.rows", row.get("rows", 0)),
+        held_out_rows=_whole_number(f"{where}.fit.held_out_rows", row.get("held_out_rows", 0)),
         split=one_line(str(row.get("split", ""))),
         standard_errors=tuple(_errors(where, {"fit": row})),
         **errors,
@@ -400,9 +405,9 @@ def _fit(where: str, row: Table) -> Fit:
 
 def _errors(where: str, row: Table) -> Iterator[tuple[str, float]]:
     """Yield the standard errors of a table, by the name of the parameter."""
-    fit = _inner(row.get("fit", {}), f"{where}.fit")
+    fit = _checked_table(row.get("fit", {}), f"{where}.fit")
     name = f"{where}.fit.standard_errors"
-    for key, text in _inner(fit.get("standard_errors", {}), name).items():
+    for key, text in _checked_table(fit.get("standard_errors", {}), name).items():
         yield key, _number(f"{name}.{key}", text)
 
 
@@ -443,9 +448,9 @@ def _check_record(where: str, record: object, row: Table) -> None:
     for name, value in numbers.items():
         field = name.partition("@")[0]
         check_number(f"{where}.{name}", value, units.get(field, "1"), _EXPONENTS.get(field, 0))
-        least = _SHORT if field == "ramp" else _LEAST
-        if field in _DIVISORS[type(record)] and value < least:
-            wanted = "more than 0" if value <= 0 else f"at least {least:g}"
+        smallest = _LEAST_RAMP if field == "ramp" else _LEAST_DIVISOR
+        if field in _DIVISORS[type(record)] and value < smallest:
+            wanted = "more than 0" if value <= 0 else f"at least {smallest:g}"
             raise InputError(f"{where}.{name}: got {value:g}, wanted {wanted}")
     check_known(f"{where}.fit.standard_errors", dict(_errors(where, row)), numbers)
 
@@ -464,15 +469,17 @@ def _check_series(where: str, record: AttentionParameters) -> None:
     """Refuse series of an attention kernel that do not belong together."""
     sizes = {len(record.head_dims), len(record.cycles), len(record.tile_rows)}
     ordered = list(record.head_dims) == sorted(set(record.head_dims))
-    positive = min((*record.head_dims, *record.cycles, *record.tile_rows), default=0.0) >= _LEAST
-    if record.serial_share and record.serial_rate < _LEAST:
+    positive = (
+        min((*record.head_dims, *record.cycles, *record.tile_rows), default=0.0) >= _LEAST_DIVISOR
+    )
+    if record.serial_share and record.serial_rate < _LEAST_DIVISOR:
         got = f"serial_rate: got {record.serial_rate:g}"
         raise InputError(f"{where}.{got}, wanted more than 0 beside serial_share")
     if len(sizes) > 1 or not ordered or not positive or len(record.fp8_cycles) not in (0, *sizes):
         raise InputError(f"{where}: head_dims, cycles and tile_rows do not go together")
 
 
-def _whole(where: str, value: object, least: int = 0) -> int:
+def _whole_number(where: str, value: object, least: int = 0) -> int:
     text = str(value) if isinstance(value, str | int) else ""
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) >= least):
         raise InputError(f"{where}: got {shown(value)}, wanted a whole number from {least}")
@@ -484,10 +491,13 @@ def _texts(where: str, table: Mapping[str, object]) -> tuple[tuple[str, str], ..
     for key, value in table.items():
         if not isinstance(value, str | int | float):
             raise InputError(f"{where}.{key}: got {shown(value)}, wanted a text")
-    if where == "machine" and not 1 <= _whole("machine.gpus", table.get("gpus", 1)) <= _GPUS:
-        raise InputError(f"machine.gpus: got {table['gpus']}, wanted 1 to {_GPUS}")
-    told = ((one_line(key), one_line(str(value))) for key, value in table.items())
-    return tuple((key, text) for key, text in told if key != "source")
+    if (
+        where == "machine"
+        and not 1 <= _whole_number("machine.gpus", table.get("gpus", 1)) <= _MOST_GPUS
+    ):
+        raise InputError(f"machine.gpus: got {table['gpus']}, wanted 1 to {_MOST_GPUS}")
+    texts = ((one_line(key), one_line(str(value))) for key, value in table.items())
+    return tuple((key, text) for key, text in texts if key != "source")
 
 
 def _is_date(text: str) -> bool:

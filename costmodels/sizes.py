@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 Size = Union[int, "NDArray[np.int64]"]  # text has no `|`
 Real = Union[float, "NDArray[np.floating]"]
 Flag = Union[bool, "NDArray[np.bool_]"]
-_ONE: Final = (float, int)
+_NUMBER_TYPES: Final = (float, int)
 
 
 def several(size: object) -> TypeGuard["NDArray[Any]"]:
     """Whether it is an array of sizes, not one number."""
-    return not isinstance(size, _ONE) and getattr(size, "ndim", 0) > 0
+    return not isinstance(size, _NUMBER_TYPES) and getattr(size, "ndim", 0) > 0
 
 
 def real(size: Real | Size) -> Real:
@@ -62,14 +62,14 @@ def larger(first: Real | Size, second: Real | Size) -> Real:
     >>> larger(1.0, 2.0)
     2.0
     """
-    if isinstance(first, _ONE) and isinstance(second, _ONE):
+    if isinstance(first, _NUMBER_TYPES) and isinstance(second, _NUMBER_TYPES):
         return second if second > first else first  # noqa: FURB136  # a call takes twice as long
     return np.maximum(first, second)
 
 
 def smaller(first: Real | Size, second: Real | Size) -> Real:
     """Return the smaller of two; arrays broadcast."""
-    if isinstance(first, _ONE) and isinstance(second, _ONE):
+    if isinstance(first, _NUMBER_TYPES) and isinstance(second, _NUMBER_TYPES):
         return second if second < first else first  # noqa: FURB136  # as above
     return np.minimum(first, second)
 
@@ -91,14 +91,14 @@ def ceil(size: Real | Size) -> Real:
     >>> ceil(1.5)
     2.0
     """
-    if isinstance(size, _ONE):
+    if isinstance(size, _NUMBER_TYPES):
         return float(math.ceil(size))
     return np.ceil(size)
 
 
 def sqrt(size: Real) -> Real:
     """Take the square root."""
-    if isinstance(size, _ONE):
+    if isinstance(size, _NUMBER_TYPES):
         return math.sqrt(size)
     return np.sqrt(size)
 
@@ -111,11 +111,11 @@ def interp(size: Real, sizes: Sequence[float], values: Sequence[float]) -> Real:
     """
     if several(size):
         return cast(Real, np.interp(size, sizes, values))
-    at = bisect_right(sizes, size)
-    if at in (0, len(sizes)):
-        return values[max(at - 1, 0)]
-    slope = (values[at] - values[at - 1]) / (sizes[at] - sizes[at - 1])
-    return slope * (size - sizes[at - 1]) + values[at - 1]
+    index = bisect_right(sizes, size)
+    if index in (0, len(sizes)):
+        return values[max(index - 1, 0)]
+    slope = (values[index] - values[index - 1]) / (sizes[index] - sizes[index - 1])
+    return slope * (size - sizes[index - 1]) + values[index - 1]
 
 
 def upwards(size: Real, sizes: Sequence[float], values: Sequence[float]) -> Real:
@@ -124,7 +124,7 @@ def upwards(size: Real, sizes: Sequence[float], values: Sequence[float]) -> Real
     >>> upwards(1.5, (1.0, 2.0), (10.0, 20.0)), upwards(9.0, (1.0, 2.0), (10.0, 20.0))
     (20.0, 20.0)
     """
-    last = len(sizes) - 1
+    last_index = len(sizes) - 1
     if several(size):
-        return cast(Real, np.array(values)[np.minimum(np.searchsorted(sizes, size), last)])
-    return values[min(bisect_left(sizes, size), last)]
+        return cast(Real, np.array(values)[np.minimum(np.searchsorted(sizes, size), last_index)])
+    return values[min(bisect_left(sizes, size), last_index)]

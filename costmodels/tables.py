@@ -22,7 +22,7 @@ from topology.catalogue import find_hardware
 
 SHIPPED: Final = ""
 NONE: Final = "none"
-_MARKS: Final = frozenset("/\\.")  # of what can only be a file
+_FILE_MARKS: Final = frozenset("/\\.")  # of what can only be a file
 LARGEST: Final = 4 * 2**20  # B of a profile's file
 
 
@@ -61,15 +61,15 @@ def own_profile(hardware: str, product: str, gpus: int) -> Profile | None:
 
     product : what the driver calls its GPUs. gpus : how many it has.
     """
-    alike = []
+    matches = []
     for path in (*shipped_profiles(), *own_files()):
         with suppress(InputError):  # files of the user's own may be bad
             profile = read_profile(path)
-            here = dict(profile.machine) | {"gpu": product, "gpus": str(gpus)}
-            if profile.hardware == hardware and dict(profile.machine) == here:
-                alike.append(profile)
-    alike = [profile for profile in alike if profile != shipped_profile(hardware)]
-    return max(alike, key=lambda profile: profile.date, default=None)
+            expected_machine = dict(profile.machine) | {"gpu": product, "gpus": str(gpus)}
+            if profile.hardware == hardware and dict(profile.machine) == expected_machine:
+                matches.append(profile)
+    matches = [profile for profile in matches if profile != shipped_profile(hardware)]
+    return max(matches, key=lambda profile: profile.date, default=None)
 
 
 def own_files() -> list[str]:
@@ -82,10 +82,10 @@ def own_files() -> list[str]:
 
 def profile_folder() -> Path:
     """Where profiles are looked for: ``PLANNER_PROFILES``, or below the user's settings."""
-    own = os.environ.get("PLANNER_PROFILES")
+    configured = os.environ.get("PLANNER_PROFILES")
     home = os.path.expanduser("~")  # noqa: PTH111  # that of a path fails where there is no home
     settings = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
-    return Path(own) if own else Path(settings) / "multi-gpu-planner" / "profiles"
+    return Path(configured) if configured else Path(settings) / "multi-gpu-planner" / "profiles"
 
 
 def read_profile(path: str) -> Profile:
@@ -105,14 +105,14 @@ def read_profile(path: str) -> Profile:
 
 def profile_text(path: str) -> str:
     """Read the text of a profile's file."""
-    shown = f"profile {path}"
-    if _MARKS.isdisjoint(path) and not is_file(path):
+    label = f"profile {path}"
+    if _FILE_MARKS.isdisjoint(path) and not is_file(path):
         raise unknown("profile or file", path, shipped_profiles())
     try:
         data = content(path, LARGEST)
     except InputError as error:
-        raise InputError(f"{shown}: {error}") from None
-    return decoded(data, shown)
+        raise InputError(f"{label}: {error}") from None
+    return decoded(data, label)
 
 
 def _check_names(profile: Profile) -> None:
@@ -127,11 +127,11 @@ def _check_names(profile: Profile) -> None:
     times = [f"times.{time.place}".split(".") for time in profile.curves.times]
     check_known("runtimes", [name for name, _ in profile.runtimes], runtimes())
     check_known("attention", [name for name, _ in profile.kernels.attention], IMPLEMENTATIONS)
-    for part, name, link, *rest in (*places, *times):
+    for part, name, link, *name_parts in (*places, *times):
         check_known(part, [name], [generation])
         check_known(f"{part}.{name}", [link], CLASSES)
         if part == "curves":
-            check_known(f"{part}.{name}.{link}", [".".join(rest)], curves)
+            check_known(f"{part}.{name}.{link}", [".".join(name_parts)], curves)
 
 
 @cache
@@ -182,8 +182,8 @@ def rank_spread() -> float:
 
 def communicator_bytes(profile: Profile | None = None) -> float:
     """Bytes of GPU memory that NCCL takes for one communicator."""
-    own = None if profile is None else profile.communicator
-    return _number("memory.toml", "B", "communicator") if own is None else own.value
+    measured = None if profile is None else profile.communicator
+    return _number("memory.toml", "B", "communicator") if measured is None else measured.value
 
 
 def headroom() -> float:

@@ -63,7 +63,7 @@ class Cost:
     @property
     def compute(self) -> Real:
         """Busy seconds of everything but communication."""
-        return _compute(self.classes)
+        return _compute_seconds(self.classes)
 
     @property
     def device(self) -> Real:
@@ -97,13 +97,13 @@ class Cost:
             end = larger(self.host + other.time, self.time + other.device)
             lag = larger(end - larger(host, device), 0.0)
         return Cost(
-            classes=_added(self.classes, other.classes),
+            classes=_summed(self.classes, other.classes),
             exposed=self.exposed + other.exposed,
             hidden=self.hidden + other.hidden,
             waiting=self.waiting + other.waiting,
             host=host,
             lag=lag,
-            known=_added(self.known, other.known),
+            known=_summed(self.known, other.known),
         )
 
     def times(self, count: Size | Real) -> "Cost":
@@ -121,14 +121,14 @@ class Cost:
         )
 
 
-def _added(first: Mapping[K, Real], second: Mapping[K, Real]) -> dict[K, Real]:
-    both = dict(first)
+def _summed(first: Mapping[K, Real], second: Mapping[K, Real]) -> dict[K, Real]:
+    total = dict(first)
     for key, seconds in second.items():
-        both[key] = both[key] + seconds if key in both else seconds
-    return both
+        total[key] = total[key] + seconds if key in total else seconds
+    return total
 
 
-def _compute(classes: Mapping[Class, Real]) -> Real:
+def _compute_seconds(classes: Mapping[Class, Real]) -> Real:
     total: Real = 0.0
     for kind, seconds in classes.items():
         if kind != "communication":
@@ -139,10 +139,12 @@ def _compute(classes: Mapping[Class, Real]) -> Real:
 def following(costs: Sequence[Cost]) -> Cost:
     """Cost of what different ranks do one after another: their hosts begin at the same time."""
     end: Real = 0.0
-    later: Real = 0.0
-    for one in reversed(costs):
-        end, later = larger(end, one.time + later), later + one.device
-    whole = replace(reduce(add, costs), host=reduce(larger, [one.host for one in costs]), lag=0.0)
+    device: Real = 0.0
+    for piece in reversed(costs):
+        end, device = larger(end, piece.time + device), device + piece.device
+    whole = replace(
+        reduce(add, costs), host=reduce(larger, [piece.host for piece in costs]), lag=0.0
+    )
     return replace(whole, lag=larger(end - whole.amid, 0.0))
 
 
@@ -152,14 +154,16 @@ def cost(loop: Loop, target: Target, prices: FoundPrices | None = None) -> Cost:
     prices : of operations met before on this device; it is added to.
     """
     prices = FoundPrices() if prices is None else prices
-    total = _turns(loop, target, prices, prices.settings.setdefault(target.beside_links, _Found()))
+    total = _price_turns(
+        loop, target, prices, prices.settings.setdefault(target.beside_links, _FoundCosts())
+    )
     if "communication" not in total.classes:
         return total
     return replace(total, waiting=total.compute * waiting_share(target.ranks))
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundCosts:
     """What was found on one device, run in one way.
 
     bodies : costs of bodies, by their identity and their links. ops : prices, by the number of an
@@ -172,22 +176,22 @@ class _Found:
     straight: dict[tuple[int, ...], Cost] = field(default_factory=dict)
 
 
-def _turns(loop: Loop, target: Target, prices: FoundPrices, found: _Found) -> Cost:
+def _price_turns(loop: Loop, target: Target, prices: FoundPrices, memo: _FoundCosts) -> Cost:
     """Price a loop, whose body may be that of others: layers of other stages and plans."""
     body = _priced_body(loop, prices.contents.bodies)
     key = id(body), *[target.fabrics[axis] for axis in body.axes]
-    once = found.bodies.get(key)
-    if once is None:
-        once = found.bodies[key] = reduce(
+    turn_cost = memo.bodies.get(key)
+    if turn_cost is None:
+        turn_cost = memo.bodies[key] = reduce(
             add,
             (
-                _turns(part, target, prices, found)
+                _price_turns(part, target, prices, memo)
                 if isinstance(part, Loop)
-                else _straight(part, target, prices, found)
+                else _straight_cost(part, target, prices, memo)
                 for part in body.parts
             ),
         )
-    return once.times(loop.count)
+    return turn_cost.times(loop.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,30 +226,30 @@ def _priced_body(loop: Loop, bodies: dict[int, _PricedBody]) -> _PricedBody:
     return body
 
 
-def _priced(op: Op, target: Target, prices: FoundPrices, found: _Found) -> Priced:
+def _linked_price(op: Op, target: Target, prices: FoundPrices, memo: _FoundCosts) -> Priced:
     """Price an operation, or take the price of one like it over the same links."""
     number = prices.contents.number(op)
     key = (number, target.fabrics[op.axis]) if isinstance(op, Communication) else number
-    known = found.ops.get(key)
-    if known is None:
-        known = found.ops[key] = cached_price(op, target, prices)
-    return known
+    priced = memo.ops.get(key)
+    if priced is None:
+        priced = memo.ops[key] = cached_price(op, target, prices)
+    return priced
 
 
-def _straight(ops: list[Op], target: Target, prices: FoundPrices, found: _Found) -> Cost:
+def _straight_cost(ops: list[Op], target: Target, prices: FoundPrices, memo: _FoundCosts) -> Cost:
     """Price operations between barriers; on one stream they cost what their prices add up to."""
-    priced = [(op, _priced(op, target, prices, found)) for op in ops]
+    priced = [(op, _linked_price(op, target, prices, memo)) for op in ops]
     if any(op.stream != "compute" for op in ops):
-        return _added_up(priced, target)
+        return _summed_cost(priced, target)
     key = tuple([id(price) for _, price in priced])
-    if key not in found.straight:
-        found.straight[key] = _added_up(priced, target)
-    return found.straight[key]
+    if key not in memo.straight:
+        memo.straight[key] = _summed_cost(priced, target)
+    return memo.straight[key]
 
 
-def _added_up(priced: list[tuple[Op, Priced]], target: Target) -> Cost:
+def _summed_cost(priced: list[tuple[Op, Priced]], target: Target) -> Cost:
     classes: dict[Class, Real] = {}
-    weights: dict[tuple[Class, Basis], Real] = {}
+    seconds_by_basis: dict[tuple[Class, Basis], Real] = {}
     host: Real = 0.0
     issued: list[Real] = []
     for op, price in priced:
@@ -254,32 +258,32 @@ def _added_up(priced: list[tuple[Op, Priced]], target: Target) -> Cost:
         if price.kernels or price.calls:
             classes[price.kind] = classes.get(price.kind, 0.0) + price.seconds
             part = price.kind, price.basis
-            weights[part] = weights.get(part, 0.0) + price.seconds
-    kept = [_kept(op, price, target) for op, price in priced]
+            seconds_by_basis[part] = seconds_by_basis.get(part, 0.0) + price.seconds
+    kept = [_kept_pace(op, price, target) for op, price in priced]
     exposed, hidden = _overlap(priced, classes, kept)
-    cost = Cost(classes=classes, exposed=exposed, hidden=hidden, host=host, known=weights)
+    cost = Cost(classes=classes, exposed=exposed, hidden=hidden, host=host, known=seconds_by_basis)
     if not anywhere(host > 0):
         return cost
     return replace(cost, lag=larger(makespan(priced, kept, issued) - cost.amid, 0.0))
 
 
 def _overlap(
-    priced: list[tuple[Op, Priced]], classes: Mapping[Class, Real], kept: Sequence[Real]
+    priced: list[tuple[Op, Priced]], classes: Mapping[Class, Real], paces: Sequence[Real]
 ) -> tuple[Real, Real]:
     """Communication that adds to the time, and communication that does not."""
     communication = classes.get("communication", 0.0)
     if all(op.stream == "compute" for op, _ in priced):
         return communication, 0.0
-    exposed = larger(makespan(priced, kept) - _compute(classes), 0.0)
+    exposed = larger(makespan(priced, paces) - _compute_seconds(classes), 0.0)
     return exposed, larger(communication - exposed, 0.0)
 
 
-def _kept(op: Op, price: Priced, target: Target) -> Real:
+def _kept_pace(op: Op, priced: Priced, target: Target) -> Real:
     """Share of its pace that compute keeps beside an operation."""
     if op.stream == "compute" or not isinstance(op, Communication):
         return 1.0
     urgent = target.hides(op.axis) or _of_weights(op)
-    return hidden_share(op.kind, price.seconds, target.profile, urgent=urgent)
+    return hidden_share(op.kind, priced.seconds, target.profile, urgent=urgent)
 
 
 def _of_weights(op: Op) -> bool:
@@ -295,51 +299,62 @@ def makespan(
     kept : share of its pace that compute keeps beside each of them, all of it where left out.
     issued : when a host has issued each, at once where left out.
     """
-    free: dict[str, Real] = {}
+    stream_free: dict[str, Real] = {}
     ready: dict[str, Real] = {}
-    beside: list[tuple[Real, Real, Real]] = []
-    last: Real = 0.0
-    read = {tensor.name: number for number, (op, _) in enumerate(priced) for tensor in op.reads}
+    messages: list[tuple[Real, Real, Real]] = []
+    finish: Real = 0.0
+    last_reader = {
+        tensor.name: number for number, (op, _) in enumerate(priced) for tensor in op.reads
+    }
     for number, ((op, price), share) in enumerate(
         zip(priced, kept or [1.0] * len(priced), strict=True)
     ):
-        start: Real = free.get(op.stream, 0.0)
+        start: Real = stream_free.get(op.stream, 0.0)
         if issued:
             start = larger(start, issued[number])
         for tensor in op.reads:
             start = larger(start, ready.get(tensor.name, 0.0))
-            if read[tensor.name] == number:
+            if last_reader[tensor.name] == number:
                 ready.pop(tensor.name, None)
         if op.stream == "compute":
-            beside = [one for one in beside if anywhere(one[1] > start)]  # none begins before this
-            end = _slowed(start, price.seconds, beside)
+            messages = [
+                entry for entry in messages if anywhere(entry[1] > start)
+            ]  # none begins before this
+            end = _slowed_end(start, price.seconds, messages)
         else:
             end = start + price.seconds
-            beside.append((start, end, share))
-            for times in (free, ready):  # of compute that was issued before
-                later = {one: at for one, at in times.items() if anywhere(at > start)}
-                times.update({one: _later(at, beside[-1:]) for one, at in later.items()})
-        free[op.stream] = end
+            messages.append((start, end, share))
+            for times in (stream_free, ready):  # of compute that was issued before
+                later_times = {
+                    entry: moment for entry, moment in times.items() if anywhere(moment > start)
+                }
+                times.update(
+                    {
+                        entry: _delayed_end(moment, messages[-1:])
+                        for entry, moment in later_times.items()
+                    }
+                )
+        stream_free[op.stream] = end
         for tensor in op.writes:
-            if read.get(tensor.name, -1) > number:
+            if last_reader.get(tensor.name, -1) > number:
                 ready[tensor.name] = end
-        last = larger(last, end)
-    return last
+        finish = larger(finish, end)
+    return finish
 
 
-def _later(at: Real, beside: Sequence[tuple[Real, Real, Real]]) -> Real:
+def _delayed_end(end: Real, messages: Sequence[tuple[Real, Real, Real]]) -> Real:
     """When compute ends that would end at a moment, were there not this message."""
-    start = beside[0][0]
-    return at + _slowed(start, larger(at - start, 0.0), beside) - larger(at, start)
+    start = messages[0][0]
+    return end + _slowed_end(start, larger(end - start, 0.0), messages) - larger(end, start)
 
 
-def _slowed(start: Real, work: Real, beside: Sequence[tuple[Real, Real, Real]]) -> Real:
+def _slowed_end(start: Real, work: Real, messages: Sequence[tuple[Real, Real, Real]]) -> Real:
     """When compute ends that keeps a share of its pace beside each of these messages."""
-    now = start
-    for begin, end, share in beside:
-        alone = smaller(work, larger(begin - now, 0.0))
-        now, work = now + alone, work - alone
-        window = larger(end - larger(begin, now), 0.0)
-        now = now + smaller(work / larger(share, _TINY), window)
+    moment = start
+    for begin, end, share in messages:
+        free_work = smaller(work, larger(begin - moment, 0.0))
+        moment, work = moment + free_work, work - free_work
+        window = larger(end - larger(begin, moment), 0.0)
+        moment = moment + smaller(work / larger(share, _TINY), window)
         work = work - smaller(work, share * window)
-    return now + work
+    return moment + work

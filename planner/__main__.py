@@ -9,7 +9,7 @@ INTERRUPTED = 130
 def main() -> int:
     """Run the command line; who stops it while it is still being loaded wants no word about it."""
     try:
-        sys.unraisablehook = _dropped
+        sys.unraisablehook = _exit_on_interrupt
         from planner.command import cli  # noqa: PLC0415  # what takes a while
 
         return cli.main()
@@ -17,11 +17,11 @@ def main() -> int:
         return INTERRUPTED
 
 
-def _dropped(what: "sys.UnraisableHookArgs") -> None:
+def _exit_on_interrupt(unraisable: "sys.UnraisableHookArgs") -> None:
     """Stop where Python would go on: a stop that falls into its import of modules is not raised."""
-    if what.exc_type is KeyboardInterrupt:
+    if unraisable.exc_type is KeyboardInterrupt:
         os._exit(INTERRUPTED)
-    sys.__unraisablehook__(what)
+    sys.__unraisablehook__(unraisable)
 
 
 if __name__ == "__main__":

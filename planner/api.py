@@ -118,24 +118,26 @@ class Options(TypedDict, total=False):
 
 def _public(function: Callable[P, R]) -> Callable[P, R]:
     """Write the keywords of a function out in its signature, and refuse others with the nearest."""
-    written = signature(function)
-    parameters = [p for p in written.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    if len(parameters) < len(written.parameters):  # it takes `Options`
-        usual = Request.__dataclass_fields__
+    own_signature = signature(function)
+    parameters = [p for p in own_signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    if len(parameters) < len(own_signature.parameters):  # it takes `Options`
+        request_fields = Request.__dataclass_fields__
         parameters += [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=usual[name].default, annotation=kind)
+            Parameter(
+                name, Parameter.KEYWORD_ONLY, default=request_fields[name].default, annotation=kind
+            )
             for name, kind in Options.__annotations__.items()
-            if name not in written.parameters
+            if name not in own_signature.parameters
         ]
     names = sorted(parameter.name for parameter in parameters)
 
     @wraps(function)
-    def checked(*given: P.args, **named: P.kwargs) -> R:
-        for name in named:
+    def checked(*values: P.args, **keywords: P.kwargs) -> R:
+        for name in keywords:
             check_argument(name, names)
-        return function(*given, **named)
+        return function(*values, **keywords)
 
-    checked.__signature__ = written.replace(parameters=parameters)  # type: ignore[attr-defined]
+    checked.__signature__ = own_signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return checked
 
 
@@ -204,7 +206,7 @@ def simulate(  # noqa: PLR0913  # as written for the command
     scenario = resolved(request_of(model, gpus, options, plan), plan)
     disturbed = Disturbances(
         even=even, slow=slow, paused=pause, mixed=mixed, traffic=traffic, order=order,
-        jitter=jitter, runs=_counted("runs", runs, MOST_RUNS),
+        jitter=jitter, runs=_checked_count("runs", runs, MOST_RUNS),
     )  # fmt: skip
     return run(scenario, estimate_plan(scenario, plan), disturbed)
 
@@ -266,16 +268,16 @@ def sweep(  # type: ignore[misc]  # hardware may be several
     _check_one_plan("sweep prices one plan a row", options, POOLED)
     _check_one_plan("sweep prices whole prompts", options, ("prefix_hit",))
     _check_names(executor=executor, scheduler=scheduler)
-    asked = questions_of(models, hardware, gpus, plan, options)
-    return run(asked, executor_of(executor, scheduler), lambda _: None)
+    questions = questions_of(models, hardware, gpus, plan, options)
+    return run(questions, executor_of(executor, scheduler), lambda _: None)
 
 
-def _check_one_plan(what: str, options: Mapping[str, object], names: Sequence[str]) -> None:
+def _check_one_plan(reason: str, options: Mapping[str, object], names: Sequence[str]) -> None:
     """Refuse two pools where plans of one are looked at, and what else has no meaning there."""
     for name in names:
         value = options.get(name)
         if value is not None and not (isinstance(value, str | int | float) and not value):
-            raise InputError(f"{name}: got {shown(value)}, wanted none: {what}")
+            raise InputError(f"{name}: got {shown(value)}, wanted none: {reason}")
 
 
 @_public
@@ -313,17 +315,17 @@ def capacity(  # type: ignore[misc]  # noqa: PLR0913  # as written for the comma
     _check_names(model=model, price=price, rate=rate, slo=slo)
     if demand is not None:
         _check_names(demand=demand)
-    kept = {"spare": spare, "headroom": headroom, "growth_per_month": growth_per_month}
-    written = {**options, **kept, "hours": hours}
-    given = {name: value for name, value in written.items() if value is not None}
+    growth_options = {"spare": spare, "headroom": headroom, "growth_per_month": growth_per_month}
+    all_options = {**options, **growth_options, "hours": hours}
+    given_options = {name: value for name, value in all_options.items() if value is not None}
     if demand is None:
-        asked = {**given, "percentile": percentile}
-        demands = [files.demand_of(str(model), str(model), rate, slo, asked)]
-    elif model or rate or slo or given.keys() - {"profile"}:
+        demand_options = {**given_options, "percentile": percentile}
+        demands = [files.demand_of(str(model), str(model), rate, slo, demand_options)]
+    elif model or rate or slo or given_options.keys() - {"profile"}:
         raise InputError("demand: got a file and a demand beside it, wanted one of the two")
     else:
         text = files.text_of(str(demand), "demand", files.DEMANDS)
-        demands = files.read_demands(text, Path(demand).name, str(given.get("profile", "")))
+        demands = files.read_demands(text, Path(demand).name, str(given_options.get("profile", "")))
     names = list(dict.fromkeys(several("hardware", hardware)))
     return planned(demands, names, files.prices_of(str(price or ""), names))
 
@@ -362,11 +364,14 @@ def collective(  # noqa: PLR0913  # the contract's signature
     """
     from costmodels.collectives import collective_time  # noqa: PLC0415
 
-    ranks, hosts = _counted("gpus", gpus, MOST_GPUS), _counted("nodes", nodes, MOST_NODES)
+    ranks, hosts = (
+        _checked_count("gpus", gpus, MOST_GPUS),
+        _checked_count("nodes", nodes, MOST_NODES),
+    )
     _check_names(op=op, algorithm=algorithm, launch=launch, profile=profile)
     _check_machine(hardware, topology)
-    sizes = _checked("message_bytes", message_bytes, least=0)
-    fabric, name = _links(ranks, hosts if hosts > 1 else 0, hardware, topology)
+    sizes = _checked_sizes("message_bytes", message_bytes, least=0)
+    fabric, name = _fabric_and_name(ranks, hosts if hosts > 1 else 0, hardware, topology)
     curves = curves_of(name, str(profile), None)
     array = cast("NDArray[np.float64]", sizes)  # a float is taken alike
     return collective_time(
@@ -412,21 +417,24 @@ def dispatch(  # noqa: PLR0913  # a layer, its ranks, and how it is run
     from costmodels.expert_routing import routing_of  # noqa: PLC0415
     from costmodels.formats import token_bytes  # noqa: PLC0415
 
-    ranks, hosts = _counted("gpus", gpus, MOST_GPUS), _counted("nodes", nodes, MOST_NODES)
+    ranks, hosts = (
+        _checked_count("gpus", gpus, MOST_GPUS),
+        _checked_count("nodes", nodes, MOST_NODES),
+    )
     _check_names(phase=phase, way=way, precision=precision, launch=launch)
     _check_machine(hardware, topology)
     _check_engine(engine)
     if precision not in FORMATS:
         raise unknown("precision", precision, FORMATS)
-    many, _, chosen = _expert_counts(experts=experts, gpus=ranks, top_k=top_k)
-    fabric, name = _links(ranks, hosts if hosts > 1 else 0, hardware, topology)
+    expert_count, _, token_experts = _expert_counts(experts=experts, gpus=ranks, top_k=top_k)
+    fabric, name = _fabric_and_name(ranks, hosts if hosts > 1 else 0, hardware, topology)
     device, sizes = find_hardware(name).device, _sizes(tokens=tokens, hidden=hidden)
-    wide = cast("NDArray[np.float64]", sizes["hidden"])  # a float is taken alike
-    size = token_bytes(wide, precision if phase == "dispatch" else "bf16")
+    features = cast("NDArray[np.float64]", sizes["hidden"])  # a float is taken alike
+    size = token_bytes(features, precision if phase == "dispatch" else "bf16")
     times = [
         Exchange(
             phase=cast(Phase, phase), way=name, engine=engine, launch=read_launch(launch),
-            routing=routing_of(_distribution(distribution), many, chosen),
+            routing=routing_of(_distribution(distribution), expert_count, token_experts),
             fabric=fabric, device=device,
         ).time(sizes["tokens"], size)
         for name in (ways_on(fabric, device) if way == "auto" else [way])
@@ -434,7 +442,7 @@ def dispatch(  # noqa: PLR0913  # a layer, its ranks, and how it is run
     return cast(Number, reduce(smaller, times))
 
 
-def _links(
+def _fabric_and_name(
     gpus: int, nodes: int, hardware: str | Path | None, topology: "str | Path | Machine"
 ) -> tuple[Fabric, str]:
     if not topology:
@@ -443,8 +451,8 @@ def _links(
     from planner.request.subset import read_machine  # noqa: PLC0415  # only machines need it
 
     source = str(topology) if isinstance(topology, Path) else topology
-    part = read_machine(source, hardware=str(hardware or ""), nodes=nodes).on(gpus, nodes)
-    return part.fabric(), part.machine.hardware or ""
+    used_subset = read_machine(source, hardware=str(hardware or ""), nodes=nodes).on(gpus, nodes)
+    return used_subset.fabric(), used_subset.machine.hardware or ""
 
 
 @_public
@@ -506,7 +514,7 @@ def matmul(  # noqa: PLR0913  # the contract's signature
     """
     from costmodels.kernels import matmul_time  # noqa: PLC0415
 
-    kernel = _kernel(hardware, precision, profile, engine, sustained=sustained)
+    kernel = _kernel_options(hardware, precision, profile, engine, sustained=sustained)
     sizes = _sizes(m=m, n=n, k=k)
     return cast(Number, matmul_time(**{**kernel, **sizes}))
 
@@ -552,36 +560,42 @@ def experts(  # noqa: PLR0913  # the contract's signature
     from costmodels.expert_routing import routing_of  # noqa: PLC0415
     from costmodels.kernels import experts_time  # noqa: PLC0415
 
-    kernel = _kernel(hardware, precision, profile, engine, gated=gated, sustained=sustained)
+    kernel = _kernel_options(hardware, precision, profile, engine, gated=gated, sustained=sustained)
     sizes = _expert_sizes(tp, tokens=tokens, hidden=hidden, intermediate=intermediate)
-    many, groups, chosen = _expert_counts(experts=experts, ep=ep, top_k=top_k)
-    routing = routing_of(_distribution(distribution), many, chosen)
+    expert_count, groups, token_experts = _expert_counts(experts=experts, ep=ep, top_k=top_k)
+    routing = routing_of(_distribution(distribution), expert_count, token_experts)
     return cast(Number, experts_time(routing=routing, ep=groups, **{**kernel, **sizes}))
 
 
-def _expert_counts(**given: object) -> tuple[int, int, int]:
+def _expert_counts(**counts: object) -> tuple[int, int, int]:
     """Return experts, groups of ranks that hold them, and those of a token."""
-    many, groups, chosen = (_counted(name, count, MOST_EXPERTS) for name, count in given.items())
-    if many % groups:
-        raise InputError(f"{[*given][1]}: got {groups}, wanted a divisor of {many} experts")
-    return many, groups, chosen
+    expert_count, groups, token_experts = (
+        _checked_count(name, count, MOST_EXPERTS) for name, count in counts.items()
+    )
+    if expert_count % groups:
+        raise InputError(
+            f"{[*counts][1]}: got {groups}, wanted a divisor of {expert_count} experts"
+        )
+    return expert_count, groups, token_experts
 
 
-def _expert_sizes(tp: int, **given: Number) -> dict[str, Number]:
+def _expert_sizes(tp: int, **raw_sizes: Number) -> dict[str, Number]:
     """Return sizes with this rank's share of the intermediate one."""
-    sizes, cut = _sizes(**given), _counted("tp", tp, MOST)
-    if np.any(sizes["intermediate"] % cut):
-        whole = shown(given["intermediate"])
-        raise InputError(f"tp: got {cut}, wanted a divisor of intermediate {whole}")
-    return {**sizes, "intermediate": sizes["intermediate"] / cut}
+    sizes, degree = _sizes(**raw_sizes), _checked_count("tp", tp, MOST)
+    if np.any(sizes["intermediate"] % degree):
+        shown_width = shown(raw_sizes["intermediate"])
+        raise InputError(f"tp: got {degree}, wanted a divisor of intermediate {shown_width}")
+    return {**sizes, "intermediate": sizes["intermediate"] / degree}
 
 
-def _distribution(given: object) -> str | tuple[float, ...]:
+def _distribution(distribution: object) -> str | tuple[float, ...]:
     """Read a name, or the tokens that experts took."""
-    if isinstance(given, str):
-        return given
-    seen = np.atleast_1d(_checked("distribution", cast(Number, given), least=0))
-    return tuple(map(float, seen.ravel()))
+    if isinstance(distribution, str):
+        return distribution
+    expert_tokens = np.atleast_1d(
+        _checked_sizes("distribution", cast(Number, distribution), least=0)
+    )
+    return tuple(map(float, expert_tokens.ravel()))
 
 
 @_public
@@ -621,25 +635,31 @@ def attention(  # noqa: PLR0913  # the contract's signature
     from costmodels.kernels import attention_time  # noqa: PLC0415
 
     _check_names(kernel=kernel)
-    called = _kernel(hardware, precision, profile, engine, causal=causal, sustained=sustained)
+    kernel_options = _kernel_options(
+        hardware, precision, profile, engine, causal=causal, sustained=sustained
+    )
     if kv_precision is not None:
         _check_names(kv_precision=kv_precision)
         if kv_precision not in KV_PRECISIONS:
             raise unknown("kv_precision", kv_precision, KV_PRECISIONS)
-    shared = {} if kv_heads is None else {"kv_heads": kv_heads}
+    kv_sizes = {} if kv_heads is None else {"kv_heads": kv_heads}
     sizes = _sizes(
-        heads=heads, queries=queries, keys=keys, head_dim=head_dim, batch=batch, **shared
+        heads=heads, queries=queries, keys=keys, head_dim=head_dim, batch=batch, **kv_sizes
     )
-    if shared and np.any(sizes["heads"] % sizes["kv_heads"]):
+    if kv_sizes and np.any(sizes["heads"] % sizes["kv_heads"]):
         raise InputError(
             f"kv_heads: got {shown(kv_heads)}, wanted a divisor of heads {shown(heads)}"
         )
-    seen = 0 if window is None else _counted("window", window, MOST)
-    called |= {"kv_precision": kv_precision or precision, "kernel": kernel, "window": seen}
-    return cast(Number, attention_time(**{**called, **sizes}))
+    window_keys = 0 if window is None else _checked_count("window", window, MOST)
+    kernel_options |= {
+        "kv_precision": kv_precision or precision,
+        "kernel": kernel,
+        "window": window_keys,
+    }
+    return cast(Number, attention_time(**{**kernel_options, **sizes}))
 
 
-def _kernel(
+def _kernel_options(
     hardware: str | Path, precision: str, profile: str | Path, engine: str, **flags: bool
 ) -> dict[str, Any]:
     """Check what says how a kernel is called, and give it as those of `costmodels.kernels` take it.
@@ -652,11 +672,11 @@ def _kernel(
         if not isinstance(flag, bool | np.bool_):
             raise InputError(f"{name}: got {shown(flag)}, wanted True or False")
     node = find_hardware(hardware)
-    multiplied = FORMATS[precision].multiplied if precision in FORMATS else precision
-    if multiplied and node.device.peak(multiplied) is None:
-        can = ", ".join(name for name, _ in node.device.peaks)
+    multiplied_format = FORMATS[precision].multiplied if precision in FORMATS else precision
+    if multiplied_format and node.device.peak(multiplied_format) is None:
+        precisions = ", ".join(name for name, _ in node.device.peaks)
         raise InputError(
-            f"{node.device.name} has no tensor cores for {precision}: expected one of {can}"
+            f"{node.device.name} has no tensor cores for {precision}: expected one of {precisions}"
         )
     profiled = profile_for(node.name, str(profile))
     return {
@@ -666,18 +686,18 @@ def _kernel(
     }  # fmt: skip
 
 
-def _counted(name: str, value: object, most: int) -> int:
+def _checked_count(name: str, value: object, maximum: int) -> int:
     count = whole_number(name, value)
-    if not 1 <= count <= most:
-        raise InputError(f"{name}: got {count}, wanted a whole number from 1 to {most}")
+    if not 1 <= count <= maximum:
+        raise InputError(f"{name}: got {count}, wanted a whole number from 1 to {maximum}")
     return count
 
 
 def _check_names(**names: object) -> None:
-    for what, text in names.items():
-        if not (isinstance(text, str) or (what in PATHS and isinstance(text, Path))):
-            wanted = "a text such as 0.5/min or 60s" if what in ("rate", "slo") else "a name"
-            raise InputError(f"{what}: got {shown(text)}, wanted {wanted}")
+    for field, text in names.items():
+        if not (isinstance(text, str) or (field in PATHS and isinstance(text, Path))):
+            expected = "a text such as 0.5/min or 60s" if field in ("rate", "slo") else "a name"
+            raise InputError(f"{field}: got {shown(text)}, wanted {expected}")
 
 
 def _check_machine(hardware: object, topology: object) -> None:
@@ -694,22 +714,22 @@ def _check_engine(engine: object) -> None:
         raise unknown("engine with kernels of its own", engine, SERVING)
 
 
-def _sizes(**given: Number) -> dict[str, Number]:
-    """Return sizes as `_checked`, which must broadcast together."""
-    sizes = {name: _checked(name, value) for name, value in given.items()}
+def _sizes(**raw_sizes: Number) -> dict[str, Number]:
+    """Return sizes as `_checked_sizes`, which must broadcast together."""
+    sizes = {name: _checked_sizes(name, value) for name, value in raw_sizes.items()}
     for name, value in sizes.items():
         if np.any(value % 1):
-            raise InputError(f"{name}: got {shown(given[name])}, wanted whole numbers")
+            raise InputError(f"{name}: got {shown(raw_sizes[name])}, wanted whole numbers")
     shapes = {name: np.shape(value) for name, value in sizes.items()}
     try:
         np.broadcast_shapes(*shapes.values())
     except ValueError:
-        got = ", ".join(f"{name} {shape}" for name, shape in shapes.items() if shape)
-        raise InputError(f"sizes: got shapes {got}, wanted ones that broadcast") from None
+        shape_text = ", ".join(f"{name} {shape}" for name, shape in shapes.items() if shape)
+        raise InputError(f"sizes: got shapes {shape_text}, wanted ones that broadcast") from None
     return sizes
 
 
-def _checked(name: str, value: Number, least: float = 1) -> Number:
+def _checked_sizes(name: str, value: Number, least: float = 1) -> Number:
     """Return sizes with their shape, from `least` to the largest that a float counts exactly."""
     if isinstance(value, range) and len(value) > MOST_SIZES:
         raise InputError(f"{name}: got {len(value):,} numbers, wanted at most {MOST_SIZES:,}")

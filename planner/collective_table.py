@@ -64,12 +64,16 @@ class SideBySide:
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        each = ("steps", "rows")
+        per_table_keys = ("steps", "rows")
         return {
-            **{key: x for key, x in self.tables[0].to_dict().items() if key not in each},
+            **{key: x for key, x in self.tables[0].to_dict().items() if key not in per_table_keys},
             "algorithms": [
-                {"algorithm": name, "steps": own.steps, "rows": [asdict(row) for row in own.rows]}
-                for name, own in zip(self.algorithms, self.tables, strict=True)
+                {
+                    "algorithm": name,
+                    "steps": collective.steps,
+                    "rows": [asdict(row) for row in collective.rows],
+                }
+                for name, collective in zip(self.algorithms, self.tables, strict=True)
             ],
         }
 
@@ -79,11 +83,17 @@ class SideBySide:
         for rows in zip(*(table.rows for table in self.tables), strict=True):
             size = rows[0].message_bytes
             times = [row.time_s for row in rows]
-            shown = format_seconds(min(times))  # equal as printed
+            shortest_time = format_seconds(min(times))  # equal as printed
             pairs = zip(self.algorithms, times, strict=True)
-            best = " and ".join(name for name, time in pairs if format_seconds(time) == shown)
-            same = runs and runs[-1][0] == best
-            runs = [*runs[:-1], (best, runs[-1][1], size)] if same else [*runs, (best, size, size)]
+            fastest_names = " and ".join(
+                name for name, time in pairs if format_seconds(time) == shortest_time
+            )
+            same_winner = runs and runs[-1][0] == fastest_names
+            runs = (
+                [*runs[:-1], (fastest_names, runs[-1][1], size)]
+                if same_winner
+                else [*runs, (fastest_names, size, size)]
+            )
         return runs
 
     def gain(self, own: "CollectiveTable", place: int) -> float:
@@ -96,43 +106,46 @@ class SideBySide:
         >>> side_by_side("all_reduce", "1KiB:1GiB", ["ring", "multishot"], gpus=8).fastest()
         'multishot to 128 MiB, then ring and multishot to 256 MiB, then ring'
         """
-        *before, (last, _, _) = self.winners()
+        *earlier, (last_name, _, _) = self.winners()
         return ", then ".join(
-            [*(f"{name} to {format_bytes(top)}" for name, _, top in before), last]
+            [*(f"{name} to {format_bytes(largest)}" for name, _, largest in earlier), last_name]
         )
 
     def known(self) -> str:
         """Say how well all times are known, or from the best known to the worst."""
         bases = {row.basis for table in self.tables for row in table.rows}
-        ends = sorted(bases, key=BASES.index)
-        return " to ".join(dict.fromkeys([ends[0], ends[-1]]))
+        ordered_bases = sorted(bases, key=BASES.index)
+        return " to ".join(dict.fromkeys([ordered_bases[0], ordered_bases[-1]]))
 
     def notes(self) -> list[str]:
         """Say what was assumed, how many steps each takes, and which is fastest at which sizes."""
-        both = zip(self.algorithms, self.tables, strict=True)
-        steps_of = [f"{name} {own.steps}" for name, own in both if own.steps]
+        pairs = zip(self.algorithms, self.tables, strict=True)
+        steps_of = [f"{name} {collective.steps}" for name, collective in pairs if collective.steps]
         notes = list(self.tables[0].notes)
         if steps_of:
             notes.append(f"steps that wait for each other: {', '.join(steps_of)}")
-        for name, first, last in self.winners():
-            only, ends = f"at {format_bytes(first)}", (format_bytes(first), format_bytes(last))
-            span = f"from {ends[0]} to {ends[1]}" if first < last else only
-            how = "are equally fast" if " and " in name else "is the fastest"
-            notes.append(f"{name} {how} {span}")
+        for name, smallest, largest in self.winners():
+            single_size, end_sizes = (
+                f"at {format_bytes(smallest)}",
+                (format_bytes(smallest), format_bytes(largest)),
+            )
+            span = f"from {end_sizes[0]} to {end_sizes[1]}" if smallest < largest else single_size
+            verdict = "are equally fast" if " and " in name else "is the fastest"
+            notes.append(f"{name} {verdict} {span}")
         return notes
 
     def table(self) -> Table:
         """Make a row of each size: the time of each algorithm, and how many times as fast it is."""
-        first, *others = self.algorithms
-        gains = ((name, f"times as fast as {first}") for name in others)
-        head = ["size", first, *(word for pair in gains for word in pair)]
+        reference, *rivals = self.algorithms
+        gains = ((name, f"times as fast as {reference}") for name in rivals)
+        head = ["size", reference, *(word for pair in gains for word in pair)]
         rows = []
-        for same in zip(*(table.rows for table in self.tables), strict=True):
-            usual = same[0].time_s
-            cells = [format_bytes(same[0].message_bytes), format_seconds(usual)]
-            for row in same[1:]:
-                cells += [format_seconds(row.time_s), f"{usual / row.time_s:.2f}x"]
-            rows.append([*cells, max((row.basis for row in same), key=BASES.index)])
+        for size_rows in zip(*(table.rows for table in self.tables), strict=True):
+            reference_time = size_rows[0].time_s
+            cells = [format_bytes(size_rows[0].message_bytes), format_seconds(reference_time)]
+            for row in size_rows[1:]:
+                cells += [format_seconds(row.time_s), f"{reference_time / row.time_s:.2f}x"]
+            rows.append([*cells, max((row.basis for row in size_rows), key=BASES.index)])
         return Table(head=[*head, "basis"], rows=rows, align=">", least=(10, 10))
 
     def csv_rows(self) -> list[dict[str, object]]:
@@ -141,10 +154,10 @@ class SideBySide:
 
     def parts(self) -> list[Part]:
         """Say everything, with charts of the time and the bus bandwidth of each algorithm."""
-        named = zip(self.algorithms, self.tables, strict=True)
-        drawn = _charts([(name, table.rows) for name, table in named])
+        named_tables = zip(self.algorithms, self.tables, strict=True)
+        charts = _charts([(name, table.rows) for name, table in named_tables])
         title, notes = Title(text=self.tables[0].title(), level=1), Said(lines=self.notes())
-        return [title, *drawn, self.table(), "", notes]
+        return [title, *charts, self.table(), "", notes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,83 +172,100 @@ class OverGpus:
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        shown = [compared.to_dict() for compared in self.each]
-        common = {key: shown[0][key] for key in ("op", "hardware", "notes")}
+        comparisons = [comparison.to_dict() for comparison in self.each]
+        common = {key: comparisons[0][key] for key in ("op", "hardware", "notes")}
         return {
             **common,
-            "numbers": [{key: x for key, x in row.items() if key not in common} for row in shown],
-            "left_out": [{"gpus": gpus, "reason": why} for gpus, why in self.left_out.items()],
+            "numbers": [
+                {key: x for key, x in row.items() if key not in common} for row in comparisons
+            ],
+            "left_out": [
+                {"gpus": gpus, "reason": reason} for gpus, reason in self.left_out.items()
+            ],
         }
 
     def notes(self) -> list[str]:
         """Say what was assumed, and which numbers of GPUs are left out, each reason once."""
-        of: dict[str, list[int]] = {}
-        for gpus, why in self.left_out.items():
-            of.setdefault(why, []).append(gpus)
-        out = (f"left out: {_spans(gpus)} GPUs: {why}" for why, gpus in of.items())
-        return [*self.each[0].tables[0].notes, *out]
+        gpus_by_reason: dict[str, list[int]] = {}
+        for gpus, reason in self.left_out.items():
+            gpus_by_reason.setdefault(reason, []).append(gpus)
+        left_out_lines = (
+            f"left out: {_number_spans(gpus)} GPUs: {reason}"
+            for reason, gpus in gpus_by_reason.items()
+        )
+        return [*self.each[0].tables[0].notes, *left_out_lines]
 
     def title(self) -> str:
         """Say what is compared on what."""
-        first = self.each[0].tables[0]
-        return f"{first.op} on {first.hardware}: {' and '.join(self.each[0].algorithms)}"
+        first_table = self.each[0].tables[0]
+        return (
+            f"{first_table.op} on {first_table.hardware}: {' and '.join(self.each[0].algorithms)}"
+        )
 
     def table(self) -> Table:
         """Make a row of each number of GPUs: steps, how much faster, and which wins where."""
-        first, *others = self.each[0].algorithms
+        reference, *rivals = self.each[0].algorithms
         all_sizes = self.each[0].tables[0].rows
         places = (0, -1) if len(all_sizes) > 1 else (0,)
-        ends = [format_bytes(all_sizes[at].message_bytes) for at in places]
-        gains = [f"gain of {name} at {size}" for name in others for size in ends]
-        head = ["GPUs", *(f"steps of {name}" for name in (first, *others)), *gains]
+        end_sizes = [format_bytes(all_sizes[row_index].message_bytes) for row_index in places]
+        gains = [f"gain of {name} at {size}" for name in rivals for size in end_sizes]
+        head = ["GPUs", *(f"steps of {name}" for name in (reference, *rivals)), *gains]
         rows = [
             [
-                str(compared.tables[0].gpus),
-                *(str(own.steps or "") for own in compared.tables),
-                *(f"{compared.gain(own, at):.2f}x" for own in compared.tables[1:] for at in places),
-                compared.fastest(),
-                compared.known(),
+                str(comparison.tables[0].gpus),
+                *(str(collective.steps or "") for collective in comparison.tables),
+                *(
+                    f"{comparison.gain(collective, row_index):.2f}x"
+                    for collective in comparison.tables[1:]
+                    for row_index in places
+                ),
+                comparison.fastest(),
+                comparison.known(),
             ]
-            for compared in self.each
+            for comparison in self.each
         ]
         return Table(head=[*head, "fastest", "basis"], rows=rows, align=">", least=(5,))
 
     def csv_rows(self) -> list[dict[str, object]]:
         """Return a row of each number of GPUs, size and algorithm: bytes, seconds."""
-        tables = (own for compared in self.each for own in compared.tables)
+        tables = (collective for comparison in self.each for collective in comparison.tables)
         return [
-            {"gpus": own.gpus, "steps": own.steps, **asdict(row)}
-            for own in tables
-            for row in own.rows
+            {"gpus": collective.gpus, "steps": collective.steps, **asdict(row)}
+            for collective in tables
+            for row in collective.rows
         ]
 
     def parts(self) -> list[Part]:
         """Say everything, with a chart of the gains."""
-        notes: list[Part] = ["", Said(lines=said)] if (said := self.notes()) else []
-        drawn = Drawing(svg=self._chart())
-        return [Title(text=self.title(), level=1), drawn, self.table(), *notes]
+        notes: list[Part] = ["", Said(lines=note_lines)] if (note_lines := self.notes()) else []
+        chart = Drawing(svg=self._chart())
+        return [Title(text=self.title(), level=1), chart, self.table(), *notes]
 
     def _chart(self) -> str:
         """Draw how much faster each algorithm is than the first, by GPUs."""
-        first, *others = self.each[0].algorithms
+        reference, *rivals = self.each[0].algorithms
         sizes = self.each[0].tables[0].rows
         series = [
             Series(
-                name=f"{name} at {format_bytes(sizes[at].message_bytes)}",
+                name=f"{name} at {format_bytes(sizes[row_index].message_bytes)}",
                 points=[
-                    (own.gpus, gain := compared.gain(own, at), f"{gain:.2f}x")
-                    for compared in self.each
-                    for own in [compared.tables[place]]
+                    (
+                        collective.gpus,
+                        gain := comparison.gain(collective, row_index),
+                        f"{gain:.2f}x",
+                    )
+                    for comparison in self.each
+                    for collective in [comparison.tables[table_index]]
                 ],
             )
-            for place, name in enumerate(others, 1)
-            for at in ((0, -1) if len(sizes) > 1 else (0,))
+            for table_index, name in enumerate(rivals, 1)
+            for row_index in ((0, -1) if len(sizes) > 1 else (0,))
         ]
         axes = (
             Axis(title="GPUs", write=format_number, base=2),
-            Axis(title=f"times as fast as {first}", write="{:g}x".format),
+            Axis(title=f"times as fast as {reference}", write="{:g}x".format),
         )
-        return curves(f"Gain over {first} by GPUs", series, axes, None)
+        return curves(f"Gain over {reference} by GPUs", series, axes, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,8 +289,8 @@ class CollectiveTable:
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        own = {"steps": self.steps or None, "notes": list(self.notes)}
-        return {**asdict(self), **own, "rows": [asdict(row) for row in self.rows]}
+        overrides = {"steps": self.steps or None, "notes": list(self.notes)}
+        return {**asdict(self), **overrides, "rows": [asdict(row) for row in self.rows]}
 
     def title(self) -> str:
         """Say what runs on what.
@@ -268,17 +298,17 @@ class CollectiveTable:
         >>> table("all_reduce", "1MiB", gpus=8, nodes=2).title()
         'all_reduce on 8 x h100-sxm: 2 nodes, 4 GPUs each, over infiniband (4 NICs, 200 GB/s a node)'
         """  # noqa: E501  # one line is what is promised
-        whole = f"{self.op} on {self.gpus} x {self.hardware}"
+        heading = f"{self.op} on {self.gpus} x {self.hardware}"
         if self.nodes < 2 or self.network is None:
-            return whole
+            return heading
         speed = f"{self.network.bandwidth / 1e9:.4g} GB/s a node"
-        over = f"{self.network.kind} ({counted(self.network.nics, 'NIC')}, {speed})"
-        each = counted(self.gpus // self.nodes, "GPU")
-        return f"{whole}: {self.nodes} nodes, {each} each, over {over}"
+        network_text = f"{self.network.kind} ({counted(self.network.nics, 'NIC')}, {speed})"
+        node_gpus = counted(self.gpus // self.nodes, "GPU")
+        return f"{heading}: {self.nodes} nodes, {node_gpus} each, over {network_text}"
 
     def table(self, *, bars: bool = False) -> Table:
         """Make a row of each size, on demand with a bar of the bus bandwidth."""
-        top = max(row.bus_bandwidth_bytes_per_s for row in self.rows) if bars else 0.0
+        peak_rate = max(row.bus_bandwidth_bytes_per_s for row in self.rows) if bars else 0.0
         rows = [
             [
                 format_bytes(row.message_bytes),
@@ -288,11 +318,15 @@ class CollectiveTable:
                 row.algorithm,
                 row.protocol,
                 row.basis,
-                *(["█" * round(BAR * row.bus_bandwidth_bytes_per_s / top)] if top else []),
+                *(
+                    ["█" * round(BAR * row.bus_bandwidth_bytes_per_s / peak_rate)]
+                    if peak_rate
+                    else []
+                ),
             ]
             for row in self.rows
         ]
-        head = [*HEADERS, "bus bandwidth"] if top else HEADERS
+        head = [*HEADERS, "bus bandwidth"] if peak_rate else HEADERS
         return Table(head=head, rows=rows, align=">>>>>>><", least=(10, 10, 11, 11, 11, 9, 11))
 
     def csv_rows(self) -> list[dict[str, object]]:
@@ -304,36 +338,36 @@ class CollectiveTable:
 
         bars : of each bus bandwidth, for a terminal.
         """
-        named: dict[str, list[MessageRow]] = {}
+        rows_by_algorithm: dict[str, list[MessageRow]] = {}
         for row in self.rows:
-            named.setdefault(f"{row.algorithm} {row.protocol}".rstrip(), []).append(row)
+            rows_by_algorithm.setdefault(f"{row.algorithm} {row.protocol}".rstrip(), []).append(row)
         title = Title(text=self.title(), level=1)
-        said = [Said(lines=self.notes)] if self.notes else []
-        return [title, *said, *_charts([*named.items()]), self.table(bars=bars)]
+        notes = [Said(lines=self.notes)] if self.notes else []
+        return [title, *notes, *_charts([*rows_by_algorithm.items()]), self.table(bars=bars)]
 
 
-def _charts(named: Sequence[tuple[str, Sequence[MessageRow]]]) -> Iterator[Drawing]:
+def _charts(named_rows: Sequence[tuple[str, Sequence[MessageRow]]]) -> Iterator[Drawing]:
     """Draw the time and the bus bandwidth of some rows by size, each under a name."""
-    across = Axis(title="size", write=format_bytes, base=2)
-    time = Axis(title="time", write=format_seconds, base=10)
-    rate = Axis(title="bus bandwidth", write=_gigabytes)
-    for field, up in (("time_s", time), ("bus_bandwidth_bytes_per_s", rate)):
+    size_axis = Axis(title="size", write=format_bytes, base=2)
+    time_axis = Axis(title="time", write=format_seconds, base=10)
+    rate_axis = Axis(title="bus bandwidth", write=_gigabytes)
+    for field, value_axis in (("time_s", time_axis), ("bus_bandwidth_bytes_per_s", rate_axis)):
         series = [
             Series(
                 name=name,
-                points=[(row.message_bytes, getattr(row, field), _spoken(row)) for row in rows],
+                points=[(row.message_bytes, getattr(row, field), _row_label(row)) for row in rows],
             )
-            for name, rows in named
+            for name, rows in named_rows
         ]
-        title = f"{up.title[0].upper()}{up.title[1:]} by size"
-        yield Drawing(svg=curves(title, series, (across, up), None))
+        title = f"{value_axis.title[0].upper()}{value_axis.title[1:]} by size"
+        yield Drawing(svg=curves(title, series, (size_axis, value_axis), None))
 
 
 def _gigabytes(rate: float) -> str:
     return f"{format_number(rate / GIGA)} GB/s"
 
 
-def _spoken(row: MessageRow) -> str:
+def _row_label(row: MessageRow) -> str:
     rate = _gigabytes(row.bus_bandwidth_bytes_per_s)
     size, time = format_bytes(row.message_bytes), format_seconds(row.time_s)
     return f"{size} in {time}, busbw {rate}, {row.basis}"
@@ -352,9 +386,9 @@ def sizes_of(text: str) -> list[float]:
     [1024.0, 2048.0, 4096.0, 1048576.0]
     """
     sizes: list[float] = []
-    for size, last in ranges_of(text):
+    for size, largest in ranges_of(text):
         doubled = size
-        while doubled <= last:
+        while doubled <= largest:
             sizes.append(doubled)
             doubled *= 2
     return list(dict.fromkeys(sizes))
@@ -363,13 +397,13 @@ def sizes_of(text: str) -> list[float]:
 def ranges_of(text: str) -> tuple[tuple[float, float], ...]:
     """Read the ends of ranges ``low:high`` with commas, of a size both alike; as `sizes_of`."""
     ranges = []
-    for part in text.split(","):
-        low, colon, high = part.partition(":")
-        first = _size(low)
-        last = _size(high) if colon else first
-        if first > last:
-            raise InputError(f"bytes: got {part[:40]!r}, wanted low:high with low <= high")
-        ranges.append((first, last))
+    for range_text in text.split(","):
+        low, colon, high = range_text.partition(":")
+        smallest = _size(low)
+        largest = _size(high) if colon else smallest
+        if smallest > largest:
+            raise InputError(f"bytes: got {range_text[:40]!r}, wanted low:high with low <= high")
+        ranges.append((smallest, largest))
     return tuple(ranges)
 
 
@@ -419,8 +453,11 @@ def table(  # noqa: PLR0913  # what nccl-tests is told
     if subset is None:
         fabric, name = links(gpus, hardware, nodes)
     else:
-        part = subset.on(gpus, nodes)
-        fabric, name = part.fabric(), part.machine.hardware or part.machine.name
+        used_subset = subset.on(gpus, nodes)
+        fabric, name = (
+            used_subset.fabric(),
+            used_subset.machine.hardware or used_subset.machine.name,
+        )
     curves = curves_of(name, profile, subset if here else None)
     rows = [_row(op, size, fabric, algorithm, launch, curves) for size in sizes_of(sizes)]
     return CollectiveTable(
@@ -474,21 +511,21 @@ def over_gpus(
             f"algorithm: got {algorithms[0]} beside several numbers of GPUs, wanted several, such "
             "as ring,multishot"
         )
-    each, left_out = [], dict[int, str]()
+    comparisons, left_out = [], dict[int, str]()
     for count in gpus:
         try:
-            each.append(side_by_side(op, sizes, algorithms, **{**how, "gpus": count}))
+            comparisons.append(side_by_side(op, sizes, algorithms, **{**how, "gpus": count}))
         except InputError as error:
             left_out[count] = str(error)
-    if not each:
+    if not comparisons:
         raise InputError(left_out[gpus[0]])
-    return OverGpus(tuple(each), left_out)
+    return OverGpus(tuple(comparisons), left_out)
 
 
-def _spans(numbers: Sequence[int]) -> str:
+def _number_spans(numbers: Sequence[int]) -> str:
     """Write numbers in order, those in a row as the first and last of them.
 
-    >>> _spans([2, 9, 10, 11])
+    >>> _number_spans([2, 9, 10, 11])
     '2, 9 to 11'
     """
     runs: list[list[int]] = []
@@ -503,7 +540,7 @@ def _spans(numbers: Sequence[int]) -> str:
 def _row(
     op: str, size: float, fabric: Fabric, algorithm: str, launch: str, curves: Calibration
 ) -> MessageRow:
-    chosen, protocol = choose(op, size, fabric, algorithm=algorithm, calibration=curves)
+    chosen_algorithm, protocol = choose(op, size, fabric, algorithm=algorithm, calibration=curves)
     seconds = float(
         collective_time(op, size, fabric, algorithm=algorithm, launch=launch, calibration=curves)
     )
@@ -513,7 +550,7 @@ def _row(
         time_s=seconds,
         algorithm_bandwidth_bytes_per_s=rate,
         bus_bandwidth_bytes_per_s=rate * bus_factor(op, fabric.ranks),
-        algorithm=chosen,
+        algorithm=chosen_algorithm,
         protocol=protocol,
         basis=basis(op, size, fabric, algorithm=algorithm, calibration=curves).name.lower(),
     )
@@ -522,12 +559,12 @@ def _row(
 def curves_of(hardware: str, profile: str, own: "Subset | None") -> Calibration:
     """Take the curves of a profile: the one asked for, that of the machine `own`, or the usual."""
     if own is None:
-        taken = profile_for(hardware, profile)
+        used_profile = profile_for(hardware, profile)
     else:
         from planner.request.subset import profile_on  # noqa: PLC0415  # machines take a while to import
 
-        taken = profile_on(own.machine, hardware, profile)
-    return None if taken is None else taken.curves
+        used_profile = profile_on(own.machine, hardware, profile)
+    return None if used_profile is None else used_profile.curves
 
 
 def links(gpus: int, hardware: str, nodes: int = 0) -> tuple[Fabric, str]:

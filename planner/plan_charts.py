@@ -40,28 +40,30 @@ def scaling(plans: Iterable[PlanEstimate]) -> str:
     """Draw the latency of each way to split over numbers of GPUs, its best plan of each."""
     ways: dict[str, dict[int, PlanEstimate]] = {}
     for plan in plans:
-        best = ways.setdefault(_way(plan), {})
-        if plan.gpus not in best or plan.latency_s < best[plan.gpus].latency_s:
-            best[plan.gpus] = plan
-    alone = ways.pop("", {})
-    order = sorted(ways, key=lambda way: (-len(ways[way]), _least(ways[way].values())))
-    drawn = [plan for way in order[:MOST_WAYS] for plan in ways[way].values()]
+        best_by_gpus = ways.setdefault(_way(plan), {})
+        if plan.gpus not in best_by_gpus or plan.latency_s < best_by_gpus[plan.gpus].latency_s:
+            best_by_gpus[plan.gpus] = plan
+    single_gpu = ways.pop("", {})
+    order = sorted(ways, key=lambda way: (-len(ways[way]), _shortest_latency(ways[way].values())))
+    drawn_plans = [plan for way in order[:MOST_WAYS] for plan in ways[way].values()]
     series = [
         Series(
             name=way,
             points=[
                 (gpus, plan.latency_s, f"{plan.name} on {gpus}, {format_seconds(plan.latency_s)}")
-                for gpus, plan in sorted({**alone, **ways[way]}.items())
+                for gpus, plan in sorted({**single_gpu, **ways[way]}.items())
             ],
         )
         for way in order[:MOST_WAYS]
     ]
-    return curves("Latency over GPUs, by way to split", series, (_GPUS, _latency(drawn)), None)
+    return curves(
+        "Latency over GPUs, by way to split", series, (_GPUS, _latency(drawn_plans)), None
+    )
 
 
 def _latency(plans: Iterable[PlanEstimate]) -> Axis:
     """Make a logarithmic axis for the latencies of plans."""
-    unit = 1.0 if _least(plans) >= 1 else 1 / MILLI
+    unit = 1.0 if _shortest_latency(plans) >= 1 else 1 / MILLI
     return Axis(title="latency (logarithmic)", write=format_seconds, base=2, unit=unit)
 
 
@@ -70,29 +72,31 @@ def _way(plan: PlanEstimate) -> str:
     return ".".join(name for name, degree in plan.plan.axes if degree > 1)
 
 
-def _least(plans: Iterable[PlanEstimate]) -> float:
+def _shortest_latency(plans: Iterable[PlanEstimate]) -> float:
     return min((plan.latency_s for plan in plans), default=1.0)
 
 
 def cost_by_latency(plans: Iterable[PlanEstimate]) -> str:
     """Draw what a result costs for its latency: what no plan beats in both, and the others."""
-    front: list[PlanEstimate] = []
-    others: list[PlanEstimate] = []
+    frontier_plans: list[PlanEstimate] = []
+    beaten_plans: list[PlanEstimate] = []
     cheapest = float("inf")
     for plan in sorted(plans, key=lambda plan: (plan.latency_s, plan.gpu_seconds)):
-        (front if plan.gpu_seconds < cheapest else others).append(plan)
+        (frontier_plans if plan.gpu_seconds < cheapest else beaten_plans).append(plan)
         cheapest = min(cheapest, plan.gpu_seconds)
     series = [
-        Series(name="no plan beats these in both", points=_priced(front), shape="steps"),
-        Series(name="other plans", points=_priced(others[:MOST_OTHERS]), shape="none"),
+        Series(
+            name="no plan beats these in both", points=_cost_points(frontier_plans), shape="steps"
+        ),
+        Series(name="other plans", points=_cost_points(beaten_plans[:MOST_OTHERS]), shape="none"),
     ]
-    up = Axis(title=COST, write=rounded)
-    kept = [drawn for drawn in series if drawn.points]
-    axes = (_latency(front), up)
-    return curves("Cost of a result against its latency", kept, axes, None)
+    cost_axis = Axis(title=COST, write=rounded)
+    filled_series = [line for line in series if line.points]
+    axes = (_latency(frontier_plans), cost_axis)
+    return curves("Cost of a result against its latency", filled_series, axes, None)
 
 
-def _priced(plans: Iterable[PlanEstimate]) -> list[tuple[float, float, str]]:
+def _cost_points(plans: Iterable[PlanEstimate]) -> list[tuple[float, float, str]]:
     return [
         (
             plan.latency_s,
@@ -117,7 +121,9 @@ def frontier(title: str, points: Sequence[Point]) -> str:
     series = [
         Series(
             name=plan,
-            points=[(point.tpot_s, point.tokens_per_s_per_gpu, _served(point)) for point in run],
+            points=[
+                (point.tpot_s, point.tokens_per_s_per_gpu, _point_label(point)) for point in run
+            ],
             shape="straight" if counts[plan] == 1 else "none",
         )
         for plan, run in merged.items()
@@ -125,10 +131,10 @@ def frontier(title: str, points: Sequence[Point]) -> str:
     return curves(title, series, axes, None)
 
 
-def _served(point: Point) -> str:
-    many = format_number(point.serving.concurrency)
+def _point_label(point: Point) -> str:
+    clients = format_number(point.serving.concurrency)
     rate = format_number(point.tokens_per_s_per_gpu)
-    return f"{many} at once, TPOT {format_seconds(point.tpot_s)}, {rate} tokens/s a GPU"
+    return f"{clients} at once, TPOT {format_seconds(point.tpot_s)}, {rate} tokens/s a GPU"
 
 
 def host(machine: "Machine") -> Drawing:

@@ -11,9 +11,9 @@ from planner.search.ranking import seconds_of
 from topology.base import format_bytes, format_interval, format_seconds
 from topology.base.table import Table
 
-_USUAL: Final = ("latency", "speed-up", "efficiency", "memory", "exposed comm", "bound by")
-_OF_TOKENS: Final = ("at once", "TTFT", "TPOT", "tokens/s", "a GPU", "memory", "bound by")
-_GOALS: Final = {"throughput": ("results/s",), "cost": ("GPU-s per result",)}
+_RESULT_COLUMNS: Final = ("latency", "speed-up", "efficiency", "memory", "exposed comm", "bound by")
+_TOKEN_COLUMNS: Final = ("at once", "TTFT", "TPOT", "tokens/s", "a GPU", "memory", "bound by")
+_GOAL_COLUMNS: Final = {"throughput": ("results/s",), "cost": ("GPU-s per result",)}
 
 
 def plan_rows(
@@ -28,23 +28,27 @@ def plan_rows(
     Columns are the usual ones, and what plans are ranked by if it is none of them.
     baseline : one GPU, which speed-ups are over. where : says the hosts of so many GPUs.
     """
-    writes = any("prefill" in plan.stages_s for plan in plans[:1])
+    writes_tokens = any("prefill" in plan.stages_s for plan in plans[:1])
     simulated = any(plan.simulated_s is not None for plan in plans)
-    told = (("GPUs", request.at_most_gpus), ("simulated", simulated))
-    counts = [name for name, shown in told if shown]
-    usual = (*_GOALS.get(request.objective, ()), *_USUAL)
-    columns = (time_name(request), *_OF_TOKENS) if writes else usual
+    optional_columns = (("GPUs", request.at_most_gpus), ("simulated", simulated))
+    leading_columns = [name for name, shown in optional_columns if shown]
+    result_columns = (*_GOAL_COLUMNS.get(request.objective, ()), *_RESULT_COLUMNS)
+    columns = (time_name(request), *_TOKEN_COLUMNS) if writes_tokens else result_columns
     rows = [
         [
             f"{plan.name} {SIGN}" if plan.plan in barred else plan.name,
             *([f"{plan.gpus}{where(plan.gpus)}"] if request.at_most_gpus else []),
             *([_seconds(plan.simulated_s)] if simulated else []),
-            *(_of_tokens(plan, request) if writes else _of_results(plan, request, baseline)),
+            *(
+                _token_cells(plan, request)
+                if writes_tokens
+                else _result_cells(plan, request, baseline)
+            ),
             plan.bound_by.replace(" of the time", ""),
         ]
         for plan in plans
     ]
-    return Table(head=["plan", *counts, *columns], rows=rows)
+    return Table(head=["plan", *leading_columns, *columns], rows=rows)
 
 
 def _seconds(value: float | None) -> str:
@@ -63,16 +67,16 @@ def numbered_table(plain: Table, plans: Sequence[PlanEstimate], lead: PlanEstima
     )
 
 
-def _of_results(plan: PlanEstimate, request: Request, baseline: PlanEstimate | None) -> list[str]:
+def _result_cells(plan: PlanEstimate, request: Request, baseline: PlanEstimate | None) -> list[str]:
     """Write the time of a result, what it gains over one GPU, and what it holds."""
-    speed = baseline.latency_s / plan.latency_s if baseline else 0.0
+    speed_up = baseline.latency_s / plan.latency_s if baseline else 0.0
     exposed = plan.exposed_s
-    goal = {"throughput": [f"{plan.throughput_per_s:.3g}"], "cost": [cost(plan)]}
+    goal_cells = {"throughput": [f"{plan.throughput_per_s:.3g}"], "cost": [cost(plan)]}
     return [
-        *goal.get(request.objective, []),
+        *goal_cells.get(request.objective, []),
         format_interval(plan.latency_s, plan.half_width_s),
-        f"{speed:.2f}x" if baseline else "-",
-        f"{100 * speed / plan.gpus:.0f} %" if baseline else "-",
+        f"{speed_up:.2f}x" if baseline else "-",
+        f"{100 * speed_up / plan.gpus:.0f} %" if baseline else "-",
         format_bytes(plan.memory_bytes),
         f"{format_seconds(exposed)} ({100 * exposed / plan.latency_s:.0f} %)",
     ]
@@ -83,15 +87,15 @@ def time_name(request: Request) -> str:
     return "request" if request.loaded else "latency"
 
 
-def _of_tokens(plan: PlanEstimate, request: Request) -> list[str]:
+def _token_cells(plan: PlanEstimate, request: Request) -> list[str]:
     """Write the time of a request, and what clients see with as many at once."""
     ttft, tpot, rate = plan.tokens
     serving = plan.serving
-    together = serving.concurrency if serving else plan.throughput_per_s * plan.latency_s
-    alone = format_interval(plan.latency_s, plan.half_width_s)
+    concurrency = serving.concurrency if serving else plan.throughput_per_s * plan.latency_s
+    unloaded_time = format_interval(plan.latency_s, plan.half_width_s)
     return [
-        format_seconds(seconds_of(plan, request)) if request.loaded else alone,
-        rounded(together), format_seconds(ttft), format_seconds(tpot),
+        format_seconds(seconds_of(plan, request)) if request.loaded else unloaded_time,
+        rounded(concurrency), format_seconds(ttft), format_seconds(tpot),
         f"{rate:,.0f}", f"{rate / plan.gpus:,.0f}", format_bytes(plan.memory_bytes),
     ]  # fmt: skip
 
@@ -112,7 +116,9 @@ def rounded(value: float) -> str:
 
 def bases(estimate: PlanEstimate) -> str:
     """Say how well each part is known that is worth a word."""
-    least = 0.01 * estimate.latency_s
+    threshold = 0.01 * estimate.latency_s
     parts = estimate.breakdown_s
-    worth = [entry for entry in estimate.known.items() if parts.get(entry[0], 0.0) >= least]
-    return ", ".join(f"{worded(name)} {basis.name.lower()}" for name, basis in worth)
+    notable_parts = [
+        entry for entry in estimate.known.items() if parts.get(entry[0], 0.0) >= threshold
+    ]
+    return ", ".join(f"{worded(name)} {basis.name.lower()}" for name, basis in notable_parts)

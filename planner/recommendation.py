@@ -35,7 +35,7 @@ from topology.base.rows import as_frame, flat
 from topology.base.table import Drawing, Table
 from topology.base.values import dataclass
 
-_KEPT: Final = 256
+_CACHED_PLANS: Final = 256
 """Judged plans that are kept, for other loads of theirs."""
 DRAWN: Final = 8
 """Plans whose memory a notebook shows."""
@@ -87,16 +87,18 @@ class Recommendation:
         from planner.plan_charts import cost_by_latency, frontier, memory  # noqa: PLC0415  # for notebooks
         from topology.base.page import notebook  # noqa: PLC0415  # alone
 
-        first = frontier("TPOT against tokens/s a GPU", self.frontier) or cost_by_latency(
+        first_chart = frontier("TPOT against tokens/s a GPU", self.frontier) or cost_by_latency(
             self.priced
         )
-        drawn = (first, memory(self.plans[:DRAWN]))
-        return notebook([self.table(), *(Drawing(svg=svg) for svg in drawn)])
+        charts = (first_chart, memory(self.plans[:DRAWN]))
+        return notebook([self.table(), *(Drawing(svg=svg) for svg in charts)])
 
     def rows(self) -> list[dict[str, object]]:
         """Return a row of each plan, best first; runs : whether it can be run."""
-        able = {plan.plan for plan in self.runnable}
-        return [{**flat(plan.to_dict()), "runs": plan.plan in able} for plan in self.plans]
+        runnable_plans = {plan.plan for plan in self.runnable}
+        return [
+            {**flat(plan.to_dict()), "runs": plan.plan in runnable_plans} for plan in self.plans
+        ]
 
     def to_frame(self) -> Any:  # noqa: ANN401  # of whichever package is there
         """Return a data frame of pandas or polars; see `as_frame`."""
@@ -112,19 +114,25 @@ class Recommendation:
         """How engines run the lead."""
         if self.lead is None:
             return ()
-        told = self.lead.told if self.scenario.ranked_under_load else None
-        return launch_lines(self.scenario, self.lead.plan, self.lead.placement, told)
+        settings = self.lead.told if self.scenario.ranked_under_load else None
+        return launch_lines(self.scenario, self.lead.plan, self.lead.placement, settings)
 
     @property
     def fewer(self) -> PlanEstimate | None:
         """What to run on fewer GPUs for one result: a replica of the lead, or what is faster."""
         if self.lead is None or self.request.objective != "latency" or self.request.loaded:
             return None
-        one, took = self.lead.plan.without("dp"), self.lead.latency_s
-        fewer = [plan for plan in self.priced if plan.gpus < self.lead.gpus]
-        alike = (n for n in fewer if n.plan == one and n.latency_s <= took * (1 + TIE))
-        faster = (n for n in fewer if n.latency_s < took * (1 - TIE))
-        return next(alike, min(faster, key=lambda n: n.latency_s, default=None))
+        replica, lead_latency = self.lead.plan.without("dp"), self.lead.latency_s
+        smaller_plans = [plan for plan in self.priced if plan.gpus < self.lead.gpus]
+        as_fast = (
+            estimate
+            for estimate in smaller_plans
+            if estimate.plan == replica and estimate.latency_s <= lead_latency * (1 + TIE)
+        )
+        faster = (
+            estimate for estimate in smaller_plans if estimate.latency_s < lead_latency * (1 - TIE)
+        )
+        return next(as_fast, min(faster, key=lambda estimate: estimate.latency_s, default=None))
 
     @property
     def runnable(self) -> tuple[PlanEstimate, ...]:
@@ -139,21 +147,21 @@ class Recommendation:
         """
         if self.lead is None:
             return footnotes(self.scenario, shown, self.refusals)
-        best = goal(self.lead, self.request)
+        lead_goal = goal(self.lead, self.request)
         barred = () if self.scenario.ranked_under_load else self.plans[len(self.runnable) :]
-        better = [plan for plan in barred if goal(plan, self.request) < best]
+        better = [plan for plan in barred if goal(plan, self.request) < lead_goal]
         lines = footnotes(self.scenario, [self.lead, *better[:BETTER]], self.refusals)
-        return [*lines, *self._doubted(shown)]
+        return [*lines, *self._doubt_lines(shown)]
 
-    def _doubted(self, shown: Sequence[PlanEstimate]) -> list[str]:
+    def _doubt_lines(self, shown: Sequence[PlanEstimate]) -> list[str]:
         """Say why plans that TensorRT may not run right stand behind slower ones."""
-        last = [plan for plan in shown if plan.unproven]
-        if not last or (self.lead is not None and self.lead.unproven):
+        unproven_plans = [plan for plan in shown if plan.unproven]
+        if not unproven_plans or (self.lead is not None and self.lead.unproven):
             return []
-        names = ", ".join(plan.name for plan in last)
+        names = ", ".join(plan.name for plan in unproven_plans)
         version = self.request.tensorrt_version
-        why = next(allowed().cautions(self.scenario.model, last[0].plan, version))
-        return [f"{names} {'stand' if len(last) > 1 else 'stands'} last: {why}"]
+        caution = next(allowed().cautions(self.scenario.model, unproven_plans[0].plan, version))
+        return [f"{names} {'stand' if len(unproven_plans) > 1 else 'stands'} last: {caution}"]
 
     @property
     def runs_something(self) -> bool:
@@ -192,11 +200,11 @@ class Recommendation:
             launch = _dicts(split_lines(self))
             data["disaggregated"] = {**self.splits.to_dict(self.lead), "launch": launch}
         data |= {"advice": list(self.advice), "launch": _dicts(self.launch)}
-        beside: dict[str, list[object]] = {
+        extra_lists: dict[str, list[object]] = {
             "alternatives": _dicts(self.alternatives), "notes": list(self.notes),
             "marks": _dicts(self.refusals),
         }  # fmt: skip
-        return data | {name: rows for name, rows in beside.items() if rows}
+        return data | {name: rows for name, rows in extra_lists.items() if rows}
 
 
 def _dicts(values: Iterable[Any]) -> list[object]:
@@ -217,7 +225,7 @@ def recommend_plans(
     chosen = runs[0].scenario
     refuses = refuser(chosen)
     ranking = search(chosen, shared, lambda plan: not refuses(plan))
-    refused = refusals(chosen, [estimate.plan for estimate in ranking.plans])
+    plan_refusals = refusals(chosen, [estimate.plan for estimate in ranking.plans])
     runnable = ranking.only(lambda plan: not refuses(plan))
     barred = replace(ranking.only(lambda plan: bool(refuses(plan))), rejected=())
     if chosen.served:
@@ -230,10 +238,10 @@ def recommend_plans(
         from planner.simulation.reranked import reranked  # noqa: PLC0415  # few ask for it
 
         runnable = replace(runnable, plans=reranked(chosen, runnable.plans, simulated))
-    shown = {estimate.plan for estimate in barred.plans}
+    barred_plans = {estimate.plan for estimate in barred.plans}
     splits = _splits(chosen, runnable)
     lead = next(iter(runnable.plans), None)
-    instead = tuple(alternatives(scenario, ranking, lead))
+    other_requests = tuple(alternatives(scenario, ranking, lead))
     return Recommendation(
         scenario=chosen,
         plans=(*runnable.plans, *barred.plans),
@@ -243,13 +251,13 @@ def recommend_plans(
         baseline=ranking.baseline,
         runs=runs,
         advice=(
-            *advice(chosen, runnable, refused, lead, instead),
+            *advice(chosen, runnable, plan_refusals, lead, other_requests),
             *in_pieces(scenario, runnable),
             *disaggregation(splits, lead),
         ),
-        alternatives=instead,
+        alternatives=other_requests,
         notes=tuple(_notes(chosen)),
-        refusals=tuple(row for row in refused if row.plan in shown),
+        refusals=tuple(row for row in plan_refusals if row.plan in barred_plans),
         lead=lead,
         frontier=_frontier(runnable, splits),
         splits=splits,
@@ -282,8 +290,8 @@ def _notes(scenario: Scenario) -> Iterator[str]:
     if deployment.subset is not None:
         yield from deployment.subset.notes()
     if profile is not None and request.detect and not request.profile:
-        own = profile != profile_for(deployment.hardware.name)
-        whose = "this machine's own profile" if own else "the shipped profile"
+        from_machine = profile != profile_for(deployment.hardware.name)
+        whose = "this machine's own profile" if from_machine else "the shipped profile"
         yield f"priced with {whose} of {profile.date}"
     if request.gpus > MANY:
         yield NO_RINGS
@@ -300,13 +308,13 @@ def shortened(answer: Recommendation, count: int) -> Recommendation:
 
 def split_lines(answer: Recommendation) -> tuple[Launch, ...]:
     """Say what to type for the best split, with the engine that was priced or all that can."""
-    best = None if answer.splits is None else answer.splits.best
-    if best is None:
+    best_split = None if answer.splits is None else answer.splits.best
+    if best_split is None:
         return ()
-    lines = [line for line in lines_of(answer.scenario, best) if not line.reason]
+    lines = [line for line in lines_of(answer.scenario, best_split) if not line.reason]
     title = answer.scenario.deployment.title
-    own = tuple(line for line in lines if line.engine.partition(",")[0] == title)
-    return own or tuple(lines)
+    priced_lines = tuple(line for line in lines if line.engine.partition(",")[0] == title)
+    return priced_lines or tuple(lines)
 
 
 def lines_of(scenario: Scenario, estimate: PlanEstimate) -> tuple[Launch, ...]:
@@ -314,8 +322,8 @@ def lines_of(scenario: Scenario, estimate: PlanEstimate) -> tuple[Launch, ...]:
     pair = estimate.disaggregated
     if pair is None:
         return launch_lines(scenario, estimate.plan, estimate.placement, estimate.told)
-    told = {"prefill": pair.prefill.told, "decode": pair.decode.told}
-    return worker_lines(scenario, pair.pools, told)
+    settings = {"prefill": pair.prefill.told, "decode": pair.decode.told}
+    return worker_lines(scenario, pair.pools, settings)
 
 
 def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
@@ -339,23 +347,25 @@ def estimate_plan(scenario: Scenario, text: str | Plan | None) -> PlanEstimate:
     if not isinstance(text, str | Plan | None):
         raise InputError(f"plan: got {shown(text)}, wanted axes and degrees such as cfg2.ulysses4")
     plan = parse_plan("single" if text is None else str(text))
-    outcome = _judged(scenario.unloaded, plan) if loaded else judge(scenario, plan)
+    outcome = _cached_outcome(scenario.unloaded, plan) if loaded else judge(scenario, plan)
     if isinstance(outcome, PlanEstimate):
         if not loaded:
             return outcome
         from planner.serving.serving import with_load  # noqa: PLC0415  # slow to load
 
-        return with_load(scenario, _copied(outcome))
-    raise IllegalPlanError(f"plan {plan}: {outcome.reason}; {_instead(scenario, outcome)}")
+        return with_load(scenario, _detached_copy(outcome))
+    raise IllegalPlanError(
+        f"plan {plan}: {outcome.reason}; {_replacement_advice(scenario, outcome)}"
+    )
 
 
-@lru_cache(maxsize=_KEPT)
-def _judged(scenario: Scenario, plan: Plan) -> Outcome:
+@lru_cache(maxsize=_CACHED_PLANS)
+def _cached_outcome(scenario: Scenario, plan: Plan) -> Outcome:
     """Judge a plan once for all loads."""
     return judge(scenario, plan)
 
 
-def _copied(estimate: PlanEstimate) -> PlanEstimate:
+def _detached_copy(estimate: PlanEstimate) -> PlanEstimate:
     """Give an estimate mappings of its own, so that who alters them alters no kept one."""
     return replace(
         estimate,
@@ -383,29 +393,35 @@ def _check_burst(request: Request) -> None:
         raise InputError(f"burst: got {request.burst:g} of no rate, wanted a rate beside it")
 
 
-def _run_by_some(scenario: Scenario, plans: Sequence[Plan]) -> list[Plan]:
+def _plans_run_by_any(scenario: Scenario, plans: Sequence[Plan]) -> list[Plan]:
     """Keep the plans that what is asked for runs, or those of anything else if it runs none."""
-    others = list(runners(scenario))
-    asked = [who for who in others if who.deployment.name == scenario.deployment.name]
-    for group in (asked, others):
-        refusers = [refuser(who) for who in group]
-        able = [plan for plan in plans if not all(refuses(plan) for refuses in refusers)]
-        if able:
-            return able
+    all_runners = list(runners(scenario))
+    requested_runners = [
+        runner for runner in all_runners if runner.deployment.name == scenario.deployment.name
+    ]
+    for group in (requested_runners, all_runners):
+        refusers = [refuser(runner) for runner in group]
+        runnable = [plan for plan in plans if not all(refuses(plan) for refuses in refusers)]
+        if runnable:
+            return runnable
     return []
 
 
-def _instead(scenario: Scenario, rejected: Rejected) -> str:
+def _replacement_advice(scenario: Scenario, rejected: Rejected) -> str:
     """Say what to do in place of a plan: its remedy, the nearest that run, or what would fit."""
     outcomes = list(outcomes_on(scenario, {}, Shared()))
     plans = [estimate.plan for estimate in estimates(outcomes)]
     uneven = [plan for plan in plans if plan in {*unequal(rejected.plan)}]
-    able = dict.fromkeys(
-        [*(_run_by_some(scenario, plans) or plans), *_run_by_some(scenario, uneven)]
+    runnable = dict.fromkeys(
+        [*(_plans_run_by_any(scenario, plans) or plans), *_plans_run_by_any(scenario, uneven)]
     )
-    if able:
-        near = ", ".join(map(str, nearest(rejected.plan, able)))
-        nearby = f"nearest that can on {counted(scenario.request.gpus, 'GPU')}: {near}"
-        return "; ".join(filter(None, (rejected.remedy, nearby)))
-    short = [row.short for row in outcomes if isinstance(row, Rejected) and row.short is not None]
-    return would_fit(scenario, short, rejected.plan)
+    if runnable:
+        nearest_names = ", ".join(map(str, nearest(rejected.plan, runnable)))
+        nearest_text = (
+            f"nearest that can on {counted(scenario.request.gpus, 'GPU')}: {nearest_names}"
+        )
+        return "; ".join(filter(None, (rejected.remedy, nearest_text)))
+    shortfalls = [
+        row.short for row in outcomes if isinstance(row, Rejected) and row.short is not None
+    ]
+    return would_fit(scenario, shortfalls, rejected.plan)

@@ -58,14 +58,14 @@ def searched():
     """Give the fastest plans that demands of all tests have found."""
     from planner.fleet import fleet  # slow to load
 
-    return fleet._Fastest()  # noqa: SLF001
+    return fleet._FastestPlans()  # noqa: SLF001
 
 
 @pytest.fixture(scope="module")
 def searched_once(searched):
     """Let demands that ask for the same share what was found for it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("planner.fleet.fleet._Fastest", lambda: searched)
+        patch.setattr("planner.fleet.fleet._FastestPlans", lambda: searched)
         yield
 
 

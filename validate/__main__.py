@@ -66,8 +66,8 @@ def _fit_engines(names: Sequence[str]) -> None:
 
     for name in names:
         text = content(name, LARGEST).decode()
-        fitted = dispatch.fitted if dispatch.reads(text) else engine_kernels.fitted
-        for record, quality in fitted(text):
+        fit_table = dispatch.fitted if dispatch.reads(text) else engine_kernels.fitted
+        for record, quality in fit_table(text):
             write(str(record), None)
             print(quality, file=sys.stderr)
 
@@ -79,13 +79,13 @@ def _put(name: str, tables: Mapping[str, str] | None) -> None:
     except ValueError as error:
         why = str(error) if isinstance(error, InputError) else "no text"
         raise InputError(f"--write {name}: {why}") from None
-    changed, wanted = (
+    changed, table_texts = (
         text,
         tables or dict.fromkeys((table.BEGIN, table.SHORT_BEGIN, table.HELD_BEGIN), ""),
     )
-    for begin in [begin for begin in wanted if begin in text] or [table.BEGIN]:
+    for begin in [begin for begin in table_texts if begin in text] or [table.BEGIN]:
         try:
-            changed = table.inserted(changed, begin, wanted[begin])
+            changed = table.inserted(changed, begin, table_texts[begin])
         except InputError as error:
             raise InputError(f"--write {name}: {error}") from None
     if changed != text and tables:

@@ -52,13 +52,13 @@ def calibrate(task: CalibrationTask, say: Callable[[str], None]) -> Calibrated:
     from validate.bench import system  # noqa: PLC0415  # only where it measures
 
     check_paths(task)
-    rows, manifest = task.folder / system.ROWS, task.folder / system.MANIFEST
+    rows_file, manifest_file = task.folder / system.ROWS, task.folder / system.MANIFEST
     if task.folder.exists() and not task.folder.is_dir():
         raise InputError(f"{task.folder}: no folder, wanted measurements from before")
-    if rows.exists():  # damaged ones are refused before anything is started
-        read_rows(whole(system.read(rows)), str(rows))
-    if manifest.exists():
-        _document(system.read(manifest))
+    if rows_file.exists():  # damaged ones are refused before anything is started
+        read_rows(whole(system.read(rows_file)), str(rows_file))
+    if manifest_file.exists():
+        _manifest_fields(system.read(manifest_file))
     if importlib.util.find_spec("torch") is None:
         raise InputError("calibrate: got no PyTorch, wanted it: pip install 'torch>=2.6,<3'")
     ranks = task.gpus or 1
@@ -66,7 +66,7 @@ def calibrate(task: CalibrationTask, say: Callable[[str], None]) -> Calibrated:
         gpus = check_gpus(
             system.ask("nvidia-smi", "--query-gpu=name,mig.mode.current", "--format=csv,noheader")
         )
-        ranks = _ranks(task.gpus, len(gpus))
+        ranks = _rank_count(task.gpus, len(gpus))
         if ranks == 1:
             say("calibrate: one GPU: collectives, copies and overlap are skipped")
     minutes = task.minutes or (QUICK_MINUTES if task.quick else MINUTES)
@@ -80,7 +80,7 @@ def calibrate(task: CalibrationTask, say: Callable[[str], None]) -> Calibrated:
             small=task.small,
         )
     )
-    return finish(task, system.read(rows), system.read(manifest))
+    return finish(task, system.read(rows_file), system.read(manifest_file))
 
 
 def finish(task: CalibrationTask, rows: str, manifest: str) -> Calibrated:
@@ -88,20 +88,20 @@ def finish(task: CalibrationTask, rows: str, manifest: str) -> Calibrated:
 
     Raises InputError if the rows or the manifest are damaged, or too few; or the output exists.
     """
-    measured = Measurements(
+    measurements = Measurements(
         rows=read_rows(whole(rows), str(task.folder / "rows.jsonl")),
-        manifest=_document(manifest),
+        manifest=_manifest_fields(manifest),
         source=source_of(f"{task.folder.name}/rows.jsonl", rows),
     )
     try:
-        profile = fit_profile(measured)
+        profile = fit_profile(measurements)
     except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         why = f"{type(error).__name__} {error!s:.80}"  # rows and manifests are read as they come
         raise InputError(f"{task.folder}: rows that nothing can be fitted to: {why}") from None
     write_new(task.output, to_toml(profile))
-    failures = failures_of(measured.rows)
+    failures = failures_of(measurements.rows)
     return Calibrated(profile=profile, output=task.output, failures=failures)
 
 
@@ -137,13 +137,13 @@ def check_gpus(listed: str) -> list[str]:
     return names
 
 
-def _ranks(wanted: int, present: int) -> int:
-    if wanted > present:
-        raise InputError(f"calibrate: got {present} GPUs, wanted {wanted}")
-    return wanted or present
+def _rank_count(requested: int, available: int) -> int:
+    if requested > available:
+        raise InputError(f"calibrate: got {available} GPUs, wanted {requested}")
+    return requested or available
 
 
-def _document(text: str) -> Mapping[str, object]:
+def _manifest_fields(text: str) -> Mapping[str, object]:
     """Read a manifest: it has its machine, GPUs with names, and software."""
     fields = parse(text, "manifest")
     machine, _ = fields.table("machine"), fields.table("software")

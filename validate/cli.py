@@ -39,34 +39,37 @@ BACKENDS: Final = ("reference", "torch", "tensorrt", "diffusers", "vllm", "sglan
 SIZES: Final = ("height", "width", "frames", "input-tokens", "text-tokens")
 
 
-_PREDICTED: Final = {
+_PREDICTION_OPTIONS: Final = {
     "--hardware": "a name to predict with (default: that of this machine's GPUs, h100-sxm without "
     "any)",
     "--profile": "a calibration to predict with: a file, a name, or none, the tables alone "
     "(default: this machine's own if there is one, or the one that ships for the hardware)",
 }
-_OF_TENSORRT: Final = {
+_TENSORRT_FLAGS: Final = {
     "--small": "of tensorrt: prove and run engines of a small size, and time none at full size",
     "--numbers-only": "of tensorrt: prove layers in numpy, and build nothing; needs no TensorRT",
 }
 
 
-_USUAL: Final[Mapping[str, object]] = {
+_DEFAULTS: Final[Mapping[str, object]] = {
     "mode": None, "device": "cuda", "gate": "10%", "seconds": 3000, "results": "validation",
     "retry": False, "small": False, "numbers_only": False, "keep": "engine",
 }  # fmt: skip
 """Options that not all backends have a use for, as they are where nobody names them."""
-_RUN: Final = ("device", "seconds", "retry")
+_RANK_OPTIONS: Final = ("device", "seconds", "retry")
 """Those of backends that measure ranks of their own."""
-_UNUSED: Final = {"reference": ("mode", "gate", "results", *_RUN), "tensorrt": _RUN}
+_UNUSED_OPTIONS: Final = {
+    "reference": ("mode", "gate", "results", *_RANK_OPTIONS),
+    "tensorrt": _RANK_OPTIONS,
+}
 
 
 def _check_used(arguments: argparse.Namespace) -> None:
     """Refuse options that a backend has no use for."""
     backend = arguments.backend
     only_tensorrt = () if backend == "tensorrt" else ("small", "numbers_only", "keep")
-    for name in (*_UNUSED.get(backend, ()), *only_tensorrt):
-        if (value := getattr(arguments, name)) != _USUAL[name]:
+    for name in (*_UNUSED_OPTIONS.get(backend, ()), *only_tensorrt):
+        if (value := getattr(arguments, name)) != _DEFAULTS[name]:
             got = "it" if value is True else shown(value)
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"{option}: got {got} with --backend {backend}, wanted none")
@@ -95,37 +98,37 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
         help="how torch is launched: eager, compile and graph, with commas; engines: eager and "
         "graph; diffusers: eager and compile (default: graph; eager with diffusers)",
     )
-    add_named(parser, _PREDICTED)
+    add_named(parser, _PREDICTION_OPTIONS)
     parser.add_argument(
         "--device",
         choices=["cuda", "cpu"],
-        default=_USUAL["device"],
+        default=_DEFAULTS["device"],
         help="torch's (default: cuda)",
     )
     gate = "largest error of a step and of memory that passes (default: 10%%)"
-    parser.add_argument("--gate", default=_USUAL["gate"], help=gate)
+    parser.add_argument("--gate", default=_DEFAULTS["gate"], help=gate)
     parser.add_argument("--precision", default="bf16", help="of the model (default: bf16)")
     parser.add_argument("--batch", type=whole, default=1, metavar="N", help="(default: 1)")
     add_flags(parser, {"--decode": "a decoder's decode step instead of its prefill"})
     parser.add_argument(
         "--seconds",
         type=real,
-        default=_USUAL["seconds"],
+        default=_DEFAULTS["seconds"],
         help="for all cases together (default: 3000)",
     )
     results = "for rows and logs (default: validation)"
-    parser.add_argument("--results", metavar="DIR", default=_USUAL["results"], help=results)
+    parser.add_argument("--results", metavar="DIR", default=_DEFAULTS["results"], help=results)
     retry = "run again what was out of memory or wrong; what failed is run again anyway"
     add_flags(parser, {"--retry": retry})
     for name in SIZES:
         parser.add_argument(
             f"--{name}", type=whole, metavar="N", help="(default: the model's usual one)"
         )
-    add_flags(parser, _OF_TENSORRT)
+    add_flags(parser, _TENSORRT_FLAGS)
     parser.add_argument(
         "--keep",
         choices=("engine", "file"),
-        default=_USUAL["keep"],
+        default=_DEFAULTS["keep"],
         help="of tensorrt: weights within engines, or in files beside them (default: engine)",
     )
     add_output(parser)
@@ -213,10 +216,12 @@ def calibrate_machine(arguments: argparse.Namespace) -> Answer:
         device=arguments.device,
         small=arguments.small,
     )
-    calibrated = calibrate(task, say)
+    calibration = calibrate(task, say)
     arguments.output = None  # the profile, not this report
     _tell_use(task.output, install=arguments.install)
-    return render(arguments.format, calibrated.to_dict, lambda: report.calibrated(calibrated)), DONE
+    return render(
+        arguments.format, calibration.to_dict, lambda: report.calibrated(calibration)
+    ), DONE
 
 
 def _tell_use(path: Path, *, install: bool) -> None:
@@ -225,7 +230,7 @@ def _tell_use(path: Path, *, install: bool) -> None:
 
     say(f"use it with --profile {path}, in every command")
     if install:
-        say(_installed(str(path)))
+        say(_install_message(str(path)))
         return
     say(
         f"planner profile install {path} copies it to {profile_folder()}, where --detect and "
@@ -233,7 +238,7 @@ def _tell_use(path: Path, *, install: bool) -> None:
     )
 
 
-def _installed(path: str) -> str:
+def _install_message(path: str) -> str:
     from validate.tables import install  # noqa: PLC0415
 
     return f"{install(path)}: found by --detect and validate on a machine like this one"
@@ -252,12 +257,12 @@ def _profile(arguments: argparse.Namespace) -> Answer:
 
     style, names = arguments.format, arguments.profiles
     check_profile(arguments.profile)
-    wanted = {"list": 0, "diff": 2}.get(arguments.action, 1)
-    if len(names) != wanted:
+    name_count = {"list": 0, "diff": 2}.get(arguments.action, 1)
+    if len(names) != name_count:
         got = counted(len(names), "name")
-        raise InputError(f"profile {arguments.action}: got {got}, wanted {wanted}")
+        raise InputError(f"profile {arguments.action}: got {got}, wanted {name_count}")
     if arguments.action == "install":
-        line = _installed(names[0])
+        line = _install_message(names[0])
         installed = {"profile": names[0], "installed": line.partition(": ")[0]}
         return render(style, lambda: installed, lambda: [line]), DONE
     data: Callable[[], object]
@@ -270,10 +275,10 @@ def _profile(arguments: argparse.Namespace) -> Answer:
         data = partial(report.to_dict, profile, names[0])
         parts = partial(report.show, profile, names[0])
     else:
-        first, second = map(read_profile, names)
-        called = (names[0], names[1])
-        data = partial(report.diff_to_dict, first, second, called)
-        parts = partial(report.diff, first, second, called)
+        left_profile, right_profile = map(read_profile, names)
+        labels = (names[0], names[1])
+        data = partial(report.diff_to_dict, left_profile, right_profile, labels)
+        parts = partial(report.diff, left_profile, right_profile, labels)
     return render(style, data, parts), DONE
 
 
@@ -359,7 +364,7 @@ def compare(options: argparse.Namespace) -> Answer:
         )
     if options.gpus and len(options.gpus) > 1:
         raise InputError("gpus: got several numbers beside a log, wanted one")
-    within = {} if options.bytes is None else {"sizes": ranges_of(options.bytes)}
+    size_options = {} if options.bytes is None else {"sizes": ranges_of(options.bytes)}
     log_options = LogOptions(
         hardware=options.hardware or "",
         gpus=options.gpus[0] if options.gpus else None,
@@ -370,9 +375,9 @@ def compare(options: argparse.Namespace) -> Answer:
         algorithm=options.algorithm,
         profile=options.profile,
         here=options.detect,
-        **within,
+        **size_options,
     )
-    tables = compare_all(_log(options.compare), log_options)
+    tables = compare_all(_log_text(options.compare), log_options)
     data = {"tables": [table.to_dict() for table in tables]}
     text = render_parts(
         options, lambda: data, lambda: rows_of(tables), lambda: parts_of(tables), options.compare
@@ -380,7 +385,7 @@ def compare(options: argparse.Namespace) -> Answer:
     return text, DONE
 
 
-def _log(name: str) -> str:
+def _log_text(name: str) -> str:
     """Read a log, of a size that logs have, or what is piped in as ``-``."""
     try:
         data = piped(LARGEST_LOG) if name == "-" else content(name, LARGEST_LOG)

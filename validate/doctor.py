@@ -53,7 +53,9 @@ class Diagnosis:
 
     def markdown(self) -> str:
         """Write a table for a document."""
-        rows = [[each.name, SHOWN[each.state], each.found, each.advice] for each in self.checks]
+        rows = [
+            [check.name, SHOWN[check.state], check.found, check.advice] for check in self.checks
+        ]
         return Table(head=("what", "state", "found", "what to do"), rows=rows).markdown()
 
 
@@ -80,10 +82,12 @@ def with_collectives(diagnosis: Diagnosis, ran: Ran) -> Diagnosis:
     if isinstance(ran, str):
         check = Check(name="collectives", state="missing", found="not run", advice=ran)
         return replace(diagnosis, checks=(*diagnosis.checks, check))
-    return replace(diagnosis, checks=(*diagnosis.checks, *map(_ran, ran)), tried=tuple(ran))
+    return replace(
+        diagnosis, checks=(*diagnosis.checks, *map(_collective_check, ran)), tried=tuple(ran)
+    )
 
 
-def _ran(tried: Tried) -> Check:
+def _collective_check(tried: Tried) -> Check:
     """Judge a collective that was run by its numbers."""
     if tried.reason:
         return Check(name=tried.op, state="missing", found="does not run", advice=tried.reason)
@@ -114,7 +118,7 @@ def diagnose(host: Host) -> Diagnosis:
             _tensorrt(host, rules),
             _nccl(host, rules),
             *_packages(host, rules),
-            *_shared(host, rules),
+            *_shared_memory(host, rules),
         )
     )
 
@@ -123,17 +127,17 @@ def _system(host: Host, rules: Allowed) -> Check:
     """Judge the system by those that NVIDIA names; others often do."""
     found = ", ".join(filter(None, (host.system, host.distribution))) or "unknown"
     platform = rules.platforms.get(host.processor)
-    if not host.processor or (platform and _named(host.distribution, platform.systems)):
+    if not host.processor or (platform and _is_release_of(host.distribution, platform.systems)):
         return Check(name="system", state="ok", found=found)
     if platform:
         advice = f"collectives are documented for {', '.join(platform.systems)}"
         return Check(name="system", state="watch", found=found, advice=advice)
-    wanted = [f"{name} {', '.join(each.systems)}" for name, each in rules.platforms.items()]
-    advice = f"collectives are documented for {'; '.join(wanted)}"
+    documented = [f"{name} {', '.join(entry.systems)}" for name, entry in rules.platforms.items()]
+    advice = f"collectives are documented for {'; '.join(documented)}"
     return Check(name="system", state="missing", found=found, advice=advice)
 
 
-def _named(distribution: str, releases: Sequence[str]) -> bool:
+def _is_release_of(distribution: str, releases: Sequence[str]) -> bool:
     """Whether a system is one of those releases, or a smaller release of it."""
     return any(f"{distribution}.".startswith(f"{release}.") for release in releases)
 
@@ -153,12 +157,12 @@ def _driver(host: Host, rules: Allowed) -> Check:
     found = f"{host.driver or 'unknown'}, CUDA {host.cuda}"
     platform = rules.platforms.get(host.processor)
     if platform and numbers(host.cuda)[:1] < min(platform.cuda)[:1]:
-        wanted = " and ".join(dotted(cuda) for cuda in platform.cuda)
-        advice = f"TensorRT on {host.processor} is for CUDA {wanted}: a newer driver"
+        cuda_versions = " and ".join(dotted(cuda) for cuda in platform.cuda)
+        advice = f"TensorRT on {host.processor} is for CUDA {cuda_versions}: a newer driver"
         return Check(name="driver", state="missing", found=found, advice=advice)
-    oldest = rules.drivers.get(host.cuda.split(".")[0])
-    if oldest and host.driver and numbers(host.driver) < oldest:
-        advice = f"CUDA {host.cuda} needs driver {dotted(oldest)}"
+    min_driver = rules.drivers.get(host.cuda.split(".")[0])
+    if min_driver and host.driver and numbers(host.driver) < min_driver:
+        advice = f"CUDA {host.cuda} needs driver {dotted(min_driver)}"
         return Check(name="driver", state="missing", found=found, advice=advice)
     return Check(name="driver", state="ok", found=found)
 
@@ -202,13 +206,13 @@ def _tensorrt(host: Host, rules: Allowed) -> Check:
     if host.tensorrt is None:
         found = host.tensorrt_error.split(": pip")[0] or "not installed"
         return Check(name="TensorRT", state="missing", found=found[:90], advice=package)
-    runs = numbers(host.tensorrt.version)
+    version = numbers(host.tensorrt.version)
     where = f" in {host.tensorrt.path}" if host.tensorrt.path else ", as asked for"
     found = f"{host.tensorrt.version}{where}"
-    if runs < rules.first:
+    if version < rules.first:
         return Check(name="TensorRT", state="missing", found=found, advice=package)
-    advice = [*rules.faults(runs)]
-    if runs < rules.general:
+    advice = [*rules.faults(version)]
+    if version < rules.general:
         advice += [f"all-to-all, gather and scatter need {dotted(rules.general)}: {package}"]
     state: State = "watch" if advice else "ok"
     return Check(name="TensorRT", state=state, found=found, advice="; ".join(advice))
@@ -229,35 +233,35 @@ def _nccl(host: Host, rules: Allowed) -> Check:
     if not host.nccl.version:
         found = f"{host.nccl.path}: it cannot be loaded, or is no NCCL"
         return Check(name="NCCL", state="missing", found=found, advice=package)
-    runs = numbers(host.nccl.version)
+    version = numbers(host.nccl.version)
     found = f"{host.nccl.version}, {host.nccl.path}"
-    if runs < rules.nccl:
+    if version < rules.nccl:
         advice = f"needs {dotted(rules.nccl)}: {package}"
         return Check(name="NCCL", state="missing", found=found, advice=advice)
-    if runs < rules.nccl_all_to_all:
+    if version < rules.nccl_all_to_all:
         advice = f"Ulysses' all-to-all needs {dotted(rules.nccl_all_to_all)}: {package}"
         return Check(name="NCCL", state="watch", found=found, advice=advice)
     return Check(name="NCCL", state="ok", found=found)
 
 
 def _packages(host: Host, rules: Allowed) -> Iterator[Check]:
-    for name, needed in (("nccl4py", True), ("cuda-bindings", True), ("mpi4py", False)):
+    for name, required in (("nccl4py", True), ("cuda-bindings", True), ("mpi4py", False)):
         found = host.packages.get(name, "")
         if found:
             yield Check(name=name, state="ok", found=found)
-        elif needed:
+        elif required:
             advice = rules.install(name, host.cuda)
             yield Check(name=name, state="missing", found="not installed", advice=advice)
 
 
-def _shared(host: Host, rules: Allowed) -> Iterator[Check]:
+def _shared_memory(host: Host, rules: Allowed) -> Iterator[Check]:
     """Judge shared memory, where there is any to look at."""
     if not host.shared_bytes:
         return
     found = format_bytes(host.shared_bytes)
     if host.shared_bytes < rules.shared_memory.value:
-        wanted = format_bytes(rules.shared_memory.value)
-        advice = f"NCCL needs {wanted} of /dev/shm: docker run --shm-size=1g"
+        minimum = format_bytes(rules.shared_memory.value)
+        advice = f"NCCL needs {minimum} of /dev/shm: docker run --shm-size=1g"
         yield Check(name="shared memory", state="missing", found=found, advice=advice)
     else:
         yield Check(name="shared memory", state="ok", found=found)

@@ -30,8 +30,8 @@ def scales(argv: list[str]) -> None:
     try:
         identity = {"model": model.name, "checkpoint": checkpoint_of(model)}
         source = weights_from(options.weights, identity)
-        given = given_from(Path(options.inputs), source.embedding)
-        largest = largest_activations(subject.model, subject.workload, source, given)
+        model_inputs = given_from(Path(options.inputs), source.embedding)
+        largest = largest_activations(subject.model, subject.workload, source, model_inputs)
     except RunError as error:
         raise InputError(str(error)) from None
     document = {
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--batch", type=whole, default=1, metavar="N", help="(default: 1)")
     for name in SIZES:
-        option, usual = f"--{name.replace('_', '-')}", "(default: the model's usual one)"
-        parser.add_argument(option, type=whole, metavar="N", help=usual)
+        option, default_text = f"--{name.replace('_', '-')}", "(default: the model's usual one)"
+        parser.add_argument(option, type=whole, metavar="N", help=default_text)
     parser.add_argument("--output", required=True, metavar="FILE", help="the file to write")
     return parser

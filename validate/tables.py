@@ -35,11 +35,11 @@ def own_profile_name(hardware: str, product: str, gpus: int) -> str:
 
     product : what the driver calls its GPUs. gpus : how many it has.
     """
-    own = own_profile(hardware, product, gpus)
-    if own is None:
+    newest = own_profile(hardware, product, gpus)
+    if newest is None:
         return ""
     names = [*own_files(), *shipped_profiles()]
-    return next((name for name in names if _same(name, own)), "")
+    return next((name for name in names if _is_same_profile(name, newest)), "")
 
 
 def install(path: str) -> Path:
@@ -51,20 +51,20 @@ def install(path: str) -> Path:
     if path in shipped_profiles():
         raise InputError(f"{path}: ships already, wanted a file")
     for installed in own_files():
-        if _same(installed, profile):
+        if _is_same_profile(installed, profile):
             raise InputError(f"{path}: is there already, as {installed}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}") from None
     numbers = ("" if number == 1 else f"-{number}" for number in count(1))
-    free = (folder / f"{profile.name}{number}.toml" for number in numbers)
-    target = next(name for name in free if not name.exists())
+    free_paths = (folder / f"{profile.name}{number}.toml" for number in numbers)
+    target = next(name for name in free_paths if not name.exists())
     write_new(target, profile_text(path))
     return target
 
 
-def _same(path: str, profile: Profile) -> bool:
+def _is_same_profile(path: str, profile: Profile) -> bool:
     try:
         return read_profile(path) == profile
     except InputError:  # another one is damaged

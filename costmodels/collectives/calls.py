@@ -48,8 +48,8 @@ from topology.catalogue import Fabric, Moves
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_PRICINGS: Final = 4096  # remembered
-_LARGE: Final = 2.0**30  # B, whose bus bandwidth large messages keep
+_MOST_PRICINGS: Final = 4096  # remembered
+_LARGE_BYTES: Final = 2.0**30  # B, whose bus bandwidth large messages keep
 _OCTAVE: Final = 2.0  # public tables have one size an octave; their range reaches as far
 
 Sizes = TypeVar("Sizes", float, "NDArray[Any]")
@@ -94,7 +94,7 @@ def collective_time(  # noqa: PLR0913  # how a library is run
     """
     pricing = _pricing(op, fabric, algorithm, settings, calibration, launch)
     if not several(message_bytes):
-        size = _checked(message_bytes)  # type: ignore[arg-type]  # one number
+        size = _checked_size(message_bytes)  # type: ignore[arg-type]  # one number
         return 0.0 if pricing is None else float(pricing.time(size))  # type: ignore[return-value]
     sizes = np.asarray(message_bytes, dtype=np.float64)
     if not np.all((sizes >= 0) & np.isfinite(sizes)):
@@ -112,8 +112,8 @@ def supports(op: str, algorithm: Named, fabric: Fabric) -> bool:
     >>> supports("all_reduce", "nvls", node), supports("all_to_all", "nvls", node)
     (True, False)
     """
-    read = _read(algorithm)
-    return isinstance(read, str) or not read.obstacle(read_op(op), fabric)
+    parsed_algorithm = _parsed_algorithm(algorithm)
+    return isinstance(parsed_algorithm, str) or not parsed_algorithm.obstacle(read_op(op), fabric)
 
 
 def choose(
@@ -132,7 +132,7 @@ def choose(
     >>> choose("all_reduce", 65536.0, node), choose("all_reduce", 2.0**30, node)
     (('ring', 'LL'), ('nvls', 'Simple'))
     """
-    model = _taken(op, message_bytes, fabric, algorithm, settings, calibration)
+    model = _chosen_algorithm(op, message_bytes, fabric, algorithm, settings, calibration)
     return ("none", "none") if model is None else (model.name, model.protocol)
 
 
@@ -153,7 +153,7 @@ def moves(
     >>> (small.route, small.sent), (large.route, large.sent)
     (('ring', 14336.0), ('switch', 1073741824.0))
     """
-    model = _taken(op, message_bytes, fabric, algorithm, settings, calibration)
+    model = _chosen_algorithm(op, message_bytes, fabric, algorithm, settings, calibration)
     if model is None:
         return Moves(sent=0.0)
     return replace(model.moves(message_bytes), staging=model.curve.pool)
@@ -167,8 +167,8 @@ def steps(op: str, fabric: Fabric, algorithm: Named) -> int:
     >>> steps("all_reduce", fabric, "ring"), steps("all_reduce", fabric, "multishot")
     (14, 2)
     """
-    way = _read(algorithm)
-    return 0 if isinstance(way, str) else way.steps(read_op(op), fabric)
+    parsed_algorithm = _parsed_algorithm(algorithm)
+    return 0 if isinstance(parsed_algorithm, str) else parsed_algorithm.steps(read_op(op), fabric)
 
 
 def basis(
@@ -195,53 +195,53 @@ def basis(
     'DATASHEET'
     """
     pricing = _pricing(op, fabric, algorithm, settings, calibration)
-    size = _checked(message_bytes)
+    size = _checked_size(message_bytes)
     if pricing is None:
         return Basis.MEASURED
     fitted = pricing.at(size).fitted
     if fitted.kind == "assumed" or size > fitted.largest * NEAR:
         return Basis.ASSUMED
-    beyond = 1.0 if fitted.own else _OCTAVE
-    inside = fitted.smallest / beyond <= size <= fitted.largest * beyond
-    fit = Basis.CALIBRATED if inside else Basis.EXTRAPOLATED
+    reach = 1.0 if fitted.own else _OCTAVE
+    in_range = fitted.smallest / reach <= size <= fitted.largest * reach
+    fit = Basis.CALIBRATED if in_range else Basis.EXTRAPOLATED
     if fitted.own:
         if fitted.covers(op, fabric):
-            return Basis.MEASURED if inside else fit
-        shipped = basis(op, size, fabric, algorithm=algorithm, settings=settings)
-        return max(fit, shipped)
+            return Basis.MEASURED if in_range else fit
+        shipped_basis = basis(op, size, fabric, algorithm=algorithm, settings=settings)
+        return max(fit, shipped_basis)
     pace = pace_of(read_op(op), fabric)
-    if pace is None and _differs(read_op(op), fabric):
+    if pace is None and _varies_by_server(read_op(op), fabric):
         return Basis.ASSUMED
-    there = pace is not None and pace.fabric.ranks == fabric.ranks
+    pace_measured = pace is not None and pace.fabric.ranks == fabric.ranks
     measured = fitted.kind == "measured" and not fitted.carried and fitted.covers(op, fabric)
-    return fit if there or measured else Basis.DATASHEET
+    return fit if pace_measured or measured else Basis.DATASHEET
 
 
-def _differs(op: Op, fabric: Fabric) -> bool:
+def _varies_by_server(op: Op, fabric: Fabric) -> bool:
     """Whether servers of one kind are known to be far apart: exchanges through a host's tree.
 
     Eight L20 exchange at 1.2 GB/s each in one server (xDiT's PixArt) and at 6 in another
     (NVIDIA/nccl#1817).
     """
-    shared = fabric.link == "pcie" and fabric.local > 2
-    return shared and op == "all_to_all"
+    shares_tree = fabric.link == "pcie" and fabric.local > 2
+    return shares_tree and op == "all_to_all"
 
 
-def _checked(message_bytes: float) -> float:
+def _checked_size(message_bytes: float) -> float:
     size = float(message_bytes)
     if not 0 <= size < inf:
         raise InputError(f"message size: got {size:g}, wanted bytes, zero or more")
     return size
 
 
-def _read(algorithm: Named) -> Named:
+def _parsed_algorithm(algorithm: Named) -> Named:
     """Look up the algorithm of a name; ``auto`` and ``engine`` stay as they are."""
     if not isinstance(algorithm, str):
         return algorithm
     return BY_NAME.get(read_algorithm(algorithm), algorithm)
 
 
-def _taken(
+def _chosen_algorithm(
     op: str,
     message_bytes: float,
     fabric: Fabric,
@@ -251,7 +251,7 @@ def _taken(
 ) -> Algorithm | None:
     """Find the algorithm that a message of this size takes; None on one rank."""
     pricing = _pricing(op, fabric, algorithm, settings, calibration)
-    size = _checked(message_bytes)
+    size = _checked_size(message_bytes)
     return None if pricing is None else pricing.at(size).model
 
 
@@ -264,18 +264,20 @@ def _pricing(
     launch: str = "graph",
 ) -> Pricing | None:
     """Price every size of a call; None on one rank."""
-    read, kind = read_op(op), _read(algorithm)
-    return _priced(_Call(read, fabric, read_launch(launch), settings, calibration), kind)
+    parsed_op, parsed_algorithm = read_op(op), _parsed_algorithm(algorithm)
+    return _priced(
+        _Call(parsed_op, fabric, read_launch(launch), settings, calibration), parsed_algorithm
+    )
 
 
-@lru_cache(maxsize=_PRICINGS)
+@lru_cache(maxsize=_MOST_PRICINGS)
 def _priced(call: _Call, algorithm: Named) -> Pricing | None:
     op, fabric, settings = call.op, call.fabric, call.settings
-    allowed = _engines(settings)
+    usable_engines = _engines(settings)
     if fabric.ranks == 1:
         return None
     if algorithm == "engine":
-        return fastest([call.by_engine(engine) for engine in allowed])
+        return fastest([call.by_engine(engine) for engine in usable_engines])
     if isinstance(algorithm, str):
         return call.by_nccl(None)
     reason = algorithm.obstacle(op, fabric)
@@ -285,9 +287,11 @@ def _priced(call: _Call, algorithm: Named) -> Pricing | None:
         raise InputError(f"{op} by {algorithm.name}: {reason}")
     if not algorithm.engine:
         return call.by_nccl(algorithm)
-    having = [engine for engine in allowed if algorithm.name in engine.kernels] or allowed
+    matching_engines = [
+        engine for engine in usable_engines if algorithm.name in engine.kernels
+    ] or usable_engines
     return call.by_kernel(
-        algorithm, min(having, key=lambda engine: engine.extra_of(algorithm.name, fabric))
+        algorithm, min(matching_engines, key=lambda engine: engine.extra_of(algorithm.name, fabric))
     )
 
 
@@ -312,67 +316,75 @@ class _Call:
 
     def by_nccl(self, algorithm: type[Algorithm] | None) -> Pricing:
         """Price a call of NCCL, which chooses the algorithm where that is None."""
-        op, fabric, own, shipped = self.op, self.fabric, self.calibration, unrecorded()
-        replayed = self._kernels(algorithm, "graph")
-        floor = 0.0
+        op, fabric, calibration, call_costs = self.op, self.fabric, self.calibration, unrecorded()
+        graph_pricing = self._kernel_pricing(algorithm, "graph")
+        host_floor = 0.0
         if self.settings.launcher == "single":
             # sends and receives of the busiest rank are posted one by one
             posts = 2 if op == "send_recv" else 2 * (fabric.ranks - 1)
-            floor = shipped.launching(fabric, posts if op in PAIRWISE_OPS else 0)
+            host_floor = call_costs.launching(fabric, posts if op in PAIRWISE_OPS else 0)
         if self.launch == "graph":
-            replayed = self._in_a_graph(replayed)
-            return Launched(way=replayed, host=floor) if floor else replayed
-        called = self._kernels(algorithm, "stream")
-        if isinstance(called, AsMeasured):
-            return Launched(way=called, host=floor)
-        host = shipped.host if own is None or own.host is None else own.host
-        gap = shipped.gap if own is None or own.gap is None else own.gap
-        return Launched(way=replayed, host=max(floor, host), gap=gap)
+            graph_pricing = self._with_mixing(graph_pricing)
+            return Launched(way=graph_pricing, host=host_floor) if host_floor else graph_pricing
+        stream_pricing = self._kernel_pricing(algorithm, "stream")
+        if isinstance(stream_pricing, AsMeasured):
+            return Launched(way=stream_pricing, host=host_floor)
+        host = (
+            call_costs.host if calibration is None or calibration.host is None else calibration.host
+        )
+        gap = call_costs.gap if calibration is None or calibration.gap is None else calibration.gap
+        return Launched(way=graph_pricing, host=max(host_floor, host), gap=gap)
 
-    def _in_a_graph(self, way: Pricing) -> Pricing:
+    def _with_mixing(self, pricing: Pricing) -> Pricing:
         """Add what graphs that may mix add; a machine's own curves and times have it in them."""
-        own = self.calibration
-        measured = own is not None and bool(own.curves or own.times)
-        mixes = self.settings.graph_mixing and not measured
-        return Mixed(way=way, added=mixing()) if mixes else way
+        calibration = self.calibration
+        is_measured = calibration is not None and bool(calibration.curves or calibration.times)
+        mixes = self.settings.graph_mixing and not is_measured
+        return Mixed(way=pricing, added=mixing()) if mixes else pricing
 
-    def _kernels(self, algorithm: type[Algorithm] | None, launch: Launch) -> Pricing:
+    def _kernel_pricing(self, algorithm: type[Algorithm] | None, launch: Launch) -> Pricing:
         """Leave to NCCL what is not asked for; its own choice as measured, where it was here."""
-        numbers, own = tuning().at(self.settings.nccl), self.calibration
+        numbers, calibration = tuning().at(self.settings.nccl), self.calibration
         protocols = self.settings.protocols
-        way = nccl_pricing(self.op, self.fabric, numbers, algorithm, own, protocols=protocols)
+        pricing = nccl_pricing(
+            self.op, self.fabric, numbers, algorithm, calibration, protocols=protocols
+        )
         pace = pace_of(self.op, self.fabric)
         if pace is not None:
-            usual = nccl_pricing(pace.op, pace.fabric, numbers)
-            expected = bus_factor(pace.op, pace.fabric.ranks) * _LARGE / usual.time(_LARGE)
-            way = Paced(way=way, factor=expected / pace.bus)
-        if own is None or algorithm is not None:
-            return way
-        times = own.times_of(self.op, self.fabric, launch)
-        return way if times is None else AsMeasured(way=way, times=times)
+            usual_pricing = nccl_pricing(pace.op, pace.fabric, numbers)
+            expected = (
+                bus_factor(pace.op, pace.fabric.ranks)
+                * _LARGE_BYTES
+                / usual_pricing.time(_LARGE_BYTES)
+            )
+            pricing = Paced(way=pricing, factor=expected / pace.bus)
+        if calibration is None or algorithm is not None:
+            return pricing
+        times = calibration.times_of(self.op, self.fabric, launch)
+        return pricing if times is None else AsMeasured(way=pricing, times=times)
 
     def by_kernel(self, algorithm: type[Algorithm], engine: EngineKernels) -> Pricing:
         """Price a kernel that a serving engine brings."""
-        way = always(build(algorithm, "Simple", self.op, self.fabric))
-        bare = Launched(way=way, gap=engine.extra_of(algorithm.name, self.fabric))
-        return self._issued(bare, engine.host_on(self.fabric))
+        pricing = always(build(algorithm, "Simple", self.op, self.fabric))
+        unissued = Launched(way=pricing, gap=engine.extra_of(algorithm.name, self.fabric))
+        return self._with_host_issue(unissued, engine.host_on(self.fabric))
 
     def by_engine(self, engine: EngineKernels) -> Pricing:
         """Take the fastest of an engine's kernels, each up to its limit, and NCCL."""
         fabric = self.fabric
-        ways = [self._issued(self._kernels(None, "graph"), engine.nccl_host)]
+        pricings = [self._with_host_issue(self._kernel_pricing(None, "graph"), engine.nccl_host)]
         limits = [inf]
-        crowded = fabric.link == "pcie" and fabric.ranks > 2  # engines leave these to NCCL
+        left_to_nccl = fabric.link == "pcie" and fabric.ranks > 2  # engines leave these to NCCL
         for name in engine.kernels:
-            if not crowded and not BY_NAME[name].obstacle(self.op, fabric):
-                ways.append(self.by_kernel(BY_NAME[name], engine))
+            if not left_to_nccl and not BY_NAME[name].obstacle(self.op, fabric):
+                pricings.append(self.by_kernel(BY_NAME[name], engine))
                 limits.append(engine.limit_of(name, fabric))
-        return Fastest(ways=tuple(ways), limits=tuple(limits))
+        return Fastest(ways=tuple(pricings), limits=tuple(limits))
 
-    def _issued(self, way: Pricing, host: float) -> Pricing:
+    def _with_host_issue(self, pricing: Pricing, host: float) -> Pricing:
         """Let an engine issue a call that no graph replays: it copies the input aside."""
         if self.launch == "graph":
-            return way
-        shipped = unrecorded()
-        copy = 1 / shipped.copy_bandwidth(self.fabric)
-        return Launched(way=way, host=host, gap=shipped.gap, copy=copy)
+            return pricing
+        call_costs = unrecorded()
+        copy = 1 / call_costs.copy_bandwidth(self.fabric)
+        return Launched(way=pricing, host=host, gap=call_costs.gap, copy=copy)

@@ -44,10 +44,10 @@ def candidates(
     """Everything that NCCL would consider for `op` on `fabric`, of one algorithm or of all."""
     view = NcclView(fabric=fabric, numbers=numbers)
     return [
-        (considered, candidate)
-        for considered in (BY_NAME.values() if algorithm is None else (algorithm,))
-        if not considered.obstacle(op, fabric)
-        for candidate in considered.candidates(op, view)
+        (kind, candidate)
+        for kind in (BY_NAME.values() if algorithm is None else (algorithm,))
+        if not kind.obstacle(op, fabric)
+        for candidate in kind.candidates(op, view)
     ]
 
 
@@ -80,25 +80,25 @@ def nccl_pricing(
     """
 
     def over(links: Fabric) -> Pricing:
-        return _on_one_link(op, links, numbers, algorithm, calibration, protocols)
+        return _single_link_pricing(op, links, numbers, algorithm, calibration, protocols)
 
-    own = over(fabric)
+    own_pricing = over(fabric)
     if fabric.nodes > 1:
-        return own
-    ways = [own]
+        return own_pricing
+    pricings = [own_pricing]
     held_back = op == "all_to_all" and fabric.exchange > 0 and fabric.peer_to_peer
-    for slower in _slower(fabric):
-        if held_back and not slower.peer_to_peer:
+    for slower_fabric in _slower_fabrics(fabric):
+        if held_back and not slower_fabric.peer_to_peer:
             continue  # root complexes may hold peers back more than host memory does
-        if algorithm is not None and algorithm.obstacle(op, slower):
+        if algorithm is not None and algorithm.obstacle(op, slower_fabric):
             continue
-        other = over(slower)
-        if _comparable(own, other):
-            ways.append(other)
-    return fastest(ways)
+        slower_pricing = over(slower_fabric)
+        if _are_comparable(own_pricing, slower_pricing):
+            pricings.append(slower_pricing)
+    return fastest(pricings)
 
 
-def _on_one_link(
+def _single_link_pricing(
     op: Op,
     fabric: Fabric,
     numbers: Numbers,
@@ -111,24 +111,28 @@ def _on_one_link(
     Pairs send small parts with flags in the data, up to a fixed size a peer.
     """
     channels = NcclView(fabric=fabric, numbers=numbers).pair_channels
-    made = partial(build, op=op, fabric=fabric, calibration=calibration, channels=channels)
+    build_choice = partial(build, op=op, fabric=fabric, calibration=calibration, channels=channels)
     if algorithm is Pairwise or (algorithm is None and op in PAIRWISE_OPS):
-        large = made(Pairwise, "Simple")
+        unflagged = build_choice(Pairwise, "Simple")
         if "LL" not in protocols:
-            return always(large)
-        beyond = nextafter(Pairwise.flagged_bytes(op, fabric, numbers), inf)
-        return by_size([(0.0, made(Pairwise, "LL")), (beyond, large)])
-    considered = candidates(op, fabric, numbers, algorithm)
-    allowed = [pair for pair in considered if pair[1].protocol in protocols] or considered
-    if algorithm is not None and not allowed:
-        return fastest([always(made(algorithm, protocol)) for protocol in algorithm.protocols])
+            return always(unflagged)
+        flagged_limit = nextafter(Pairwise.flagged_bytes(op, fabric, numbers), inf)
+        return by_size([(0.0, build_choice(Pairwise, "LL")), (flagged_limit, unflagged)])
+    all_candidates = candidates(op, fabric, numbers, algorithm)
+    usable_candidates = [
+        pair for pair in all_candidates if pair[1].protocol in protocols
+    ] or all_candidates
+    if algorithm is not None and not usable_candidates:
+        return fastest(
+            [always(build_choice(algorithm, protocol)) for protocol in algorithm.protocols]
+        )
     steps = []
-    for start, best in cheapest([candidate for _, candidate in allowed]):
-        kind, candidate = allowed[best]
+    for start, best_index in cheapest([candidate for _, candidate in usable_candidates]):
+        kind, candidate = usable_candidates[best_index]
         try:
-            choice = made(kind, candidate.protocol)
+            choice = build_choice(kind, candidate.protocol)
         except UncalibratedError:
-            choice = made(kind, "Simple")
+            choice = build_choice(kind, "Simple")
         steps.append((start, choice))
     return by_size(steps)
 
@@ -139,7 +143,7 @@ def over_pcie(fabric: Fabric) -> Fabric:
     return fabric.over_pcie(min(slot, fabric.bandwidth))
 
 
-def _slower(fabric: Fabric) -> Iterator[Fabric]:
+def _slower_fabrics(fabric: Fabric) -> Iterator[Fabric]:
     """Yield what the same GPUs would talk over without their best link, and without the next."""
     if fabric.link != "pcie":
         if not fabric.pcie_generation:
@@ -155,7 +159,7 @@ def _slower(fabric: Fabric) -> Iterator[Fabric]:
             yield across.with_peers(on=False)
 
 
-def _comparable(own: Pricing, other: Pricing) -> bool:
+def _are_comparable(own: Pricing, other: Pricing) -> bool:
     """Whether one of the two is carried over from other GPUs, or both rest on the same curves."""
-    first, second = own.at(0.0).fitted, other.at(0.0).fitted
-    return first.carried or second.carried or first == second
+    own_curve, other_curve = own.at(0.0).fitted, other.at(0.0).fitted
+    return own_curve.carried or other_curve.carried or own_curve == other_curve

@@ -64,8 +64,8 @@ class Curve:
 
         `rises` is how often `rise` comes in, where that is not once a step.
         """
-        often = steps if rises < 0 else rises
-        rise = often * self.rise * (chunk / (chunk + self.rise_bytes))
+        rise_count = steps if rises < 0 else rises
+        rise = rise_count * self.rise * (chunk / (chunk + self.rise_bytes))
         return self.launch + steps * self.step + rise
 
     def starting(self, pick: Callable[[float, float], float], other: "Curve") -> "Curve":
@@ -93,28 +93,28 @@ class Curve:
 
         Links that groups beside this one load as much are a bound on what it passes on.
         """
-        beside = fabric.siblings
-        left = sent * self._beside(beside, beside.passed) if beside else 0.0
-        return max((sent + copied) * self._alone(fabric, idle), left)
+        siblings = fabric.siblings
+        shared_time = sent * self._shared_per_byte(siblings, siblings.passed) if siblings else 0.0
+        return max((sent + copied) * self._lone_per_byte(fabric, idle), shared_time)
 
-    def _alone(self, fabric: Fabric, idle: int = 0) -> float:
+    def _lone_per_byte(self, fabric: Fabric, idle: int = 0) -> float:
         local = max(2, fabric.ranks // fabric.nodes)
-        crowd = (local - idle) / self.pool if self.pool else 0.0
+        pool_time = (local - idle) / self.pool if self.pool else 0.0
         link = fabric.chain if idle and fabric.chain else fabric.bandwidth
-        return self.per_byte(self._through_tree(fabric, local, link)) + crowd
+        return self.per_byte(self._through_tree(fabric, local, link)) + pool_time
 
-    def _beside(self, siblings: Siblings, rate: BytesPerSecond) -> float:
+    def _shared_per_byte(self, siblings: Siblings, rate: BytesPerSecond) -> float:
         """Seconds a byte that links need which other groups load as much, at what copies reach."""
-        staged = siblings.staging / self.pool if self.pool else 0.0
-        return max(1 / (rate * link_rates().copy.value), staged)
+        staged_time = siblings.staging / self.pool if self.pool else 0.0
+        return max(1 / (rate * link_rates().copy.value), staged_time)
 
     def _through_tree(self, fabric: Fabric, local: int, link: BytesPerSecond) -> BytesPerSecond:
         """Nominal bandwidth of a `link` that `local` GPUs of a node use at once."""
         if fabric.link != "pcie":
             return link
-        left = self.share if local > 2 else 1.0
-        left *= self.cross if fabric.crosses_sockets else 1.0
-        return BytesPerSecond(min(link, left * (self.tree or link)))
+        share = self.share if local > 2 else 1.0
+        share *= self.cross if fabric.crosses_sockets else 1.0
+        return BytesPerSecond(min(link, share * (self.tree or link)))
 
     def per_byte_sent(self, fabric: Fabric) -> float:
         """Seconds a byte from one GPU of a node of `fabric` to the next, while all send."""
@@ -125,10 +125,12 @@ class Curve:
 
         What links are known to share is a bound beside what such machines usually lose.
         """
-        beside = fabric.siblings
-        left = sent * self._beside(beside, beside.exchanged) if beside else 0.0
-        known = self.per_byte(fabric.exchange) if fabric.exchange else 0.0
-        return max((sent + copied) * max(self._alone(fabric), known), left)
+        siblings = fabric.siblings
+        shared_time = (
+            sent * self._shared_per_byte(siblings, siblings.exchanged) if siblings else 0.0
+        )
+        exchange_time = self.per_byte(fabric.exchange) if fabric.exchange else 0.0
+        return max((sent + copied) * max(self._lone_per_byte(fabric), exchange_time), shared_time)
 
     def join(self, start: Amount, stream: Amount, sharpness: float = 0.0) -> Amount:
         """Power mean of the start-up time and the stream, in seconds.

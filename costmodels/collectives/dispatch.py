@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     pass
 
 Phase = Literal["dispatch", "combine"]
-_CHANNEL: Final = 2  # multiprocessors: one sends, one receives
-_TOGETHER: Final = 4.0
-_NEWEST_WITHOUT: Final = (8, 9)
+_CHANNEL_SIZE: Final = 2  # multiprocessors: one sends, one receives
+_STREAM_SHARPNESS: Final = 4.0
+_NEWEST_UNSUPPORTED: Final = (8, 9)
 """Compute capability of the last GPUs that these kernels were not written for."""
 
 
@@ -80,31 +80,31 @@ class Way:
     needs: tuple[Need, ...] = ()
 
 
-def _network(fabric: Fabric) -> str:
+def _driven_network(fabric: Fabric) -> str:
     """Need NICs that GPUs drive, where there are several nodes."""
-    if fabric.nodes == 1 or (fabric.network and fabric.network.kind in _DRIVEN):
+    if fabric.nodes == 1 or (fabric.network and fabric.network.kind in _RDMA_NETWORKS):
         return ""
     return f"it needs RDMA between nodes, got {fabric.network and fabric.network.kind}"
 
 
 def _few_peers(fabric: Fabric) -> str:
     """Need no more GPUs on NVLink than these kernels have room for."""
-    few = fabric.local <= _PEERS
-    return "" if few else f"it joins {_PEERS} GPUs by NVLink at most, got {fabric.local}"
+    fits = fabric.local <= _MOST_PEERS
+    return "" if fits else f"it joins {_MOST_PEERS} GPUs by NVLink at most, got {fabric.local}"
 
 
-_PEERS: Final = 8
+_MOST_PEERS: Final = 8
 """NVLink peers that normal kernels are compiled for (NUM_MAX_NVL_PEERS of DeepEP)."""
-_DRIVEN: Final = ("infiniband", "roce", "gib")
+_RDMA_NETWORKS: Final = ("infiniband", "roce", "gib")
 WAYS: Final[Mapping[str, Way]] = {
     "allgather_reducescatter": Way(
         once=True, ops={"dispatch": "all_gather", "combine": "reduce_scatter"}
     ),
     "all_to_all": Way(once=False, ops={"dispatch": "all_to_all", "combine": "all_to_all"}),
     "deepep_normal": Way(
-        once=True, replayed=False, workers="channels", needs=(nvlink, _few_peers, _network)
+        once=True, replayed=False, workers="channels", needs=(nvlink, _few_peers, _driven_network)
     ),
-    "deepep_low_latency": Way(once=False, workers="experts", needs=(nvlink, _network)),
+    "deepep_low_latency": Way(once=False, workers="experts", needs=(nvlink, _driven_network)),
     "nvlink_one_sided": Way(once=True, needs=(one_node, nvlink)),
     "nvlink_two_sided": Way(once=True, needs=(one_node, nvlink)),
 }
@@ -123,8 +123,8 @@ class Taken:
 
     def token_bytes(self, phase: Phase, features: int, precision: str) -> float:
         """Bytes of a token; results come back in 16 bits."""
-        kept = phase == "dispatch" and precision in self.sent
-        return token_bytes(float(features), precision if kept else "bf16")
+        keeps_format = phase == "dispatch" and precision in self.sent
+        return token_bytes(float(features), precision if keeps_format else "bf16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,14 +177,14 @@ class Exchange:
             size = real(self._message(tokens, token_bytes))
             return cast(Real, collective_time(ops[self.phase], cast(Any, size), self.fabric))
         kernel = self.parameters
-        told = kernel.notify if self.engine else 0.0
-        return exchanged(self, kernel, tokens, token_bytes) + told
+        notify_time = kernel.notify if self.engine else 0.0
+        return exchanged(self, kernel, tokens, token_bytes) + notify_time
 
     @property
     def parameters(self) -> DispatchParameters:
         """The kernel of this way, phase and engine on this device."""
-        alone = self.launch == "graph" and WAYS[self.way].replayed
-        name, engine = f"{self.way}-{self.phase}", "" if alone else self.engine
+        kernel_only = self.launch == "graph" and WAYS[self.way].replayed
+        name, engine = f"{self.way}-{self.phase}", "" if kernel_only else self.engine
         return engine_record(DispatchParameters, self.device, name, engine)
 
     def basis(self, tokens: Real, token_bytes: Real) -> Basis:
@@ -193,12 +193,12 @@ class Exchange:
         if self.fabric.ranks == 1:
             return Basis.MEASURED
         if ops is not None:
-            most = largest(self._message(tokens, token_bytes))
-            return collective_basis(ops[self.phase], most, self.fabric)
+            largest_size = largest(self._message(tokens, token_bytes))
+            return collective_basis(ops[self.phase], largest_size, self.fabric)
         sizes = {"tokens": tokens, "bytes": token_bytes, "experts": float(self.routing.experts)}
         provenance = self.parameters.provenance
-        alike = self.fabric.nodes == 1 and provenance.saw({"ranks": float(self.fabric.ranks)})
-        return provenance.basis(self.device.name, sizes, alike=alike)
+        same_ranks = self.fabric.nodes == 1 and provenance.saw({"ranks": float(self.fabric.ranks)})
+        return provenance.basis(self.device.name, sizes, alike=same_ranks)
 
     def moves(self, sent: float) -> Moves:
         """Say what `sent` bytes of tokens of each rank bring to links: copies of them.
@@ -223,11 +223,15 @@ class Exchange:
         """Count the copies of a token: all, over links inside a node, and to other nodes."""
         ranks, nodes, local = self.fabric.ranks, self.fabric.nodes, self.fabric.local
         if not WAYS[self.way].once:
-            every = float(self.routing.top_k)
-            return every, every * (local - 1) / ranks, every * (ranks - local) / ranks
-        every = self.routing.reached(ranks)
-        far = self.routing.reached(nodes) * (nodes - 1) / nodes
-        return every, every * (local - 1) / local, far
+            all_copies = float(self.routing.top_k)
+            return (
+                all_copies,
+                all_copies * (local - 1) / ranks,
+                all_copies * (ranks - local) / ranks,
+            )
+        all_copies = self.routing.reached(ranks)
+        far_copies = self.routing.reached(nodes) * (nodes - 1) / nodes
+        return all_copies, all_copies * (local - 1) / local, far_copies
 
 
 def standing(way: str, routing: Routing, tokens: Real, ranks: int) -> Real:
@@ -266,31 +270,33 @@ def exchanged(
 ) -> Real:
     """Seconds that `kernel` takes for an exchange; see the formula above."""
     fabric = exchange.fabric
-    every, near, far = exchange.copies()
-    own = kernel.token + every / fabric.ranks * kernel.copy
-    moved = every / kernel.rate if kernel.rate else 0.0
-    moved += 1 / kernel.home if kernel.home else 0.0
-    between = hop(fabric, transports(), "Simple")
+    all_copies, near_copies, far_copies = exchange.copies()
+    token_work = kernel.token + all_copies / fabric.ranks * kernel.copy
+    per_byte_work = all_copies / kernel.rate if kernel.rate else 0.0
+    per_byte_work += 1 / kernel.home if kernel.home else 0.0
+    network_hop = hop(fabric, transports(), "Simple")
     streams = (
-        tokens / _workers(exchange, kernel) * (own + moved * token_bytes),
-        tokens * token_bytes * (near / (fabric.bandwidth * kernel.efficiency))
+        tokens / _workers(exchange, kernel) * (token_work + per_byte_work * token_bytes),
+        tokens * token_bytes * (near_copies / (fabric.bandwidth * kernel.efficiency))
         * exchange.excess(tokens, fabric.ranks),
-        tokens * token_bytes * (far * fabric.local * between.exchange)
+        tokens * token_bytes * (far_copies * fabric.local * network_hop.exchange)
         * exchange.excess(tokens, fabric.nodes),
     )  # fmt: skip
-    stream = sum(part**_TOGETHER for part in streams) ** (1 / _TOGETHER)
-    fixed = kernel.launch + exchange.routing.experts * kernel.expert + fabric.ranks * kernel.rank
-    start = fixed + (token_bytes / kernel.alone if kernel.alone else 0.0)
+    stream = sum(part**_STREAM_SHARPNESS for part in streams) ** (1 / _STREAM_SHARPNESS)
+    fixed_start = (
+        kernel.launch + exchange.routing.experts * kernel.expert + fabric.ranks * kernel.rank
+    )
+    start = fixed_start + (token_bytes / kernel.alone if kernel.alone else 0.0)
     sharpness = kernel.sharpness
     joined = (start**sharpness + stream**sharpness) ** (1 / sharpness)
-    return cast(Real, joined + between.step)
+    return cast(Real, joined + network_hop.step)
 
 
 def _workers(exchange: Exchange, kernel: DispatchParameters) -> float:
     """Count what works side by side on the tokens of a rank."""
     workers, available = WAYS[exchange.way].workers, exchange.device.multiprocessors.value
     if workers == "channels":
-        return (exchange.multiprocessors or kernel.multiprocessors) / _CHANNEL
+        return (exchange.multiprocessors or kernel.multiprocessors) / _CHANNEL_SIZE
     if workers == "experts":
         experts = exchange.routing.experts
         return ceil(experts / ceil(experts / available))
@@ -307,6 +313,6 @@ def obstacle(way: str, fabric: Fabric, device: Device) -> str:
     """
     if way not in WAYS:
         raise unknown("way of tokens", way, WAYS)
-    if WAYS[way].ops is None and device.compute_capability <= _NEWEST_WITHOUT:
+    if WAYS[way].ops is None and device.compute_capability <= _NEWEST_UNSUPPORTED:
         return "its kernels are for Hopper and newer GPUs"
     return next(filter(None, (need(fabric) for need in WAYS[way].needs)), "")

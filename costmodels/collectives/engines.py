@@ -95,23 +95,23 @@ def load_engines(
 ) -> tuple[dict[str, EngineKernels], Unrecorded, Mixing]:
     """Read engines, and what is between PyTorch or a graph and NCCL."""
     row, mixing = tables["eager"], tables["mixing"]
-    named = [name for name in tables if name not in ("eager", "mixing")]
-    engines = {name: _engine(name, tables[name]) for name in named}
+    engine_names = [name for name in tables if name not in ("eager", "mixing")]
+    engines = {name: _engine(name, tables[name]) for name in engine_names}
     numbers = {key: Seconds(parse(row[key], "s")) for key in ("host", "gap", "single", "post")}
-    copy = _places(row["copy"], "B/s", BytesPerSecond)
-    added = Mixing(
+    copy = _values_by_place(row["copy"], "B/s", BytesPerSecond)
+    graph_cost = Mixing(
         sizes=tuple(Bytes(parse(size, "B")) for size in mixing["sizes"]),
         seconds=tuple(Seconds(parse(time, "s")) for time in mixing["seconds"]),
     )
-    return engines, Unrecorded(copy=copy, **numbers), added
+    return engines, Unrecorded(copy=copy, **numbers), graph_cost
 
 
-def _places(table: object, unit: str, form: Callable[[float], Form]) -> dict[str, Form]:
+def _values_by_place(table: object, unit: str, form: Callable[[float], Form]) -> dict[str, Form]:
     """Read what an engine has by place: ``hopper.nvlink = "4 MiB"``, ``nvlink = "2 us"``."""
     flat: dict[str, Form] = {}
     for key, value in cast(Mapping[str, object], table).items():
         if isinstance(value, Mapping):
-            places = _places(value, unit, form)
+            places = _values_by_place(value, unit, form)
             flat |= {f"{key}.{place}": number for place, number in places.items()}
         else:
             flat[key] = form(parse(str(value), unit))
@@ -125,9 +125,9 @@ def _engine(name: str, row: Mapping[str, object]) -> EngineKernels:
         kind=cast(Kind, row["kind"]),
         source=str(row["source"]),
         kernels=tuple(cast(list[str], row["kernels"])),
-        limit=_places(row["limit"], "B", Bytes),
-        extra=_places(row["extra"], "s", Seconds),
-        peer=_places(row["peer"], "s", Seconds),
-        host=_places(row["host"], "s", Seconds),
+        limit=_values_by_place(row["limit"], "B", Bytes),
+        extra=_values_by_place(row["extra"], "s", Seconds),
+        peer=_values_by_place(row["peer"], "s", Seconds),
+        host=_values_by_place(row["host"], "s", Seconds),
         nccl_host=Seconds(parse(str(row["nccl_host"]), "s")),
     )

@@ -21,8 +21,8 @@ from topology.catalogue import Fabric
 if TYPE_CHECKING:
     pass
 
-_MACHINES: Final = 16  # remembered
-_ALIKE: Final = 0.01  # of two bandwidths that are the same link
+_MOST_MACHINES: Final = 16  # remembered
+_BANDWIDTH_TOLERANCE: Final = 0.01  # of two bandwidths that are the same link
 _KEYS: Final = frozenset(
     {"kind", "source", "ranks", "bandwidth", "sizes", "seconds", "median_error", "worst_error"}
 )
@@ -74,9 +74,13 @@ class Times:
 
     def time(self, message_bytes: Amount) -> Amount:
         """Seconds for a message of `message_bytes`."""
-        (before, last), (less, most) = self.seconds[-2:], self.sizes[-2:]
-        beyond = larger(message_bytes - most, 0.0) * (last - before) / (most - less)
-        return cast(Amount, interp(message_bytes, self.sizes, self.seconds) + beyond)
+        (previous_time, last_time), (previous_size, last_size) = self.seconds[-2:], self.sizes[-2:]
+        extra_time = (
+            larger(message_bytes - last_size, 0.0)
+            * (last_time - previous_time)
+            / (last_size - previous_size)
+        )
+        return cast(Amount, interp(message_bytes, self.sizes, self.seconds) + extra_time)
 
     def serves(self, op: Op, fabric: Fabric, launch: Launch) -> bool:
         """Whether it is this collective on as many GPUs over the same links."""
@@ -84,7 +88,7 @@ class Times:
             (self.op, self.launch, self.ranks) == (op, launch, fabric.ranks)
             and fabric.nodes == 1
             and (self.architecture, self.link) == (fabric.architecture, link_class(fabric))
-            and abs(fabric.bandwidth - self.bandwidth) <= _ALIKE * self.bandwidth
+            and abs(fabric.bandwidth - self.bandwidth) <= _BANDWIDTH_TOLERANCE * self.bandwidth
         )
 
 
@@ -116,21 +120,21 @@ class CurveCalibration:
 Calibration = CurveCalibration | None
 
 
-@lru_cache(maxsize=_MACHINES)
+@lru_cache(maxsize=_MOST_MACHINES)
 def library_of(calibration: Calibration) -> Library:
     """Put a machine's curves over the shipped ones."""
     shipped = library()
     if calibration is None:
         return shipped
-    own = {name: replace(fitted, own=True) for name, fitted in calibration.curves}
-    return Library(curves={**shipped.curves, **own}, like=shipped.like)
+    own_curves = {name: replace(fitted, own=True) for name, fitted in calibration.curves}
+    return Library(curves={**shipped.curves, **own_curves}, like=shipped.like)
 
 
 def read_times(place: str, row: Mapping[str, object]) -> Times:
     """Read one table of a profile, ``[times.hopper.nvlink.all_reduce.graph]``."""
-    missing, extra = _KEYS - set(row), set(row) - _KEYS
-    if missing or extra:
-        raise CatalogueError(f"{place}: missing {sorted(missing)}, unexpected {sorted(extra)}")
+    missing, unexpected = _KEYS - set(row), set(row) - _KEYS
+    if missing or unexpected:
+        raise CatalogueError(f"{place}: missing {sorted(missing)}, unexpected {sorted(unexpected)}")
     architecture, link, op, launch = place.split(".")
     sizes, seconds = _numbers(row["sizes"], "B"), _numbers(row["seconds"], "s")
     rising = all(a < b for a, b in pairwise(sizes))

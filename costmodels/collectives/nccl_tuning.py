@@ -63,8 +63,8 @@ class Candidate:
 
     def line(self, octave: int) -> tuple[float, float]:
         """Give NCCL's own estimate in an octave of sizes: its latency, and seconds a byte."""
-        left = self.correction[octave] if octave < len(self.correction) else 1.0
-        return self.latency, self.per_byte / left
+        kept_share = self.correction[octave] if octave < len(self.correction) else 1.0
+        return self.latency, self.per_byte / kept_share
 
 
 def cheapest(candidates: Sequence[Candidate]) -> Iterator[tuple[float, int]]:
@@ -76,26 +76,30 @@ def cheapest(candidates: Sequence[Candidate]) -> Iterator[tuple[float, int]]:
     """
     octaves = max(len(candidate.correction) for candidate in candidates)
     starts = [0.0, *(_SMALLEST_CORRECTED * 2.0**octave for octave in range(1, octaves + 1))]
-    taken = -1
+    current = -1
     for octave, (start, end) in enumerate(pairwise([*starts, math.inf])):
-        for at, best in _lowest([candidate.line(octave) for candidate in candidates], start):
-            if at < end and best != taken:
-                yield at, best
-                taken = best
+        for size, winner in _lower_envelope(
+            [candidate.line(octave) for candidate in candidates], start
+        ):
+            if size < end and winner != current:
+                yield size, winner
+                current = winner
 
 
-def _lowest(lines: Sequence[tuple[float, float]], start: float) -> Iterator[tuple[float, int]]:
+def _lower_envelope(
+    lines: Sequence[tuple[float, float]], start: float
+) -> Iterator[tuple[float, int]]:
     """Yield which of several lines is the lowest, and from where on, from `start`."""
-    at, best = start, min(range(len(lines)), key=lambda i: lines[i][0] + start * lines[i][1])
-    while at < math.inf:
-        yield at, best
-        own, slope = lines[best]
+    size, winner = start, min(range(len(lines)), key=lambda i: lines[i][0] + start * lines[i][1])
+    while size < math.inf:
+        yield size, winner
+        intercept, slope = lines[winner]
         crossings = [
-            ((other - own) / (slope - flatter), flatter, i)
-            for i, (other, flatter) in enumerate(lines)
-            if flatter < slope
+            ((other_intercept - intercept) / (slope - other_slope), other_slope, i)
+            for i, (other_intercept, other_slope) in enumerate(lines)
+            if other_slope < slope
         ]
-        at, _, best = min(crossings, default=(math.inf, 0.0, best))
+        size, _, winner = min(crossings, default=(math.inf, 0.0, winner))
 
 
 def load_tuning(tables: Mapping[str, Any]) -> Tuning:
@@ -170,8 +174,8 @@ class NcclView:
         these share the way of the NICs.
         """
         network = self.fabric.network
-        joined = self.nodes == 2 and self.local > 1 and self.link == "nvlink"
-        if not joined or network is None:
+        rated_by_chains = self.nodes == 2 and self.local > 1 and self.link == "nvlink"
+        if not rated_by_chains or network is None:
             return self.bus, self.channels
         return self.inside, network.nics
 
@@ -193,16 +197,19 @@ class NcclView:
         rate = self.first("pair_channel")
         needed = math.ceil(nic / rate) if rate else 1
         channels = _power_of_two(max(needed, int(self.first("pair_channels"))))
-        most = self._ring_channels(nic, usable_bandwidth(fabric, network))
-        while channels > 1 and channels * math.ceil(fabric.ranks / self.first("pair_peers")) > most:
+        ring_channels = self._ring_channels(nic, usable_bandwidth(fabric, network))
+        while (
+            channels > 1
+            and channels * math.ceil(fabric.ranks / self.first("pair_peers")) > ring_channels
+        ):
             channels //= 2
         return channels
 
     def _ring_channels(self, nic: float, usable: float) -> int:
         """Channels of rings between nodes: one a NIC, more where few are fast, twice as many."""
         rings = max(1, round(usable / nic))
-        young = self.generation in ("hopper", "blackwell")
-        doubled = nic >= self.first("pair_doubled") and not (young and rings > FEW_RINGS)
+        is_recent = self.generation in ("hopper", "blackwell")
+        doubled = nic >= self.first("pair_doubled") and not (is_recent and rings > FEW_RINGS)
         return min(_MOST_CHANNELS, _power_of_two(2 * rings * (2 if doubled else 1)))
 
     def protocols(self) -> Iterator[tuple[int, WireProtocol]]:
@@ -220,12 +227,12 @@ class NcclView:
 
     def step(self, algorithm: str, protocol: int) -> tuple[float, float]:
         """Latency of a step inside a node, and to another."""
-        inside = self.numbers[f"{self.link}_{algorithm}"][protocol]
+        inner_step = self.numbers[f"{self.link}_{algorithm}"][protocol]
         network = algorithm if self.local > 1 else "tree"
-        outside = self.numbers[f"network_{network}"][protocol]
+        outer_step = self.numbers[f"network_{network}"][protocol]
         if self.nodes > 1 and algorithm == "ring":
-            inside = max(inside, self.numbers["network_overhead"][protocol])
-        return inside, outside
+            inner_step = max(inner_step, self.numbers["network_overhead"][protocol])
+        return inner_step, outer_step
 
 
 def _power_of_two(count: int) -> int:

@@ -69,10 +69,10 @@ def ring_transfers(op: Op, ranks: int) -> int:
 
 def pace_of(op: Op, fabric: Fabric) -> Pace | None:
     """Find what was measured for `op`, or for what goes the same ways, on the host of a group."""
-    exchanged = op in ("all_to_all", "gather", "scatter")
-    stands = "all_to_all" if exchanged else "all_reduce"
+    is_exchange = op in ("all_to_all", "gather", "scatter")
+    paced_op = "all_to_all" if is_exchange else "all_reduce"
     paces = fabric.paces if fabric.nodes == 1 else ()
-    return next((pace for pace in paces if pace.op == stands), None)
+    return next((pace for pace in paces if pace.op == paced_op), None)
 
 
 def bus_factor(op: str, ranks: int) -> float:

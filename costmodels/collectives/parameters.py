@@ -59,24 +59,24 @@ class Library:
     def get(self, fabric: Fabric, name: str) -> Fitted:
         """Find the curve `name` for the links inside a node of `fabric`."""
         link = link_class(fabric)
-        fitted = self._at(fabric.architecture, link, name)
+        fitted = self._fitted_at(fabric.architecture, link, name)
         if fitted is None:
             raise UncalibratedError(f"no {name} for {fabric.architecture} over {link}")
         return fitted
 
-    def _at(self, architecture: str, link: LinkClass, name: str) -> Fitted | None:
-        place = first = f"{architecture}.{link}"
+    def _fitted_at(self, architecture: str, link: LinkClass, name: str) -> Fitted | None:
+        place = wanted_place = f"{architecture}.{link}"
         while place and f"{place}.{name}" not in self.curves:
             place = self.like.get(place, "")
         if not place:
             return None
         fitted = self.curves[f"{place}.{name}"]
-        if place == first:
+        if place == wanted_place:
             return fitted
-        curve = self._in_order(fitted.curve, architecture, link, name)
+        curve = self._start_bounded(fitted.curve, architecture, link, name)
         return replace(fitted, curve=curve, carried=True)
 
-    def _in_order(self, curve: Curve, architecture: str, link: LinkClass, name: str) -> Curve:
+    def _start_bounded(self, curve: Curve, architecture: str, link: LinkClass, name: str) -> Curve:
         """Keep a curve of other GPUs from starting before a faster link of these GPUs does.
 
         What a kernel takes to launch belongs to the GPU, what a step takes to GPU and link: no
@@ -87,7 +87,7 @@ class Library:
             measured = self.curves.get(f"{architecture}.{slower}.{name}")
             if measured is not None:
                 curve = curve.starting(min, measured.curve)
-        faster = self._at(architecture, CLASSES[place - 1], name) if place else None
+        faster = self._fitted_at(architecture, CLASSES[place - 1], name) if place else None
         return curve if faster is None else curve.starting(max, faster.curve)
 
 
@@ -106,8 +106,8 @@ def link_class(fabric: Fabric) -> LinkClass:
         return "host"
     if fabric.link == "pcie":
         return "pcie"
-    alone = fabric.link == "nvlink" and fabric.local <= 2 and not fabric.direct
-    return "bridge" if alone else "nvlink"
+    is_bridge = fabric.link == "nvlink" and fabric.local <= 2 and not fabric.direct
+    return "bridge" if is_bridge else "nvlink"
 
 
 def load_library(*tables: Mapping[str, Any]) -> Library:
@@ -116,14 +116,16 @@ def load_library(*tables: Mapping[str, Any]) -> Library:
     A table ``[hopper.nvlink.ring_ll]`` holds the fields of a curve, as text with units, and its
     provenance; ``[like]`` maps ``"volta.nvlink"`` to the place that stands in for it.
     """
-    like = {place: other for table in tables for place, other in table.get("like", {}).items()}
+    like = {
+        place: stand_in for table in tables for place, stand_in in table.get("like", {}).items()
+    }
     rows = {
         f"{architecture}.{link}.{name}": row
         for table in tables
         for architecture, links in table.items()
         if architecture != "like"
-        for link, named in links.items()
-        for name, row in named.items()
+        for link, curves_by_name in links.items()
+        for name, row in curves_by_name.items()
     }
     return Library(
         curves={where: read_fitted(where, row) for where, row in rows.items()}, like=like
@@ -134,10 +136,10 @@ def read_fitted(where: str, row: Mapping[str, object]) -> Fitted:
     """Read one table: a curve with its provenance."""
     names = {field.name for field in fields(Curve)}
     measured = row.get("kind") == "measured"
-    extra = set(row) - names - {*_COVER, *_ERRORS, "note"}
+    unexpected = set(row) - names - {*_COVER, *_ERRORS, "note"}
     missing = {"launch", "efficiency", *_COVER, *(_ERRORS if measured else ())} - set(row)
-    if extra or missing:
-        raise CatalogueError(f"{where}: missing {sorted(missing)}, unexpected {sorted(extra)}")
+    if unexpected or missing:
+        raise CatalogueError(f"{where}: missing {sorted(missing)}, unexpected {sorted(unexpected)}")
     numbers = {key: parse(str(row[key]), UNITS.get(key, "1")) for key in names & set(row)}
     fewest, _, most = str(row["ranks"]).partition("..")
     return Fitted(

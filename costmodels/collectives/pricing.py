@@ -63,9 +63,9 @@ class BySize:
         seconds = np.empty_like(message_bytes, dtype=float)
         index = np.searchsorted(np.array(self.starts), message_bytes, side="right") - 1
         for i in sorted(set(index.ravel().tolist())):  # np.unique would load numpy.ma
-            here = index == i
-            own = self.choices[i].model.time(message_bytes[here])
-            seconds[here] = np.minimum(own, self.ceilings[i])
+            in_range = index == i
+            times = self.choices[i].model.time(message_bytes[in_range])
+            seconds[in_range] = np.minimum(times, self.ceilings[i])
         return seconds
 
 
@@ -98,7 +98,7 @@ class Fastest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Changed:
+class _ChangedPricing:
     """Another pricing, of which a class changes the time."""
 
     way: Pricing
@@ -108,7 +108,7 @@ class _Changed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launched(_Changed):
+class Launched(_ChangedPricing):
     r"""A call as its caller sees it, back to back with others.
 
     .. math:: t = \max(host, kernel + gap + m\,copy)
@@ -129,18 +129,18 @@ class Launched(_Changed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixed(_Changed):
+class Mixed(_ChangedPricing):
     """A call that a graph replays, with what the graph adds to it."""
 
     added: Mixing
 
     def time(self, message_bytes: Amount) -> Amount:
-        more = cast(Amount, interp(message_bytes, self.added.sizes, self.added.seconds))
-        return self.way.time(message_bytes) + more
+        graph_time = cast(Amount, interp(message_bytes, self.added.sizes, self.added.seconds))
+        return self.way.time(message_bytes) + graph_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsMeasured(_Changed):
+class AsMeasured(_ChangedPricing):
     """Times of this very machine; which algorithm was behind them is the library's choice."""
 
     times: Times
@@ -166,7 +166,7 @@ class AsMeasured(_Changed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paced(_Changed):
+class Paced(_ChangedPricing):
     """A call whose bytes take `factor` times as long as usual, on a host that was measured."""
 
     factor: float

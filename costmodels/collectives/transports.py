@@ -16,7 +16,7 @@ from topology.catalogue import Fabric, Network, pcie_bandwidth
 PAYLOAD: Final[Mapping[WireProtocol, float]] = {"LL": 0.5, "LL128": 0.9375, "Simple": 1.0}
 FEW_RINGS: Final = 4  # that NCCL doubles whatever their rate
 _UNPACED: Final[Mapping[str, float]] = MappingProxyType({})
-_FAST: Final = 48 * 10**9  # B/s; what is sold as 400 Gbit/s, less what shares may round off
+_FAST_NIC: Final = 48 * 10**9  # B/s; what is sold as 400 Gbit/s, less what shares may round off
 _UNITS: Final = {
     "step_ll": "s", "step_ll128": "s", "step_simple": "s", "pair": "s", "message": "s",
     "channel": "B/s", "port": "B/s", "ll": "B/s",
@@ -106,11 +106,13 @@ class Hop:
         streams : s of the bytes inside a node, and on its NICs.
         """
         inside, outside = streams
-        near = travel + curve.join(start, inside)
+        node_bound = travel + curve.join(start, inside)
         if not self.sharpness:
-            return near
-        far = ((start + travel) ** self.sharpness + outside**self.sharpness) ** (1 / self.sharpness)
-        return cast(Amount, larger(near, far))
+            return node_bound
+        network_bound = ((start + travel) ** self.sharpness + outside**self.sharpness) ** (
+            1 / self.sharpness
+        )
+        return cast(Amount, larger(node_bound, network_bound))
 
 
 Transports = Mapping[str, Transport]
@@ -144,8 +146,8 @@ def transport_of(network: Network, transports: Transports) -> Transport:
     >>> [transport_of(network, transports()).step_ll * 1e6 for network in (slow, fast)]
     [7.6, 2.5]
     """
-    fast = network.pace >= _FAST
-    name = f"{network.kind}_ndr" if fast else network.kind
+    is_fast = network.pace >= _FAST_NIC
+    name = f"{network.kind}_ndr" if is_fast else network.kind
     return transports.get(name) or transports[network.kind]
 
 
@@ -166,15 +168,17 @@ def hop(
     if network is None:
         raise InputError(f"{fabric.nodes} nodes need a network, got none")
     transport, payload = transport_of(network, transports), PAYLOAD[protocol]
-    driven = transport.bandwidth(network)
-    bandwidth = usable_bandwidth(fabric, replace(network, bandwidth=driven))
+    driven_bandwidth = transport.bandwidth(network)
+    bandwidth = usable_bandwidth(fabric, replace(network, bandwidth=driven_bandwidth))
     stream = bandwidth * payload
     if protocol == "LL" and transport.ll:
         stream = min(stream, transport.ll)
-    alone = fabric.nodes > 2 and network.nics > FEW_RINGS
-    efficiency = transport.efficiency * (pace.get(fabric.architecture, 1.0) if alone else 1.0)
+    single_rings = fabric.nodes > 2 and network.nics > FEW_RINGS
+    efficiency = transport.efficiency * (
+        pace.get(fabric.architecture, 1.0) if single_rings else 1.0
+    )
     step, looks = transport.step(protocol), 1 if protocol == "LL" else 2
-    flow = min(network.pace, transport.port or driven, driven) * transport.flow
+    flow = min(network.pace, transport.port or driven_bandwidth, driven_bandwidth) * transport.flow
     if transport.channel:
         flow = min(flow, channels * transport.channel)
     return Hop(

@@ -72,8 +72,8 @@ KERNELS: Final = ("auto", "engine", *IMPLEMENTATIONS)
 MASKS: Final = ("keys", "pairs")
 """What a mask has a flag for."""
 
-_BEST: Final = {7: "xformers", 8: "fa2", 9: "cudnn", 10: "trtllm", 12: "fa2"}
-_BEST_FP8: Final = {8: "sage2", 9: "fa3", 10: "cudnn", 12: "sage2"}
+_USUAL_KERNELS: Final = {7: "xformers", 8: "fa2", 9: "cudnn", 10: "trtllm", 12: "fa2"}
+_USUAL_FP8_KERNELS: Final = {8: "sage2", 9: "fa3", 10: "cudnn", 12: "sage2"}
 _DECODE_ROWS: Final = 64.0  # rows of a tile that holds all queries that share keys
 _DECODE_KEYS: Final = 256.0  # fewest keys that are worth a tile of their own
 _MARGIN: Final = 1.15  # attention may multiply this much faster than a power-limited product
@@ -143,27 +143,29 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     shape = Shape(*map(real, sizes), causal=causal, window=window, mask=mask)
     prepared = prepare(device, precision, kernel, calibration, engine)
     if kernel == "engine":
-        decoded = _decoded(shape, device, kv_precision or precision, engine)
-        return plain(_at_least(decoded, prepared, shape, sustained=sustained))
+        decode_seconds = _decode_seconds(shape, device, kv_precision or precision, engine)
+        return plain(_engine_seconds(decode_seconds, prepared, shape, sustained=sustained))
     time = call_time(prepared, shape, sustained=sustained)
     if kernel == "auto" and precision == "fp8":  # the best may be to multiply 16 bits
-        half = prepare(device, device.half, kernel, calibration)
-        time = smaller(time, call_time(half, shape, sustained=sustained))
+        half_prepared = prepare(device, device.half, kernel, calibration)
+        time = smaller(time, call_time(half_prepared, shape, sustained=sustained))
     return plain(time)
 
 
-def _at_least(decoded: Real, prepared: PreparedAttention, shape: Shape, *, sustained: bool) -> Real:
+def _engine_seconds(
+    decode_seconds: Real, prepared: PreparedAttention, shape: Shape, *, sustained: bool
+) -> Real:
     """Time an engine's attention: its decode for a few queries, at least as long for more."""
     if not anywhere(shape.queries > QUERIES):
-        return decoded
-    longer = larger(call_time(prepared, shape, sustained=sustained), decoded)
-    return where(shape.queries > QUERIES, longer, decoded)
+        return decode_seconds
+    prefill_seconds = larger(call_time(prepared, shape, sustained=sustained), decode_seconds)
+    return where(shape.queries > QUERIES, prefill_seconds, decode_seconds)
 
 
-def _decoded(shape: Shape, device: Device, cache: str, engine: str) -> Real:
+def _decode_seconds(shape: Shape, device: Device, cache: str, engine: str) -> Real:
     """Time an engine's decode of as many queries a request as it decodes at most."""
-    few = replace(shape, queries=smaller(shape.queries, QUERIES), keys=_keys_read(shape))
-    return decode_time(_decode_record(device, cache, engine), device, few, cache)
+    decode_shape = replace(shape, queries=smaller(shape.queries, QUERIES), keys=_keys_read(shape))
+    return decode_time(_decode_record(device, cache, engine), device, decode_shape, cache)
 
 
 def _decode_record(device: Device, cache: str, engine: str) -> DecodeParameters:
@@ -189,10 +191,12 @@ def attention_basis(
     'CALIBRATED'
     """
     if kernel == "engine" and largest(sizes.get("queries", inf)) <= QUERIES:
-        decoded = _decode_record(device, kv_precision or precision, engine).provenance
-        return decoded.basis(device.name, sizes)
-    prompts = prepare(device, precision, kernel, calibration, engine).parameters.provenance
-    return prompts.basis(device.name, sizes, alike=precision != "fp8")
+        decode_provenance = _decode_record(device, kv_precision or precision, engine).provenance
+        return decode_provenance.basis(device.name, sizes)
+    prompt_provenance = prepare(
+        device, precision, kernel, calibration, engine
+    ).parameters.provenance
+    return prompt_provenance.basis(device.name, sizes, alike=precision != "fp8")
 
 
 @cache
@@ -205,11 +209,13 @@ def prepare(
     if precision not in _BYTES:
         raise unknown("attention precision", precision, _BYTES)
     peak_rate(device, precision)  # or an error that says what the device has
-    around = record(EngineParameters, device) if kernel == "engine" else None
-    prompts = _context_record(device, precision, engine) if around else None
-    if prompts is not None and around is not None:
-        return prepare_with(*engine_parameters(prompts, device, precision, around), calibration)
-    for name in _names(device, precision, kernel):
+    engine_extras = record(EngineParameters, device) if kernel == "engine" else None
+    context = _context_record(device, precision, engine) if engine_extras else None
+    if context is not None and engine_extras is not None:
+        return prepare_with(
+            *engine_parameters(context, device, precision, engine_extras), calibration
+        )
+    for name in _kernel_names(device, precision, kernel):
         try:
             parameters = attention_record(name, device, calibration)
         except UncalibratedError:
@@ -217,9 +223,9 @@ def prepare(
         if calibration is not None:
             parameters = _with_masks(parameters, name, device)
         if precision != "fp8" or parameters.fp8_cycles:
-            return prepare_with(parameters, device, precision, around, calibration)
-    have = ", ".join(name for name in IMPLEMENTATIONS if _has(device, name))
-    raise InputError(f"{device.name} has no {precision} attention {kernel!r}: it has {have}")
+            return prepare_with(parameters, device, precision, engine_extras, calibration)
+    available = ", ".join(name for name in IMPLEMENTATIONS if _has_kernel(device, name))
+    raise InputError(f"{device.name} has no {precision} attention {kernel!r}: it has {available}")
 
 
 def _context_record(device: Device, precision: str, engine: str) -> ContextParameters | None:
@@ -236,21 +242,25 @@ def engine_parameters(
 ) -> tuple[AttentionParameters, Device, str, EngineParameters]:
     """Put what is `known` of an engine's prefill into the parameters of ``trtllm``."""
     names = ("provenance", "tile_overhead", "softness", "tail", "sustained_drop")
-    own = {name: getattr(prompts, name) for name in names}
-    own["fp8_cycles" if precision == "fp8" else "cycles"] = prompts.cycles
-    base = replace(attention_record("trtllm", device, None), **own)
-    outside = replace(around, causal_fixed=prompts.fixed, causal_passes=prompts.passes)
-    return base, device, precision, outside
+    overrides = {name: getattr(prompts, name) for name in names}
+    overrides["fp8_cycles" if precision == "fp8" else "cycles"] = prompts.cycles
+    base = replace(attention_record("trtllm", device, None), **overrides)
+    engine_extras = replace(around, causal_fixed=prompts.fixed, causal_passes=prompts.passes)
+    return base, device, precision, engine_extras
 
 
-def _with_masks(own: AttentionParameters, name: str, device: Device) -> AttentionParameters:
+def _with_masks(parameters: AttentionParameters, name: str, device: Device) -> AttentionParameters:
     """Give a profile's parameters what no profile measures, at its pace: the cycles of masks."""
     try:
         shipped = attention_record(name, device, None)
     except UncalibratedError:
-        return own
-    scale = own.cycles[-1] / float(interp(own.head_dims[-1], shipped.head_dims, shipped.cycles))
-    return replace(own, mask_keys=scale * shipped.mask_keys, mask_pairs=scale * shipped.mask_pairs)
+        return parameters
+    scale = parameters.cycles[-1] / float(
+        interp(parameters.head_dims[-1], shipped.head_dims, shipped.cycles)
+    )
+    return replace(
+        parameters, mask_keys=scale * shipped.mask_keys, mask_pairs=scale * shipped.mask_pairs
+    )
 
 
 def prepare_with(
@@ -285,8 +295,8 @@ def prepare_with(
 
 def _throttle(parameters: AttentionParameters, device: Device) -> float:
     """How many times longer busy work takes on a device with little power a multiprocessor."""
-    own = device.power.value / device.multiprocessors.value
-    return float(max(1.0, (parameters.reference_power / own) ** parameters.power_exponent))
+    power_share = device.power.value / device.multiprocessors.value
+    return float(max(1.0, (parameters.reference_power / power_share) ** parameters.power_exponent))
 
 
 def call_time(prepared: PreparedAttention, shape: Shape, *, sustained: bool = False) -> Real:
@@ -294,8 +304,10 @@ def call_time(prepared: PreparedAttention, shape: Shape, *, sustained: bool = Fa
     fitted = prepared.parameters
     traffic = _traffic(prepared, shape)
     score, rows = _score_time(prepared, shape)
-    tiled = _masked if shape.causal else _full
-    compute = smaller(tiled(prepared, shape, rows, score * rows), _decoding(prepared, shape, score))
+    tile_time = _causal_time if shape.causal else _full_time
+    compute = smaller(
+        tile_time(prepared, shape, rows, score * rows), _decode_tile_time(prepared, shape, score)
+    )
     compute = slowed(compute, fitted.sustained_drop, sustained=sustained)
     if sustained:
         compute = compute * prepared.throttle
@@ -309,14 +321,16 @@ def call_time(prepared: PreparedAttention, shape: Shape, *, sustained: bool = Fa
     return time + fixed + passes * traffic
 
 
-def _names(device: Device, precision: str, kernel: str) -> tuple[str, ...]:
-    best = (_BEST_FP8 if precision == "fp8" else _BEST).get(device.compute_capability[0], "")
+def _kernel_names(device: Device, precision: str, kernel: str) -> tuple[str, ...]:
+    best = (_USUAL_FP8_KERNELS if precision == "fp8" else _USUAL_KERNELS).get(
+        device.compute_capability[0], ""
+    )
     if kernel == "engine":
         return ("trtllm", best)
     return (best,) if kernel == "auto" else (kernel,)
 
 
-def _has(device: Device, name: str) -> bool:
+def _has_kernel(device: Device, name: str) -> bool:
     try:
         attention_record(name, device, None)
     except UncalibratedError:
@@ -340,12 +354,12 @@ def _keys_read(shape: Shape) -> Real:
 def _pairs(shape: Shape) -> Real:
     """Scores that count: queries times keys less what a causal mask or a window hides."""
     q, k = shape.queries, shape.keys
-    seen = q * k
+    visible_pairs = q * k
     if shape.causal:
-        seen = where(q <= k, q * (k - (q - 1.0) / 2.0), k * (k + 1.0) / 2.0)
+        visible_pairs = where(q <= k, q * (k - (q - 1.0) / 2.0), k * (k + 1.0) / 2.0)
     if shape.window:
-        seen = smaller(seen, q * (shape.window + 1.0))
-    return shape.batch * shape.heads * seen
+        visible_pairs = smaller(visible_pairs, q * (shape.window + 1.0))
+    return shape.batch * shape.heads * visible_pairs
 
 
 def _score_time(prepared: PreparedAttention, shape: Shape) -> tuple[Real, Real]:
@@ -356,21 +370,24 @@ def _score_time(prepared: PreparedAttention, shape: Shape) -> tuple[Real, Real]:
     padded = larger(upwards(head_dim, dims, dims), head_dim)
     if fitted.grain:
         padded = ceil(head_dim / fitted.grain) * fitted.grain
-    taken = interp(padded, dims, prepared.cycles) * larger(padded / dims[-1], 1.0)
+    cycles = interp(padded, dims, prepared.cycles) * larger(padded / dims[-1], 1.0)
     if fitted.odd_cycles:
-        odd = head_dim % 16.0 > 0.0
-        taken, rows = where(odd, fitted.odd_cycles, taken), where(odd, fitted.odd_rows, rows)
+        is_odd = head_dim % 16.0 > 0.0
+        cycles, rows = (
+            where(is_odd, fitted.odd_cycles, cycles),
+            where(is_odd, fitted.odd_rows, rows),
+        )
     if fitted.serial_share:
-        own = prepared.peak / (prepared.slots * prepared.clock)
-        slower = 1.0 / own - 1.0 / fitted.serial_rate
-        taken = taken + 4.0 * head_dim / fitted.serial_share * slower
+        peak_cycle_flop = prepared.peak / (prepared.slots * prepared.clock)
+        extra_cycles = 1.0 / peak_cycle_flop - 1.0 / fitted.serial_rate
+        cycles = cycles + 4.0 * head_dim / fitted.serial_share * extra_cycles
     if shape.mask:
-        taken = taken + (fitted.mask_keys if shape.mask == "keys" else fitted.mask_pairs)
-    least = 4.0 * head_dim * prepared.slots / prepared.rate
-    return larger(taken / prepared.clock, least), rows
+        cycles = cycles + (fitted.mask_keys if shape.mask == "keys" else fitted.mask_pairs)
+    shortest = 4.0 * head_dim * prepared.slots / prepared.rate
+    return larger(cycles / prepared.clock, shortest), rows
 
 
-def _full(prepared: PreparedAttention, shape: Shape, rows: Real, key_time: Real) -> Real:
+def _full_time(prepared: PreparedAttention, shape: Shape, rows: Real, key_time: Real) -> Real:
     """Every tile of `rows` queries visits all keys of its window, each for `key_time`."""
     fitted = prepared.parameters
     keys = ceil(shape.keys / fitted.key_block) * fitted.key_block
@@ -381,7 +398,7 @@ def _full(prepared: PreparedAttention, shape: Shape, rows: Real, key_time: Real)
     return _rounds(fitted, tiles) * (keys * key_time + fitted.tile_overhead)
 
 
-def _masked(prepared: PreparedAttention, shape: Shape, rows: Real, key_time: Real) -> Real:
+def _causal_time(prepared: PreparedAttention, shape: Shape, rows: Real, key_time: Real) -> Real:
     """Causal: rounds of half-length tiles, and the wait for a long one; never more than full.
 
     Queries before the first key see nothing; their tiles end at once.
@@ -393,15 +410,15 @@ def _masked(prepared: PreparedAttention, shape: Shape, rows: Real, key_time: Rea
     half = (keys / 2.0 + waste) * key_time + fitted.tile_overhead
     work = shape.batch * shape.heads * count / prepared.slots * mean
     wait = fitted.tail * larger(keys - rows, 0.0) / 2.0 * key_time
-    masked = _rounds(fitted, work / half) * half + wait
-    return smaller(masked, _full(prepared, shape, rows, key_time))
+    causal_time = _rounds(fitted, work / half) * half + wait
+    return smaller(causal_time, _full_time(prepared, shape, rows, key_time))
 
 
 def _rounds(fitted: AttentionParameters, tiles: Real) -> Real:
     return fitted.concurrency * rounds(tiles, fitted.concurrency, fitted.softness)
 
 
-def _decoding(prepared: PreparedAttention, shape: Shape, score: Real) -> Real:
+def _decode_tile_time(prepared: PreparedAttention, shape: Shape, score: Real) -> Real:
     """All queries that share keys in one tile, the keys cut over idle multiprocessors."""
     fitted = prepared.parameters
     packed = shape.queries * ceil(shape.heads / shape.kv_heads)

@@ -27,28 +27,34 @@ from topology.catalogue import Device
 
 CACHES: Final = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 """Bytes of a number in the cache, by its precision."""
-_TILE: Final = 64.0  # queries that share keys and are multiplied together
+_TILE_QUERIES: Final = 64.0  # queries that share keys and are multiplied together
 QUERIES: Final = 8.0  # of one request that are still decoded, as where tokens are guessed ahead
-_KEYS: Final = 256.0  # fewest keys that are worth a multiprocessor of their own
-_NEW: Final = 2.0  # bytes of a number that the step adds
+_FEWEST_KEYS: Final = 256.0  # fewest keys that are worth a multiprocessor of their own
+_NEW_BYTES: Final = 2.0  # bytes of a number that the step adds
 
 
 def decode_time(fitted: DecodeParameters, device: Device, sizes: Shape, cache: str) -> Real:
     """Evaluate the formula for a `cache` of one of the `CACHES`: shape of the broadcast sizes."""
     slots, bandwidth = device.multiprocessors.value, device.memory_bandwidth.value
-    together = ceil(sizes.heads / sizes.kv_heads)
-    tiles = where(together > fitted.shared, together, ceil(together * sizes.queries / _TILE))
-    held = sizes.batch * sizes.kv_heads
-    items = held * tiles
+    sharing_heads = ceil(sizes.heads / sizes.kv_heads)
+    tiles = where(
+        sharing_heads > fitted.shared,
+        sharing_heads,
+        ceil(sharing_heads * sizes.queries / _TILE_QUERIES),
+    )
+    key_heads = sizes.batch * sizes.kv_heads
+    items = key_heads * tiles
     row = 2.0 * sizes.head_dim * CACHES[cache]
     keys = sizes.keys * row / fitted.load_bandwidth
-    least = smaller(sizes.keys, _KEYS) * row / fitted.load_bandwidth
-    merge = where(sizes.keys > _KEYS, fitted.merge, 0.0)
-    even = items * (fitted.item + keys) / slots
-    alone = fitted.item + smaller(keys, larger(least, items * keys / slots)) + merge
-    queried = sizes.batch * sizes.queries * sizes.heads * sizes.head_dim
-    added = 2.0 * sizes.batch * sizes.queries * sizes.kv_heads * sizes.head_dim
-    memory = (held * sizes.keys * row + 2.0 * _NEW * queried) / bandwidth
+    shortest_cut = smaller(sizes.keys, _FEWEST_KEYS) * row / fitted.load_bandwidth
+    merge = where(sizes.keys > _FEWEST_KEYS, fitted.merge, 0.0)
+    spread_time = items * (fitted.item + keys) / slots
+    lone_item_time = fitted.item + smaller(keys, larger(shortest_cut, items * keys / slots)) + merge
+    query_numbers = sizes.batch * sizes.queries * sizes.heads * sizes.head_dim
+    new_numbers = 2.0 * sizes.batch * sizes.queries * sizes.kv_heads * sizes.head_dim
+    memory = (key_heads * sizes.keys * row + 2.0 * _NEW_BYTES * query_numbers) / bandwidth
     stream = streamed(memory / fitted.memory_efficiency, fitted.ramp)
-    busy = overlapped(larger(even, alone), stream)
-    return fitted.floor + busy + fitted.passes * _NEW * (queried + added) / bandwidth
+    busy = overlapped(larger(spread_time, lone_item_time), stream)
+    return (
+        fitted.floor + busy + fitted.passes * _NEW_BYTES * (query_numbers + new_numbers) / bandwidth
+    )

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
     Real = NDArray[np.float64]
 
-_MIXED: Final = (100, 103)  # compute capabilities that multiply mxfp4 by mxfp8
-_PLAIN: Final = {"fp16": "bf16"}  # as which a precision was measured
+_MIXED_PRODUCTS: Final = (100, 103)  # compute capabilities that multiply mxfp4 by mxfp8
+_MEASURED_AS: Final = {"fp16": "bf16"}  # as which a precision was measured
 _STEP: Final = 64.0  # elements of a row that one step of the inner loop takes
-_WIDTH: Final = 64.0  # columns of a tile whose rows are given
+_TILE_WIDTH: Final = 64.0  # columns of a tile whose rows are given
 _BYTES: Final = 2.0  # of an element that passes are over, and of a result
 
 
@@ -114,15 +114,15 @@ def experts_parts(  # noqa: PLR0913  # as `experts_time`
 
     standing : share of all rows, a token's for each of its experts, that stand on this rank.
     """
-    made = prepare(device, precision, engine, calibration)
-    given = (np.asarray(size, float) for size in (tokens, hidden, intermediate))
-    tokens, hidden, intermediate = np.broadcast_arrays(*given)
+    kernels = prepare(device, precision, engine, calibration)
+    sizes = (np.asarray(size, float) for size in (tokens, hidden, intermediate))
+    tokens, hidden, intermediate = np.broadcast_arrays(*sizes)
     loads = load(tokens, routing, ep)
-    up = product_time(made, loads, (1 + gated) * intermediate, hidden, sustained=sustained)
-    down = product_time(made, loads, hidden, intermediate, sustained=sustained)
+    up = product_time(kernels, loads, (1 + gated) * intermediate, hidden, sustained=sustained)
+    down = product_time(kernels, loads, hidden, intermediate, sustained=sustained)
     rows, sides = tokens * routing.top_k * standing, (hidden, intermediate)
-    half = around_time(made, loads.rows, rows, sides, spread=ep > 1) / 2.0
-    return up + half, down + half
+    half_extras = around_time(kernels, loads.rows, rows, sides, spread=ep > 1) / 2.0
+    return up + half_extras, down + half_extras
 
 
 def served_as(precision: str, device: Device) -> str:
@@ -132,12 +132,12 @@ def served_as(precision: str, device: Device) -> str:
     Inputs are rounded too where tensor cores take mxfp4: TensorRT-LLM, SGLang's default, and vLLM's
     flashinfer kernels do.
     """
-    if precision == "mxfp4" and device.capability in _MIXED:
+    if precision == "mxfp4" and device.capability in _MIXED_PRODUCTS:
         return "mxfp4_mxfp8"
-    return "fp8_block" if precision == "fp8" and _has(device, "fp8_block") else precision
+    return "fp8_block" if precision == "fp8" and _has_record(device, "fp8_block") else precision
 
 
-def _has(device: Device, name: str) -> bool:
+def _has_record(device: Device, name: str) -> bool:
     try:
         record(ExpertsParameters, device, f"{name}-")
     except UncalibratedError:
@@ -151,7 +151,7 @@ def prepare(
 ) -> ExpertKernels:
     """Prepare `device` for experts of `precision`, or say what it has."""
     peak_rate(device, precision)  # or an error that says what the device has
-    name = _PLAIN.get(precision, precision)
+    name = _MEASURED_AS.get(precision, precision)
     fitted = engine_record(ExpertsParameters, device, name, engine)
     return prepare_with(fitted, device, precision, calibration)
 
@@ -182,26 +182,26 @@ def product_time(
     sustained: bool = False,
 ) -> Real:
     """Time one product of groups: `columns` of the weights of each expert, over `inner`."""
-    machine = made.product
-    tiles = np.array([tile for tile in machine.tiles.each if tile.cuts == 1.0])
+    product = made.product
+    tiles = np.array([tile for tile in product.tiles.each if tile.cuts == 1.0])
     rows, width, _, seconds_per_k, *_ = tiles.T
     n, k = np.asarray(columns, float)[..., None], np.asarray(inner, float)[..., None]
-    wide = np.ceil(n / width)
-    grid = loads.tiles[..., np.searchsorted(HEIGHTS, rows)] * wide
-    turn = np.ceil(k / _STEP) * _STEP * seconds_per_k + machine.tile_overhead
-    turns = rounds(grid, machine.slots, machine.parameters.softness)
-    compute = slowed(turns * turn, machine.drop, sustained=sustained)
+    column_tiles = np.ceil(n / width)
+    grid = loads.tiles[..., np.searchsorted(HEIGHTS, rows)] * column_tiles
+    turn = np.ceil(k / _STEP) * _STEP * seconds_per_k + product.tile_overhead
+    turns = rounds(grid, product.slots, product.parameters.softness)
+    compute = slowed(turns * turn, product.drop, sustained=sustained)
     if made.fitted.blocks:
-        few, many = made.fitted.blocks
-        height = np.where(loads.crowded, many, few)[..., None]
-        taken = (rows == height) & (width == _WIDTH)
-        compute = np.where(taken, compute, np.inf)
-    form, k, n = machine.format, k[..., 0], n[..., 0]
+        low_block, high_block = made.fitted.blocks
+        height = np.where(loads.crowded, high_block, low_block)[..., None]
+        matching_tiles = (rows == height) & (width == _TILE_WIDTH)
+        compute = np.where(matching_tiles, compute, np.inf)
+    form, k, n = product.format, k[..., 0], n[..., 0]
     moved = loads.touched * form.weights * n * k + loads.rows * (form.inputs * k + _BYTES * n)
-    traffic = moved / machine.bandwidth
-    stream = (traffic / machine.memory_efficiency)[..., None]
+    traffic = moved / product.bandwidth
+    stream = (traffic / product.memory_efficiency)[..., None]
     best: Real = np.min(overlapped(compute, stream), axis=-1)
-    bound = np.maximum(2.0 * loads.rows * n * k / machine.peak, traffic)
+    bound = np.maximum(2.0 * loads.rows * n * k / product.peak, traffic)
     time: Real = np.maximum(best, bound)
     return time
 
@@ -220,10 +220,12 @@ def around_time(
     intermediate of this rank. spread : whether other ranks hold experts too.
     """
     fitted, (hidden, inner) = made.fitted, sizes
-    passed = fitted.local_passes * np.asarray(local) * hidden
-    passed = passed + np.asarray(rows) * (fitted.passes * hidden + fitted.inner_passes * inner)
+    moved_elements = fitted.local_passes * np.asarray(local) * hidden
+    moved_elements = moved_elements + np.asarray(rows) * (
+        fitted.passes * hidden + fitted.inner_passes * inner
+    )
     fixed = fitted.fixed + np.where(spread, fitted.spread, 0.0)
-    time: Real = fixed + _BYTES * passed / made.product.bandwidth
+    time: Real = fixed + _BYTES * moved_elements / made.product.bandwidth
     return time
 
 
@@ -235,8 +237,8 @@ def experts_basis(
     **sizes: Number,
 ) -> Basis:
     """How well `experts_time` of `sizes` (tokens, hidden, intermediate, experts) is known."""
-    made = prepare(device, precision, engine, calibration)
+    kernels = prepare(device, precision, engine, calibration)
     return max(
         matmul_basis(device, device.half, calibration),
-        made.fitted.provenance.basis(device.name, sizes),
+        kernels.fitted.provenance.basis(device.name, sizes),
     )

@@ -54,7 +54,7 @@ EXPANDED: Final = (192, 128)
 ROW: Final = (576, 512)
 """Features of a row, and those of them that are values."""
 _BYTES: Final = 2.0  # of a feature that is not in a cache
-_FEWEST: Final = 16.0  # rows of the smallest tile that tensor cores multiply
+_FEWEST_ROWS: Final = 16.0  # rows of the smallest tile that tensor cores multiply
 
 
 def latent_context_time(  # noqa: PLR0913  # heads, queries, keys, batch are one shape
@@ -79,7 +79,7 @@ def latent_context_time(  # noqa: PLR0913  # heads, queries, keys, batch are one
     >>> 128 * 4096**2 * 320 / 989e12 < time < 3 * 128 * 4096**2 * 320 / 989e12
     True
     """
-    fitted = engine_record(LatentContextParameters, device, _named(kv_precision), engine)
+    fitted = engine_record(LatentContextParameters, device, _record_name(kv_precision), engine)
     shape = (heads, queries, keys, batch)
     return plain(context_time(fitted, device, shape, sizes, sustained=sustained))
 
@@ -98,16 +98,16 @@ def context_time(
     rate, slots = rate * fitted.gain, device.multiprocessors.value
     flop, items = 2.0 * sum(sizes), batch * heads
     tiles = np.ceil(queries / fitted.tile)
-    padded = np.where(tiles > 1, tiles * fitted.tile, _padded(queries, fitted.tile))
-    seen = keys - queries + (queries + fitted.tile) / 2.0
-    even = items * (padded * seen * flop / rate + tiles * fitted.item / slots)
-    last = fitted.item + fitted.tile * keys * flop * slots / rate
-    compute = slowed(np.maximum(even, last), drop, sustained=sustained)
+    padded = np.where(tiles > 1, tiles * fitted.tile, _padded_rows(queries, fitted.tile))
+    visible_keys = keys - queries + (queries + fitted.tile) / 2.0
+    spread_time = items * (padded * visible_keys * flop / rate + tiles * fitted.item / slots)
+    last_tile_time = fitted.item + fitted.tile * keys * flop * slots / rate
+    compute = slowed(np.maximum(spread_time, last_tile_time), drop, sustained=sustained)
     moved = _BYTES * items * (queries + keys) * sum(sizes)
     pairs = queries * (keys - (queries - 1.0) / 2.0)
     bound = np.maximum(items * pairs * flop / peak, moved / device.memory_bandwidth.value)
-    passed = fitted.passes * moved / device.memory_bandwidth.value
-    time: Real = fitted.fixed + np.maximum(compute + passed, bound)
+    pass_time = fitted.passes * moved / device.memory_bandwidth.value
+    time: Real = fitted.fixed + np.maximum(compute + pass_time, bound)
     return time
 
 
@@ -135,7 +135,7 @@ def latent_decode_time(  # noqa: PLR0913  # heads, keys, batch, queries are one 
     >>> one <= many < 8 * one
     True
     """
-    fitted = engine_record(LatentDecodeParameters, device, _named(kv_precision), engine)
+    fitted = engine_record(LatentDecodeParameters, device, _record_name(kv_precision), engine)
     return plain(decode_time(fitted, device, (heads, queries, keys, batch), sizes, kv_precision))
 
 
@@ -150,19 +150,19 @@ def decode_time(
     heads, queries, keys, batch = (np.asarray(size, float) for size in shape)
     rate, peak, _ = _rates(device)
     slots, bandwidth = device.multiprocessors.value, device.memory_bandwidth.value
-    asking, flop, row = heads * queries, 2.0 * sum(sizes), sizes[0] * CACHES[cache]
-    items = batch * np.ceil(asking / fitted.tile)
-    multiplied = _padded(asking, fitted.tile) * flop * slots / (rate * fitted.gain)
-    each = overlapped(row / fitted.load_bandwidth + 0.0 * multiplied, multiplied)
-    cut = np.maximum(np.minimum(keys, fitted.least), items * keys / slots)
+    query_rows, flop, row = heads * queries, 2.0 * sum(sizes), sizes[0] * CACHES[cache]
+    items = batch * np.ceil(query_rows / fitted.tile)
+    multiply_time = _padded_rows(query_rows, fitted.tile) * flop * slots / (rate * fitted.gain)
+    row_time = overlapped(row / fitted.load_bandwidth + 0.0 * multiply_time, multiply_time)
+    cut_keys = np.maximum(np.minimum(keys, fitted.least), items * keys / slots)
     merge = np.where(keys > fitted.least, fitted.merge, 0.0)
-    even = items * (fitted.item + keys * each) / slots
-    alone = fitted.item + np.minimum(keys, cut) * each + merge
-    around = _BYTES * batch * asking * sum(sizes) / bandwidth
-    memory = batch * keys * row / bandwidth + around
-    busy = overlapped(np.maximum(even, alone), memory / fitted.memory_efficiency)
-    bound = batch * asking * keys * flop / peak
-    time: Real = fitted.floor + np.maximum(busy, bound) + fitted.passes * around
+    spread_time = items * (fitted.item + keys * row_time) / slots
+    lone_item_time = fitted.item + np.minimum(keys, cut_keys) * row_time + merge
+    extra_traffic = _BYTES * batch * query_rows * sum(sizes) / bandwidth
+    memory = batch * keys * row / bandwidth + extra_traffic
+    busy = overlapped(np.maximum(spread_time, lone_item_time), memory / fitted.memory_efficiency)
+    bound = batch * query_rows * keys * flop / peak
+    time: Real = fitted.floor + np.maximum(busy, bound) + fitted.passes * extra_traffic
     return time
 
 
@@ -194,7 +194,7 @@ def _products(
     device: Device, precision: str, engine: str, calibration: Calibration
 ) -> PreparedProduct:
     try:
-        steps = engine_record(HeadProductParameters, device, _named(precision), engine)
+        steps = engine_record(HeadProductParameters, device, _record_name(precision), engine)
     except UncalibratedError:
         return prepare(device, precision, calibration, engine)
     return prepare_with(matmul_record(device, calibration), device, precision, steps)
@@ -204,7 +204,7 @@ def latent_basis(
     device: Device, kv_precision: str = "bf16", engine: str = "", *, absorbed: bool, **sizes: Number
 ) -> Basis:
     """How well the time of `sizes` (heads, keys, batch) is known."""
-    name = _named(kv_precision)
+    name = _record_name(kv_precision)
     provenance = (
         engine_record(LatentDecodeParameters, device, name, engine).provenance
         if absorbed
@@ -213,15 +213,15 @@ def latent_basis(
     return provenance.basis(device.name, sizes)
 
 
-def _named(precision: str) -> str:
+def _record_name(precision: str) -> str:
     """Name of the precision that a record has: 16 bits are 16 bits."""
     return "bf16" if precision == "fp16" else precision
 
 
-def _padded(rows: Real, tile: float) -> Real:
+def _padded_rows(rows: Real, tile: float) -> Real:
     """Rows of a tile that are multiplied: powers of two up to the whole of it."""
     power = 2.0 ** np.ceil(np.log2(np.maximum(rows, 1.0)))
-    return np.minimum(np.maximum(power, min(_FEWEST, tile)), tile)
+    return np.minimum(np.maximum(power, min(_FEWEST_ROWS, tile)), tile)
 
 
 @cache

@@ -57,7 +57,7 @@ _SHAPES: Final = (
     (16.0, 64.0), (32.0, 64.0), (64.0, 64.0), (64.0, 128.0), (128.0, 128.0), (128.0, 256.0),
 )  # fmt: skip
 _SPLITS: Final = (1.0, 2.0, 4.0, 8.0)
-_MANY: Final = 1024  # sizes for which a tile after the other is faster, as caches hold those
+_LOOP_SIZES: Final = 1024  # sizes for which a tile after the other is faster, as caches hold those
 _STEP: Final = 64.0  # elements of a row that one step of the inner loop takes
 _PLAIN: Final = ("bf16", "fp16")  # precisions that need no scales
 _INPUT: Final = 2.0  # bytes of an element of the inputs as an engine has them
@@ -188,8 +188,10 @@ def prepare(
     if precision in _PLAIN or (measured and not engine and rounding == 0.0):
         return prepare_with(parameters, device, precision)
     steps = engine_record(QuantisedParameters, device, precision, engine)
-    apart = replace(steps, fixed=Seconds(rounding * steps.fixed), passes=rounding * steps.passes)
-    return prepare_with(parameters, device, precision, apart)
+    scaled_steps = replace(
+        steps, fixed=Seconds(rounding * steps.fixed), passes=rounding * steps.passes
+    )
+    return prepare_with(parameters, device, precision, scaled_steps)
 
 
 def prepare_with(
@@ -259,14 +261,14 @@ def product_time(
     traffic = batch * moved / prepared.bandwidth
     stream = streamed(traffic / prepared.memory_efficiency, fitted.ramp)
     waits = fitted.floor + prepared.wait * ceil(k / _STEP)
-    tiled = waits + _tiled(prepared, (m, n, k, batch), stream, sustained=sustained)
-    vector = where(smaller(m, n) > 1.0, inf, fitted.vector_floor + stream)
+    tiled_time = waits + _tiled_time(prepared, (m, n, k, batch), stream, sustained=sustained)
+    vector_time = where(smaller(m, n) > 1.0, inf, fitted.vector_floor + stream)
     bound = larger(2.0 * m * n * k * batch / prepared.peak, traffic)
-    before = prepared.fixed + prepared.passes * batch * m * k
-    return before + larger(smaller(tiled, vector), bound)
+    preparation = prepared.fixed + prepared.passes * batch * m * k
+    return preparation + larger(smaller(tiled_time, vector_time), bound)
 
 
-def _tiled(
+def _tiled_time(
     prepared: PreparedProduct,
     sizes: tuple[Real, Real, Real, Real],
     stream: Real,
@@ -278,10 +280,10 @@ def _tiled(
     def timed(compute: Real, sums: Real) -> Real:
         return overlapped(slowed(compute, prepared.drop, sustained=sustained), stream) + sums
 
-    if several(stream) and stream.size < _MANY:
+    if several(stream) and stream.size < _LOOP_SIZES:
         m, n, k, batch, stream = (np.asarray(size)[..., None] for size in (*sizes, stream))
-        all_of_them = _turns(prepared, prepared.tiles.together, (m, n, k, batch))
-        return cast(Real, np.min(timed(*all_of_them), axis=-1))
+        tile_times = _turns(prepared, prepared.tiles.together, (m, n, k, batch))
+        return cast(Real, np.min(timed(*tile_times), axis=-1))
     best: Real = inf
     for tile in prepared.tiles.each:
         compute, sums = _turns(prepared, tile, sizes)
@@ -304,8 +306,8 @@ def _turns(
 
 def matrix_rate(parameters: MatmulParameters, device: Device, precision: str) -> FlopPerSecond:
     """FLOP/s of large products of `precision`, power and peak permitting."""
-    most = parameters.ceiling * peak_rate(device, precision)
-    return FlopPerSecond(min(powered_rate(parameters, device, precision), most))
+    ceiling = parameters.ceiling * peak_rate(device, precision)
+    return FlopPerSecond(min(powered_rate(parameters, device, precision), ceiling))
 
 
 def powered_rate(parameters: MatmulParameters, device: Device, precision: str) -> float:
@@ -331,18 +333,18 @@ def peak_rate(device: Device, precision: str) -> FlopPerSecond:
     multiplied = FORMATS[precision].multiplied or device.half
     peak = device.peak(multiplied)
     if peak is None:
-        have = ", ".join(name for name, _ in device.peaks)
-        raise InputError(f"{device.name} has no tensor cores for {precision!r}: it has {have}")
+        available = ", ".join(name for name, _ in device.peaks)
+        raise InputError(f"{device.name} has no tensor cores for {precision!r}: it has {available}")
     return FlopPerSecond(peak.value)
 
 
 def _shortage(fitted: MatmulParameters, device: Device) -> float:
     """How far the rate outgrows the power limit, compared with the GPU of the fit."""
-    wanted: float = min(
+    wanted_rate: float = min(
         clocked_rate(fitted, device), fitted.ceiling * peak_rate(device, device.half)
     )
     power = (device.power.value / fitted.reference_power) ** fitted.power_exponent
-    return float(wanted / fitted.reference_rate / power)
+    return float(wanted_rate / fitted.reference_rate / power)
 
 
 def clock_drop(fitted: MatmulParameters, device: Device) -> float:

@@ -50,8 +50,8 @@ class Provenance:
             size = sizes.get(name)
             if size is None:
                 continue
-            few, many = (size.min(), size.max()) if several(size) else (size, size)
-            if few < least / margin or many > most * margin:
+            smallest, largest = (size.min(), size.max()) if several(size) else (size, size)
+            if smallest < least / margin or largest > most * margin:
                 return False
         return True
 
@@ -416,9 +416,9 @@ def load(tables: Mapping[str, Any], form: type[Parameters]) -> dict[str, Paramet
 def read_record(where: str, row: Mapping[str, object], form: type[Parameters]) -> Parameters:
     """Read one record; `where` names it in errors."""
     wanted = {field.name for field in fields(form)} - {"provenance"}
-    extra = set(row) - wanted - _PROVENANCE - {"note"}
-    if extra:
-        raise CatalogueError(f"{where}: unexpected {sorted(extra)}, expected {sorted(wanted)}")
+    unexpected = set(row) - wanted - _PROVENANCE - {"note"}
+    if unexpected:
+        raise CatalogueError(f"{where}: unexpected {sorted(unexpected)}, expected {sorted(wanted)}")
     provenance = _provenance(where, row)
     values = {name: _value(where, name, row) for name in row if name in wanted}
     try:

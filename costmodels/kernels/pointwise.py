@@ -58,11 +58,11 @@ def chain_time(
     fitted = pointwise_record(device, calibration)
     once, moved = real(once), traffic + _BYTES_A_CYCLE * cycles
     fits = smaller(larger(2.0 - once * moved / kernels / device.l2.value, 0.0), 1.0)
-    felt = 1.0 - fits * max(0.0, 1.0 - 1.0 / moved) * (1.0 - 1.0 / fitted.cache)
-    streams = kernels * stream_time(fitted, once * traffic / kernels * felt, device)
+    memory_share = 1.0 - fits * max(0.0, 1.0 - 1.0 / moved) * (1.0 - 1.0 / fitted.cache)
+    streams = kernels * stream_time(fitted, once * traffic / kernels * memory_share, device)
     pace = fitted.memory_efficiency * device.memory_bandwidth.value
     rate = device.multiprocessors.value * device.clock.value
-    return plain(streams + cycles * once * larger(1.0 / rate, _BYTES_A_CYCLE * felt / pace))
+    return plain(streams + cycles * once * larger(1.0 / rate, _BYTES_A_CYCLE * memory_share / pace))
 
 
 def stream_time(fitted: PointwiseParameters, moved: Real, device: Device) -> Real:

@@ -43,10 +43,12 @@ CHUNK: Final = 64
 TAPS: Final = 3.0
 """Earlier tokens that a convolution keeps."""
 _BYTES: Final = 2.0  # of a feature of a row
-_UNIT: Final = 128.0 * 128.0  # elements of the state of a head that `item` and `step` are of
-_TOKENS: Final = 64.0  # and of a chunk
-_FEATURES: Final = 2.0**12  # of a sequence that `sequence` is of
-_STREAMED: Final = 0.92  # of the bandwidth: convolutions on RTX PRO 6000, which memory alone limits
+_UNIT_STATE: Final = 128.0 * 128.0  # elements of the state of a head that `item` and `step` are of
+_UNIT_CHUNK: Final = 64.0  # and of a chunk
+_UNIT_FEATURES: Final = 2.0**12  # of a sequence that `sequence` is of
+_STREAM_SHARE: Final = (
+    0.92  # of the bandwidth: convolutions on RTX PRO 6000, which memory alone limits
+)
 CYCLE_BYTES: Final = 10.0
 """Bytes that a multiprocessor reads and writes in a cycle in kernels that wait for each load:
 convolutions over prompts on A100, H100 and B200 move 9 to 11, whatever their memory."""
@@ -82,15 +84,15 @@ def convolved(
     tokens, features, batch = (np.asarray(size, float) for size in shape)
     traffic = 2.0 * _BYTES * batch * features * (tokens + TAPS)
     stream = traffic / _pace(device, fitted.cycle_bytes)
-    begun = fitted.sequence * batch * features / _FEATURES
-    time: Real = fitted.floor + np.hypot(begun, stream)
+    start_time = fitted.sequence * batch * features / _UNIT_FEATURES
+    time: Real = fitted.floor + np.hypot(start_time, stream)
     return time
 
 
 def _pace(device: Device, cycle_bytes: float = CYCLE_BYTES) -> float:
     """Bytes a second that all multiprocessors move, up to what memory streams."""
-    pulled = cycle_bytes * device.multiprocessors.value * device.clock.value
-    return min(pulled, _STREAMED * device.memory_bandwidth.value)
+    cycle_rate = cycle_bytes * device.multiprocessors.value * device.clock.value
+    return min(cycle_rate, _STREAM_SHARE * device.memory_bandwidth.value)
 
 
 def scan_time(  # noqa: PLR0913  # tokens, heads, features, batch are one shape
@@ -101,7 +103,7 @@ def scan_time(  # noqa: PLR0913  # tokens, heads, features, batch are one shape
     *,
     rule: Rule = "delta",
     batch: Number = 1,
-    state: Number = _UNIT,
+    state: Number = _UNIT_STATE,
     chunk: Number = CHUNK,
     engine: str = "",
 ) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
@@ -123,20 +125,20 @@ def scanned(
     fitted: StateScanParameters,
     device: Device,
     shape: tuple[Number, Number, Number, Number],
-    state: Number = _UNIT,
+    state: Number = _UNIT_STATE,
     chunk: Number = CHUNK,
 ) -> Real:
     """Evaluate the formula of prompts for tokens, heads, features and batch."""
     tokens, heads, features, batch = (np.asarray(size, float) for size in shape)
     bandwidth, slots = device.memory_bandwidth.value, device.multiprocessors.value
-    size, length = np.asarray(state) / _UNIT, np.asarray(chunk) / _TOKENS
-    alone = size * (fitted.item + np.ceil(tokens / chunk) * length * fitted.step)
-    compute = np.maximum(batch * heads * alone / slots, alone)
-    kept = 2.0 * 4.0 * batch * heads * state
+    size, length = np.asarray(state) / _UNIT_STATE, np.asarray(chunk) / _UNIT_CHUNK
+    item_time = size * (fitted.item + np.ceil(tokens / chunk) * length * fitted.step)
+    compute = np.maximum(batch * heads * item_time / slots, item_time)
+    state_bytes = 2.0 * 4.0 * batch * heads * state
     rows = _BYTES * batch * tokens * features
-    busy = overlapped(compute, (kept + fitted.passes * rows) / _pace(device))
+    busy = overlapped(compute, (state_bytes + fitted.passes * rows) / _pace(device))
     flop = 4.0 * batch * tokens * heads * state
-    bound = np.maximum((kept + rows) / bandwidth, flop / device.needed_peak(device.half))
+    bound = np.maximum((state_bytes + rows) / bandwidth, flop / device.needed_peak(device.half))
     time: Real = fitted.floor + np.maximum(busy, bound)
     return time
 
@@ -146,7 +148,7 @@ def update_time(  # heads, batch are one shape
     device: Device,
     *,
     batch: Number = 1,
-    state: Number = _UNIT,
+    state: Number = _UNIT_STATE,
     state_bytes: float = 4.0,
     engine: str = "",
 ) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
@@ -167,7 +169,7 @@ def updated(
     fitted: StateUpdateParameters,
     device: Device,
     shape: tuple[Number, Number],
-    state: Number = _UNIT,
+    state: Number = _UNIT_STATE,
     state_bytes: Number = 4.0,
 ) -> Real:
     """Evaluate the formula of new tokens for heads and batch."""

@@ -75,17 +75,17 @@ Calibration = KernelCalibration | None
 
 def matmul_record(device: Device, calibration: Calibration) -> MatmulParameters:
     """Find the parameters of matrix products on `device`."""
-    own = None if calibration is None else calibration.matmul
-    return own or record(MatmulParameters, device)
+    calibrated = None if calibration is None else calibration.matmul
+    return calibrated or record(MatmulParameters, device)
 
 
 def attention_record(name: str, device: Device, calibration: Calibration) -> AttentionParameters:
     """Find the parameters of the implementation `name` on `device`."""
-    own = None if calibration is None else dict(calibration.attention).get(name)
-    return own or record(AttentionParameters, device, f"{name}-")
+    calibrated = None if calibration is None else dict(calibration.attention).get(name)
+    return calibrated or record(AttentionParameters, device, f"{name}-")
 
 
 def pointwise_record(device: Device, calibration: Calibration) -> PointwiseParameters:
     """Find the parameters of element-wise work on `device`."""
-    own = None if calibration is None else calibration.pointwise
-    return own or record(PointwiseParameters, device)
+    calibrated = None if calibration is None else calibration.pointwise
+    return calibrated or record(PointwiseParameters, device)

@@ -35,9 +35,9 @@ def matmul(
     x: Tensor, weight: Weight, name: str, route: Tensor | None = None, *, beside: bool = False
 ) -> Emits[Tensor]:
     """Multiply by this rank's share of `weight`; with `route`, by the experts it names."""
-    lead = x.shape[:-1] if route is None else (*x.shape[:2], route.shape[-1])
+    leading_shape = x.shape[:-1] if route is None else (*x.shape[:2], route.shape[-1])
     filled = x.filled if route is None else 1 / weight.groups
-    out = Tensor(name, (*lead, weight.local_columns), x.itemsize, filled)
+    out = Tensor(name, (*leading_shape, weight.local_columns), x.itemsize, filled)
     yield ops.Matmul(x=x, weight=weight, out=out, route=route, beside=beside)
     return out
 
@@ -46,18 +46,18 @@ def pointwise(
     function: ops.Function, inputs: Sequence[Tensor], name: str, features: Size = 0, place: int = 0
 ) -> Emits[Tensor]:
     """Apply an element-wise function; its result is as the first input, or `features` wide."""
-    first = inputs[0]
-    shape = (*first.shape[:-1], features) if features else first.shape
-    out = Tensor(name, shape, first.itemsize, first.filled)
+    source = inputs[0]
+    shape = (*source.shape[:-1], features) if features else source.shape
+    out = Tensor(name, shape, source.itemsize, source.filled)
     yield ops.Pointwise(function=function, inputs=tuple(inputs), outputs=(out,), place=place)
     return out
 
 
 def split_features(x: Tensor, widths: Sequence[Size], names: Sequence[str]) -> Emits[list[Tensor]]:
     """Cut features into views."""
-    lead = x.shape[:-1]
+    leading_shape = x.shape[:-1]
     outs = [
-        Tensor(name, (*lead, width), x.itemsize, x.filled)
+        Tensor(name, (*leading_shape, width), x.itemsize, x.filled)
         for name, width in zip(names, widths, strict=True)
     ]
     yield ops.Rearrange(move="split_features", inputs=(x,), outputs=tuple(outs), view=True)
@@ -79,8 +79,8 @@ def concat_rows(parts: Sequence[Tensor], name: str, *, view: bool = False) -> Em
     """
     if len(parts) == 1:
         return parts[0]
-    first, rows = parts[0], sum(part.shape[1] for part in parts)
-    out = Tensor(name, (first.shape[0], rows, *first.shape[2:]), first.itemsize)
+    template, rows = parts[0], sum(part.shape[1] for part in parts)
+    out = Tensor(name, (template.shape[0], rows, *template.shape[2:]), template.itemsize)
     yield ops.Rearrange(move="concat_rows", inputs=tuple(parts), outputs=(out,), view=view)
     return out
 
@@ -142,12 +142,12 @@ def collective(  # noqa: PLR0913  # what it is, and what it is for
     """Run a collective along `axis`; nothing where there is one rank."""
     if degree == 1:
         return x
-    first = x.shape[0]
+    leading_size = x.shape[0]
     if kind == "all_gather":
-        first = first * degree
+        leading_size = leading_size * degree
     if kind == "reduce_scatter":
-        first = first // degree
-    out = replace(x, name=name, shape=(first, *x.shape[1:]))
+        leading_size = leading_size // degree
+    out = replace(x, name=name, shape=(leading_size, *x.shape[1:]))
     yield ops.Collective(
         kind=kind, x=x, out=out, axis=axis, degree=degree, root=root, tokens=tokens
     )

@@ -285,8 +285,8 @@ class CausalConvolution(Operation):
     @property
     def traffic(self) -> Real:
         """Bytes read and written once."""
-        kept = self.kept.bytes + self.after.bytes
-        return self.x.bytes + self.out.bytes + self.weight.bytes + kept
+        state_bytes = self.kept.bytes + self.after.bytes
+        return self.x.bytes + self.out.bytes + self.weight.bytes + state_bytes
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
@@ -338,15 +338,17 @@ class Recurrence(Operation):
         """Products a token and head: with the state one by one, with each other in chunks."""
         products, pairs = (3, 2 * self.key + self.value) if self.kind == "delta" else (2, self.key)
         product = 2.0 * products * self.key * self.value
-        many = product + 2.0 * self.chunk * (pairs + self.value)
-        return self.heads * self.out.shape[0] * self.rows * where(self.rows > 1, many, product)
+        chunk_work = product + 2.0 * self.chunk * (pairs + self.value)
+        return (
+            self.heads * self.out.shape[0] * self.rows * where(self.rows > 1, chunk_work, product)
+        )
 
     @property
     def traffic(self) -> Real:
         """Bytes read and written once; in chunks the states between them too."""
-        once = sum((tensor.bytes for tensor in (*self.inputs, self.out)), start=0.0)
-        between = larger(ceil(self.rows / self.chunk) - 1.0, 0.0)
-        return once + (1 + between) * (self.state.bytes + self.after.bytes)
+        tensor_bytes = sum((tensor.bytes for tensor in (*self.inputs, self.out)), start=0.0)
+        inner_states = larger(ceil(self.rows / self.chunk) - 1.0, 0.0)
+        return tensor_bytes + (1 + inner_states) * (self.state.bytes + self.after.bytes)
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
@@ -514,8 +516,8 @@ class Collective(_OneToOne):
     @property
     def rows(self) -> Real:
         """Count the rows of one rank."""
-        own = self.x if self.kind == "all_gather" else self.out
-        return cast(Real, math.prod(own.shape[:-1], start=1.0))
+        local = self.x if self.kind == "all_gather" else self.out
+        return cast(Real, math.prod(local.shape[:-1], start=1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from costmodels.program.tensors import Span
 Numbers = NDArray[np.int64]
 Index = Mapping[str, int]
 """A rank's index along axes."""
-_KEPT: Final = 4096
+_CACHE_SIZE: Final = 4096
 
 
 def positions(span: Span, index: Index) -> Numbers:
@@ -35,7 +35,7 @@ def positions(span: Span, index: Index) -> Numbers:
     return _positions(span, tuple(index[axis] % degree for axis, degree in span.axes))
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHE_SIZE)
 def _positions(span: Span, chunks: tuple[int, ...]) -> Numbers:
     rows = np.arange(int(span.padded) if span.axes else int(span.tokens))
     for number, ((_, degree), chunk) in enumerate(zip(span.axes, chunks, strict=True)):
@@ -45,7 +45,7 @@ def _positions(span: Span, chunks: tuple[int, ...]) -> Numbers:
         else:
             rows = rows.reshape(degree, -1)[chunk]
     places = np.where(rows < span.tokens, rows + span.start, -1)
-    return _fixed(np.tile(places, int(span.copies)))
+    return _read_only(np.tile(places, int(span.copies)))
 
 
 def positions_of(spans: Sequence[Span], index: Index) -> Numbers:
@@ -63,8 +63,8 @@ def attention_positions(op: Attention, index: Index) -> tuple[Numbers, Numbers]:
         axis, step = op.turn
         degree = next(d for span in op.key_spans for name, d in span.axes if name == axis)
         origin[axis] = (index[axis] - step) % degree
-    asking, answering = (origin, index) if op.asks else (index, origin)
-    return positions_of(op.query_spans, asking), positions_of(op.key_spans, answering)
+    query_index, key_index = (origin, index) if op.asks else (index, origin)
+    return positions_of(op.query_spans, query_index), positions_of(op.key_spans, key_index)
 
 
 def rotary_angles(op: Pointwise, index: Index) -> NDArray[np.float64]:
@@ -89,7 +89,7 @@ def joined_rows(spans: Sequence[Span], axis: str, degree: int, index: Index) -> 
     return _joined_rows(tuple(spans), axis, degree, tuple(sorted(index.items())))
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHE_SIZE)
 def _joined_rows(
     spans: tuple[Span, ...], axis: str, degree: int, index: tuple[tuple[str, int], ...]
 ) -> Numbers:
@@ -98,13 +98,13 @@ def _joined_rows(
     for span in spans:
         target = positions(span.within(axis), dict(index))
         lookup = np.full(int(target.max(initial=0)) + 2, -1)
-        there = np.flatnonzero(target >= 0)
-        lookup[target[there]] = start + there
+        real_rows = np.flatnonzero(target >= 0)
+        lookup[target[real_rows]] = start + real_rows
         for rank, pieces in enumerate(rows_of_ranks):
             rows = positions(span, {**dict(index), axis: rank})
             pieces.append(np.where(rows >= 0, lookup[rows], -1))
         start += len(target)
-    return _fixed(np.stack([np.concatenate(pieces) for pieces in rows_of_ranks]))
+    return _read_only(np.stack([np.concatenate(pieces) for pieces in rows_of_ranks]))
 
 
 def row_sources(spans: Sequence[Span], axis: str, degree: int, index: Index) -> Numbers:
@@ -115,15 +115,15 @@ def row_sources(spans: Sequence[Span], axis: str, degree: int, index: Index) -> 
     """
     targets = joined_rows(spans, axis, degree, index).reshape(-1)
     sources = np.full(sum(int(span.within(axis).rows) for span in spans), -1)
-    kept = targets >= 0
-    sources[targets[kept]] = np.flatnonzero(kept)
+    real_rows = targets >= 0
+    sources[targets[real_rows]] = np.flatnonzero(real_rows)
     return sources
 
 
 def latest_rank(span: Span, axis: str, degree: int, index: Index) -> int:
     """Find the rank along an axis whose rows reach furthest."""
-    last = [positions(span, {**index, axis: rank}).max() for rank in range(degree)]
-    return int(np.argmax(last))
+    last_positions = [positions(span, {**index, axis: rank}).max() for rank in range(degree)]
+    return int(np.argmax(last_positions))
 
 
 def chunk_of(span: Span, index: Index) -> int:
@@ -138,6 +138,6 @@ def chunk_of(span: Span, index: Index) -> int:
     return chunk
 
 
-def _fixed(numbers: Numbers) -> Numbers:
+def _read_only(numbers: Numbers) -> Numbers:
     numbers.setflags(write=False)
     return numbers

@@ -27,8 +27,8 @@ class Tensor:
 
     @property
     def elements(self) -> Real:
-        whole = cast(Real, math.prod(self.shape, start=1.0))
-        return whole if self.filled == 1.0 else whole * self.filled
+        full_size = cast(Real, math.prod(self.shape, start=1.0))
+        return full_size if self.filled == 1.0 else full_size * self.filled
 
     @property
     def bytes(self) -> Real:
@@ -89,9 +89,9 @@ class Span:
 
     def within(self, axis: str) -> "Span":
         """Return the span left when the ranks along `axis` have put their rows together."""
-        kept = tuple(pair for pair in self.axes if pair[0] != axis)
-        zigzag = self.zigzag and bool(kept)
-        return Span(self.stream, self.tokens, kept, self.grain, zigzag, self.start)
+        remaining_axes = tuple(pair for pair in self.axes if pair[0] != axis)
+        zigzag = self.zigzag and bool(remaining_axes)
+        return Span(self.stream, self.tokens, remaining_axes, self.grain, zigzag, self.start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,17 +25,17 @@ URGENT: Final = ("TORCH_NCCL_HIGH_PRIORITY", "1")
 
 def notes_on(scenario: Scenario, estimate: PlanEstimate) -> list[str]:
     """Say what to know of a plan: what is done to make it legal, and who cannot run it."""
-    refused = refusals(scenario, [estimate.plan])
-    below = footnotes(scenario, [estimate], refused)
+    refusal_list = refusals(scenario, [estimate.plan])
+    footnote_lines = footnotes(scenario, [estimate], refusal_list)
     variables = variable_notes(scenario, estimate)
-    return [*estimate.notes, *length_notes(scenario), *variables, *below]
+    return [*estimate.notes, *length_notes(scenario), *variables, *footnote_lines]
 
 
 def misses(request: Request, serving: Serving | None) -> Iterator[str]:
     """Say of a plan that was asked for which times it misses."""
-    wanted = wanted_of(request)
-    if serving is not None and not serving.meets(wanted):
-        yield f"misses what is wanted: {' and '.join(serving.beside(wanted))}"
+    targets = wanted_of(request)
+    if serving is not None and not serving.meets(targets):
+        yield f"misses what is wanted: {' and '.join(serving.beside(targets))}"
 
 
 def length_notes(scenario: Scenario) -> Iterator[str]:
@@ -59,21 +59,21 @@ def sides_note(model: Model, request: Request) -> Iterator[str]:
     >>> next(sides_note(read_model("flux.1-dev"), Request(model="flux.1-dev", gpus=1, height=17)))
     'height 17: the pipeline rounds it down to a multiple of 16; priced as 16'
     """
-    latent, asked = model.latent, (request.height or 0, request.width or 0)
+    latent, requested_sides = model.latent, (request.height or 0, request.width or 0)
     if latent is None:
         return
     sides = zip(
         ("height", "width"),
-        asked,
-        sides_made(latent, *asked),
+        requested_sides,
+        sides_made(latent, *requested_sides),
         (latent.patch_height, latent.patch_width),
         strict=True,
     )
-    for name, side, made, patch in sides:
-        if made != side:
+    for name, side, rounded_side, patch in sides:
+        if rounded_side != side:
             yield (
                 f"{name} {side}: the pipeline rounds it down to a multiple of "
-                f"{latent.spatial * patch}; priced as {made}"
+                f"{latent.spatial * patch}; priced as {rounded_side}"
             )
 
 
@@ -86,8 +86,8 @@ def frames_note(model: Model, workload: Workload) -> Iterator[str]:
     """
     step = 1 if model.latent is None else model.latent.temporal
     frames = int(largest(workload.frames))
-    if beyond := (frames - 1) % step:
-        made = frames - beyond
+    if excess := (frames - 1) % step:
+        made = frames - excess
         yield (
             f"{frames} frames: the autoencoder takes {step} n + 1; priced as {made}, and some "
             f"engines make {made + step}"
@@ -105,7 +105,7 @@ def sparse_note(model: Model, workload: Workload) -> Iterator[str]:
     indexer = model.main.indexer
     if model.kind != "decoder" or indexer is None:
         return
-    if _longest(model, workload) > indexer.chosen:
+    if _longest_request(model, workload) > indexer.chosen:
         yield (
             f"attention is priced as if each token saw all before it: {model.name} looks at the "
             f"{indexer.chosen:,} that its indexer chooses, which is not priced"
@@ -122,15 +122,15 @@ def context_note(model: Model, workload: Workload) -> Iterator[str]:
     """
     if model.kind != "decoder" or not model.context:
         return
-    whole = _longest(model, workload)
-    if whole > model.context:
+    tokens = _longest_request(model, workload)
+    if tokens > model.context:
         yield (
-            f"the context of {model.name} is {model.context:,} tokens, {whole:,} are asked for: "
+            f"the context of {model.name} is {model.context:,} tokens, {tokens:,} are asked for: "
             "engines refuse, or stretch it"
         )
 
 
-def _longest(model: Model, workload: Workload) -> int:
+def _longest_request(model: Model, workload: Workload) -> int:
     """Count the tokens of the longest prompt and answer."""
     length = int(largest(workload.length(model.streams[0].name)))
     return length + int(largest(workload.output_tokens))
@@ -142,8 +142,8 @@ def throughput_note(kind: Kind, batch: int, gpus: int) -> Iterator[str]:
     >>> next(throughput_note("diffusion", 4, 8)).partition(";")[0]
     'throughput is at batch 4, which dp splits: dp4 at most'
     """
-    most = gcd(batch, gpus)
-    split = f", which dp splits: dp{most} at most" if most > 1 else ""
+    largest_dp = gcd(batch, gpus)
+    split = f", which dp splits: dp{largest_dp} at most" if largest_dp > 1 else ""
     if kind == "decoder":
         yield f"throughput is at batch {batch}{split}; a larger --batch may serve more a second"
     elif batch > 1 and batch % gpus:
@@ -163,22 +163,24 @@ def variable_notes(scenario: Scenario, estimate: PlanEstimate) -> Iterator[str]:
     if scenario.model.kind != "diffusion" or estimate.gpus == 1:
         return
     if scenario.deployment.runtime.launch == "graph":
-        why = "right where a graph is all that its ranks run at a time, as in what planner export "
-        yield from _offered(UNMIXED, scenario, scenario.unmixed, estimate, f"{why}writes")
+        reason = (
+            "right where a graph is all that its ranks run at a time, as in what planner export "
+        )
+        yield from _variable_gain(UNMIXED, scenario, scenario.unmixed, estimate, f"{reason}writes")
     elif scenario.deployment.habits.rings == "passed" and estimate.plan.degree("ring") > 1:
         deployment = scenario.deployment
         habits = replace(deployment.habits, rings="urgent")
-        urgent = replace(scenario, deployment=replace(deployment, habits=habits))
-        why = "messages beside attention then find room"
-        yield from _offered(URGENT, scenario, urgent, estimate, why)
+        urgent_scenario = replace(scenario, deployment=replace(deployment, habits=habits))
+        reason = "messages beside attention then find room"
+        yield from _variable_gain(URGENT, scenario, urgent_scenario, estimate, reason)
 
 
-def _offered(
-    variable: tuple[str, str], usual: Scenario, other: Scenario, estimate: PlanEstimate, why: str
+def _variable_gain(
+    variable: tuple[str, str], usual: Scenario, other: Scenario, estimate: PlanEstimate, reason: str
 ) -> Iterator[str]:
     """Say what a variable gains, if it gains anything."""
-    before, after = (price(run, estimate.plan).latency_s for run in (usual, other))
-    share = 100 * (before - after) / estimate.latency_s
+    usual_s, changed_s = (price(run, estimate.plan).latency_s for run in (usual, other))
+    share = 100 * (usual_s - changed_s) / estimate.latency_s
     if share >= SAME:
-        gain = f"{format_seconds(before - after)} off ({share:.1f} %)"
-        yield f"{'='.join(variable)} takes {gain}: {why}"
+        gain = f"{format_seconds(usual_s - changed_s)} off ({share:.1f} %)"
+        yield f"{'='.join(variable)} takes {gain}: {reason}"

@@ -91,9 +91,9 @@ def ways(
     plan : the split that was asked for, to stay near it; the best are taken where there is none.
     more : so many numbers of more GPUs, where a split fits.
     """
-    ordered = _ordered(short, scenario.request, plan)
-    same = islice(_ways(scenario, ordered, TRIED if plan is None else 1), WAYS)
-    return [*same, *islice(_more(scenario, legal=bool(short)), more)]
+    ordered_splits = _ordered_splits(short, scenario.request, plan)
+    same_gpus = islice(_same_gpu_ways(scenario, ordered_splits, TRIED if plan is None else 1), WAYS)
+    return [*same_gpus, *islice(_other_gpu_ways(scenario, legal=bool(short)), more)]
 
 
 def alternatives(
@@ -103,16 +103,18 @@ def alternatives(
 
     scenario : as asked, whose engine may be open. ranking : of its plans. lead : the one to run.
     """
-    short, enough = short_of(ranking), inf if lead is None else (1 - TIE) * lead.latency_s
-    slow = scenario.request.objective == "latency" and any(s.latency_s < enough for s in short)
-    if any(unsupported(scenario.model)) or not (slow or lead is None):
+    short_plans, time_limit = short_of(ranking), inf if lead is None else (1 - TIE) * lead.latency_s
+    limits_latency = scenario.request.objective == "latency" and any(
+        s.latency_s < time_limit for s in short_plans
+    )
+    if any(unsupported(scenario.model)) or not (limits_latency or lead is None):
         return
     refusers = [refuser(runner) for runner in runners(scenario)]
-    known = [s for s in short if not all(refuses(s.plan) for refuses in refusers)]
-    for other, _ in ways(scenario, known, more=DOUBLINGS if lead is None else 0):
+    runnable_splits = [s for s in short_plans if not all(refuses(s.plan) for refuses in refusers)]
+    for other, _ in ways(scenario, runnable_splits, more=DOUBLINGS if lead is None else 0):
         runs = tuple(compare(other))
         best = runs[0].estimate if runs else None
-        if best is not None and best.latency_s < enough:
+        if best is not None and best.latency_s < time_limit:
             yield Alternative(options=_flags(scenario, other), runs=runs)
             if other.request.gpus != scenario.request.gpus:
                 return
@@ -134,35 +136,40 @@ def would_fit(
 
     known : requests that are known to run, which are named alone.
     """
-    named = [(other.run.scenario, other.run.estimate.plan) for other in known if other.run.estimate]
-    named = named or ways(scenario, short, plan=plan)
-    if named:
-        words = ", ".join(_way(scenario, other, split) for other, split in named)
+    named_ways = [
+        (other.run.scenario, other.run.estimate.plan) for other in known if other.run.estimate
+    ]
+    named_ways = named_ways or ways(scenario, short, plan=plan)
+    if named_ways:
+        words = ", ".join(_way_words(scenario, other, split) for other, split in named_ways)
         return f"would {'fit' if short else 'run'}: {words}"
     if not short:
         return "nothing that was tried can run"
     return f"nothing tried fits {format_bytes(usable_bytes(scenario))} a GPU"
 
 
-def _ordered(
+def _ordered_splits(
     short: Sequence[PlanEstimate], request: Request, plan: Plan | None
 ) -> list[PlanEstimate]:
     """Put splits in order: those most like the one that was asked for first, or the best first."""
     if plan is None:
         return rank(short, replace(request, at_most_gpus=False))
-    near = nearest(plan, [split.plan for split in short], count=len(short))
-    return sorted(short, key=lambda split: near.index(split.plan))
+    nearest_plans = nearest(plan, [split.plan for split in short], count=len(short))
+    return sorted(short, key=lambda split: nearest_plans.index(split.plan))
 
 
-def _ways(scenario: Scenario, short: Sequence[PlanEstimate], tried: int) -> Iterator[Way]:
+def _same_gpu_ways(scenario: Scenario, short: Sequence[PlanEstimate], tried: int) -> Iterator[Way]:
     """Yield ways on the same GPUs: other settings, smaller requests, or both at once."""
-    alone = [*_lighter(scenario, short, tried), *_shorter(scenario, scenario, short)]
-    away = scenario.request.offload or bool(scenario.model.encoders)
-    lightest = _asking(scenario, offload=away, precision=_precisions(scenario)[-1])
-    yield from alone or _shorter(scenario, lightest, short)
+    single_changes = [
+        *_lighter_settings(scenario, short, tried),
+        *_smaller_requests(scenario, scenario, short),
+    ]
+    offload = scenario.request.offload or bool(scenario.model.encoders)
+    lightest = _changed_scenario(scenario, offload=offload, precision=_precisions(scenario)[-1])
+    yield from single_changes or _smaller_requests(scenario, lightest, short)
 
 
-def _asking(scenario: Scenario, **changes: object) -> Scenario:
+def _changed_scenario(scenario: Scenario, **changes: object) -> Scenario:
     """Ask for something else of the same model on the same machine."""
     request = replace(scenario.request, **changes)  # type: ignore[arg-type]  # names are ours
     workload = workload_of(scenario.model, request, scenario.deployment.habits)
@@ -173,22 +180,31 @@ def _precisions(scenario: Scenario) -> list[Precision]:
     """List the request's precision, and those of fewer bits that the GPU has units for."""
     precision, device = scenario.workload.precision, scenario.deployment.hardware.device
     bits = FORMATS[precision].weights
-    fewer = (other for other in SMALLER if FORMATS[other].weights < bits)
-    return [precision, *(other for other in fewer if device.peak(other) is not None)]
+    smaller_formats = (other for other in SMALLER if FORMATS[other].weights < bits)
+    return [precision, *(other for other in smaller_formats if device.peak(other) is not None)]
 
 
-def _lighter(scenario: Scenario, short: Sequence[PlanEstimate], tried: int) -> Iterator[Way]:
+def _lighter_settings(
+    scenario: Scenario, short: Sequence[PlanEstimate], tried: int
+) -> Iterator[Way]:
     """Yield settings under which a split fits: encoders away, fewer bits, and both if need be."""
-    fewer = _precisions(scenario)[1:]
+    smaller_precisions = _precisions(scenario)[1:]
     can_offload = bool(scenario.model.encoders) and not scenario.request.offload
-    away = [_asking(scenario, offload=True)] if can_offload else []
-    less = [_asking(scenario, precision=precision) for precision in fewer]
-    both = [_asking(other, precision=precision) for other in away for precision in fewer]
-    single = [*_first(scenario, away, short, tried), *_first(scenario, less, short, tried)]
-    yield from single or _first(scenario, both, short, tried)
+    offloaded = [_changed_scenario(scenario, offload=True)] if can_offload else []
+    smaller = [_changed_scenario(scenario, precision=precision) for precision in smaller_precisions]
+    offloaded_smaller = [
+        _changed_scenario(other, precision=precision)
+        for other in offloaded
+        for precision in smaller_precisions
+    ]
+    single_changes = [
+        *_first_fitting(scenario, offloaded, short, tried),
+        *_first_fitting(scenario, smaller, short, tried),
+    ]
+    yield from single_changes or _first_fitting(scenario, offloaded_smaller, short, tried)
 
 
-def _first(
+def _first_fitting(
     scenario: Scenario, changed: Sequence[Scenario], short: Sequence[PlanEstimate], tried: int
 ) -> Iterator[Way]:
     """Yield the first change under which a split fits, with the fastest of the first that do.
@@ -196,15 +212,15 @@ def _first(
     tried : so many that fit are compared; the first is taken where it is one.
     """
     for other in changed:
-        likely = (
+        likely_plans = (
             split.plan
             for split in short
-            if split.memory_bytes - _saved(scenario, other, split) <= usable_bytes(other)
+            if split.memory_bytes - _saved_bytes(scenario, other, split) <= usable_bytes(other)
         )
         fitting = (
             plan
-            for plan in islice(likely, 4 * TRIED)
-            if _legal(other, plan) and peak_of(other, plan) <= usable_bytes(other)
+            for plan in islice(likely_plans, 4 * TRIED)
+            if _is_legal(other, plan) and peak_of(other, plan) <= usable_bytes(other)
         )
         fastest = list(islice(fitting, tried))
         if fastest:
@@ -212,31 +228,32 @@ def _first(
             return
 
 
-def _saved(scenario: Scenario, other: Scenario, split: PlanEstimate) -> float:
+def _saved_bytes(scenario: Scenario, other: Scenario, split: PlanEstimate) -> float:
     """Count the bytes of a split, priced under `scenario`, that the settings of `other` save."""
     model, precision = scenario.model, scenario.workload.precision
-    fewer = FORMATS[other.workload.precision].weights / FORMATS[precision].weights
+    bits_ratio = FORMATS[other.workload.precision].weights / FORMATS[precision].weights
     outer = outer_parameters(model, split.plan.axes) * FORMATS["bf16"].weights
     blocks = split.memory_parts_bytes["transformer_weights"] - outer
-    away = other.request.offload and not scenario.request.offload
-    return blocks * (1 - fewer) + (encoder_bytes(model, precision) if away else 0.0)
+    encoders_leave = other.request.offload and not scenario.request.offload
+    return blocks * (1 - bits_ratio) + (encoder_bytes(model, precision) if encoders_leave else 0.0)
 
 
-def _legal(scenario: Scenario, plan: Plan) -> bool:
+def _is_legal(scenario: Scenario, plan: Plan) -> bool:
     return not any(objections(scenario.model, scenario.workload, plan, plan.gpus))
 
 
 def _flags(scenario: Scenario, other: Scenario) -> str:
     """Write a change as flags of the command line."""
-    before, after = scenario.request, other.request
+    old_request, new_request = scenario.request, other.request
     return " ".join(
-        f"--{name.replace('_', '-')}" + ("" if name == "offload" else f" {getattr(after, name)}")
+        f"--{name.replace('_', '-')}"
+        + ("" if name == "offload" else f" {getattr(new_request, name)}")
         for name in FLAGS
-        if getattr(before, name) != getattr(after, name)
+        if getattr(old_request, name) != getattr(new_request, name)
     )
 
 
-def _way(scenario: Scenario, other: Scenario, plan: Plan) -> str:
+def _way_words(scenario: Scenario, other: Scenario, plan: Plan) -> str:
     """Write a way with its split: ``tp2 with --offload``, ``--frames 61`` on one GPU, or more."""
     gpus = other.request.gpus
     if gpus != scenario.request.gpus:
@@ -245,7 +262,7 @@ def _way(scenario: Scenario, other: Scenario, plan: Plan) -> str:
     return f"{plan} with {flags}" if plan.axes else flags
 
 
-def _sizes(scenario: Scenario) -> Iterator[tuple[str, range]]:
+def _smaller_sizes(scenario: Scenario) -> Iterator[tuple[str, range]]:
     """Yield what a request may have less of, and the smaller numbers to choose from."""
     request, latent = scenario.request, scenario.model.latent
     if latent is not None and latent.temporal > 1:
@@ -257,57 +274,65 @@ def _sizes(scenario: Scenario) -> Iterator[tuple[str, range]]:
     yield "batch", range(1, request.batch)
 
 
-def _shorter(scenario: Scenario, base: Scenario, short: Sequence[PlanEstimate]) -> Iterator[Way]:
+def _smaller_requests(
+    scenario: Scenario, base: Scenario, short: Sequence[PlanEstimate]
+) -> Iterator[Way]:
     """Yield the largest smaller requests that fit, under the settings of `base`."""
-    shares = {split.plan: _share(scenario, base, split) for split in short}
+    shares = {split.plan: _room_share(scenario, base, split) for split in short}
     best = sorted(short, key=lambda split: -shares[split.plan])[:TRIED]
-    for name, values in _sizes(scenario):
+    for name, values in _smaller_sizes(scenario):
         fitting = [
             (value, split.plan)
             for split in best
             if shares[split.plan] > 0
-            and (value := _largest(base, split.plan, name, values)) is not None
+            and (value := _largest_fitting(base, split.plan, name, values)) is not None
         ]
         if fitting:
             value, plan = max(fitting, key=lambda pair: pair[0])
-            yield _asking(base, **{name: value}), plan
+            yield _changed_scenario(base, **{name: value}), plan
 
 
-def _share(scenario: Scenario, base: Scenario, split: PlanEstimate) -> float:
+def _room_share(scenario: Scenario, base: Scenario, split: PlanEstimate) -> float:
     """Give the share of what grows with the request for which a split has room."""
     parts = split.memory_parts_bytes
     fixed = sum(parts[name] for name in FIXED)
-    spare = usable_bytes(base) - fixed + _saved(scenario, base, split)
+    spare = usable_bytes(base) - fixed + _saved_bytes(scenario, base, split)
     return spare / max(split.memory_bytes - fixed, 1.0)
 
 
-def _largest(scenario: Scenario, plan: Plan, name: str, values: range) -> int | None:
+def _largest_fitting(scenario: Scenario, plan: Plan, name: str, values: range) -> int | None:
     """Return the largest of `values` for which a split is legal and fits, if any is."""
 
     def held(value: int) -> float:
-        return peak_of(_asking(scenario, **{name: value}), plan)
+        return peak_of(_changed_scenario(scenario, **{name: value}), plan)
 
-    place = bisect_right(values, usable_bytes(scenario), key=held)
-    least = LEAST * values.stop if name != "batch" else 1
-    near = (value for value in values[:place][: -LEGAL - 1 : -1] if value >= least)
-    return next((v for v in near if _legal(_asking(scenario, **{name: v}), plan)), None)
+    fitting_count = bisect_right(values, usable_bytes(scenario), key=held)
+    smallest = LEAST * values.stop if name != "batch" else 1
+    near_values = (
+        value for value in values[:fitting_count][: -LEGAL - 1 : -1] if value >= smallest
+    )
+    return next(
+        (v for v in near_values if _is_legal(_changed_scenario(scenario, **{name: v}), plan)), None
+    )
 
 
-def _more(scenario: Scenario, *, legal: bool) -> Iterator[Way]:
+def _other_gpu_ways(scenario: Scenario, *, legal: bool) -> Iterator[Way]:
     """Yield the best plan of each number of GPUs on which one fits, the next one first.
 
     legal : whether the GPUs that were asked for have plans that are legal; else fewer may do too.
     """
     powers = [2**power for power in range(MOST_GPUS.bit_length())]
-    more = [gpus for gpus in powers if gpus > scenario.request.gpus]
-    fewer = [] if legal else [gpus for gpus in reversed(powers) if gpus < scenario.request.gpus]
-    for gpus in (*fewer, *more):
-        best = _best(scenario, gpus)
+    larger_counts = [gpus for gpus in powers if gpus > scenario.request.gpus]
+    smaller_counts = (
+        [] if legal else [gpus for gpus in reversed(powers) if gpus < scenario.request.gpus]
+    )
+    for gpus in (*smaller_counts, *larger_counts):
+        best = _best_plan(scenario, gpus)
         if best is not None:
-            yield _asking(scenario.on(gpus), gpus=gpus), best.plan
+            yield _changed_scenario(scenario.on(gpus), gpus=gpus), best.plan
 
 
-def _best(scenario: Scenario, gpus: int) -> PlanEstimate | None:
+def _best_plan(scenario: Scenario, gpus: int) -> PlanEstimate | None:
     """Find the best plan of so many GPUs, with as few pipeline stages as it takes to fit."""
     try:
         other = scenario.on(gpus)
@@ -316,32 +341,34 @@ def _best(scenario: Scenario, gpus: int) -> PlanEstimate | None:
     except TopologyError:
         return None
     shared = Shared()
-    likely = sorted(_worth(other, gpus), key=lambda plan: plan.degree("pp"))
-    for depth in dict.fromkeys(plan.degree("pp") for plan in likely):
-        hopeful = (plan for plan in likely if plan.degree("pp") == depth and _hopeful(other, plan))
-        fitting = estimates(judge(other, plan, shared) for plan in hopeful)
+    likely_plans = sorted(_candidate_plans(other, gpus), key=lambda plan: plan.degree("pp"))
+    for depth in dict.fromkeys(plan.degree("pp") for plan in likely_plans):
+        hopeful_plans = (
+            plan for plan in likely_plans if plan.degree("pp") == depth and _may_fit(other, plan)
+        )
+        fitting = estimates(judge(other, plan, shared) for plan in hopeful_plans)
         if fitting:
             return rank(fitting, replace(scenario.request, at_most_gpus=False))[0]
     return None
 
 
-def _hopeful(scenario: Scenario, plan: Plan) -> bool:
+def _may_fit(scenario: Scenario, plan: Plan) -> bool:
     """Whether a plan is legal, and one stage of its pipeline fits: the rest is dearer to ask."""
-    if plan.degree("pp") == 1 or not _legal(scenario, plan):
-        return _legal(scenario, plan)
+    if plan.degree("pp") == 1 or not _is_legal(scenario, plan):
+        return _is_legal(scenario, plan)
     program = lower(scenario.model, scenario.workload, plan)
     return memory_of(scenario, program)[1] <= usable_bytes(scenario)
 
 
-def _worth(scenario: Scenario, gpus: int) -> Iterator[Plan]:
+def _candidate_plans(scenario: Scenario, gpus: int) -> Iterator[Plan]:
     """Yield plans whose weights and decode may fit; replicas need as much as one alone."""
     model, request = scenario.model, scenario.request
-    whole = fixed_parts(scenario, lower(model, scenario.workload, Plan()))
+    fixed_bytes = fixed_parts(scenario, lower(model, scenario.workload, Plan()))
     outer = outer_parameters(model, ()) * FORMATS["bf16"].weights
-    blocks = whole["transformer_weights"] - outer
+    blocks = fixed_bytes["transformer_weights"] - outer
     for plan in plans(model, gpus):
         replicas, cut = plan.degree("dp"), plan.degree("tp") * plan.degree("pp")
         decode = float(np.max(decode_bytes(model, scenario.workload, replicas)))
-        least = sum(whole.values()) - outer - blocks + blocks / cut + decode
-        if least <= usable_bytes(scenario) and (replicas == 1 or request.batch > 1):
+        least_bytes = sum(fixed_bytes.values()) - outer - blocks + blocks / cut + decode
+        if least_bytes <= usable_bytes(scenario) and (replicas == 1 or request.batch > 1):
             yield plan

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from planner.fleet.answers import Capacity
 
 PERCENTILE: Final = 95.0
-_DEMAND: Final = {
+_DEMAND_OPTIONS: Final = {
     "--demand FILE": "demands in TOML: [[demand]] with model, rate, slo and sizes (default: the "
     "one that --model, --rate and --slo say)",
     "--model NAME|FILE": "a catalogue name, a config.json, an ONNX file or a pipeline folder "
@@ -24,7 +24,7 @@ _DEMAND: Final = {
 }
 _HARDWARE: Final = "kinds of GPU to compare, names or files, joined by commas (default: h100-sxm)"
 _ENGINE: Final = "as for recommend; of several the best is taken (default: all that run the model)"
-_INSTEAD: Final = {
+_REFUSED_OPTIONS: Final = {
     "--concurrency": "wanted --rate: how many requests are served at once is found",
     "--gpus": "wanted none: how many GPUs it takes is found (recommend is told)",
     "--plan": "wanted none: the best plan is found (estimate is told)",
@@ -35,8 +35,8 @@ _PRICE: Final = (
 )
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
-    common.add_named(parser, _DEMAND)
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    common.add_named(parser, _DEMAND_OPTIONS)
     share = "percentage of requests that are to be done in that time (default: 95)"
     common.add_numbers(parser, {"--percentile P": share}, common.real, PERCENTILE)
     common.add_named(parser, {"--hardware NAMES|FILES": _HARDWARE}, default="h100-sxm")
@@ -48,12 +48,12 @@ def _add(parser: argparse.ArgumentParser) -> None:
     served = parser.add_argument_group("language models")
     common.add_named(served, {"--arrivals FILE": common.ARRIVALS})
     common.add_serving(served)
-    common.add_refused(parser, _INSTEAD)
+    common.add_refused(parser, _REFUSED_OPTIONS)
     common.add_profile(parser)
     common.add_output(parser, common.ROWS)
 
 
-def _planned(options: argparse.Namespace) -> "Capacity":
+def _capacity_of(options: argparse.Namespace) -> "Capacity":
     """Read what is asked for, and plan it."""
     from planner.fleet import demand_file as files  # noqa: PLC0415
     from planner.fleet.fleet import capacity  # noqa: PLC0415  # slow to load
@@ -63,13 +63,15 @@ def _planned(options: argparse.Namespace) -> "Capacity":
         text = files.text_of(options.demand, "demand", files.DEMANDS)
         demands = files.read_demands(text, Path(options.demand).name, options.profile)
     else:
-        aimed = options.slo_ttft or options.slo_tpot
-        instead = {"model": "", "rate": options.arrivals, "slo": aimed}
-        for name, other in instead.items():
-            if not (getattr(options, name) or other):
+        token_limits = options.slo_ttft or options.slo_tpot
+        substitutes = {"model": "", "rate": options.arrivals, "slo": token_limits}
+        for name, substitute in substitutes.items():
+            if not (getattr(options, name) or substitute):
                 raise InputError(f"{name}: got none, wanted --model, --rate and --slo, or --demand")
-        given = {name: value for name, value in vars(options).items() if name in files.OPTIONS}
-        sizes = {name: value for name, value in given.items() if value is not None}
+        options_given = {
+            name: value for name, value in vars(options).items() if name in files.OPTIONS
+        }
+        sizes = {name: value for name, value in options_given.items() if value is not None}
         demands = [files.demand_of(options.model, options.model, options.rate, options.slo, sizes)]
     names = [name.strip() for name in options.hardware.split(",") if name.strip()]
     if not names:
@@ -83,19 +85,19 @@ def _check_alone(options: argparse.Namespace) -> None:
     from planner.fleet import demand_file as files  # noqa: PLC0415  # slow to load
     from planner.request.request import Request  # noqa: PLC0415
 
-    usual = {name: field.default for name, field in Request.__dataclass_fields__.items()}
-    usual["percentile"] = PERCENTILE
+    defaults = {name: field.default for name, field in Request.__dataclass_fields__.items()}
+    defaults["percentile"] = PERCENTILE
     for name in ("model", "rate", "slo", *files.OPTIONS):
         value = getattr(options, name, None) if name != "profile" else None
-        if value not in (None, "", usual.get(name)):
+        if value not in (None, "", defaults.get(name)):
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"demand: got {option} {value} beside a file, which says it of each")
 
 
-def _run(options: argparse.Namespace) -> common.Answer:
+def _run_command(options: argparse.Namespace) -> common.Answer:
     from planner.rendering import capacity as shown  # noqa: PLC0415
 
-    capacity = _planned(options)
+    capacity = _capacity_of(options)
     parts = partial(shown.parts, capacity)
     text = render_parts(options, capacity.to_dict, capacity.rows, parts, "Capacity")
     return text, common.DONE if capacity.met else common.NO
@@ -110,6 +112,6 @@ COMMAND: Final = common.Command(
     "planner capacity --demand examples/demand.toml --format html --output report.html\n"
     "    several demands, as a page",
     exit_1="a demand that no hardware meets",
-    add=_add,
-    run=_run,
+    add=_add_options,
+    run=_run_command,
 )

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         tell("planner", str(error))
         return BAD_INPUT if isinstance(error, InputError) else NO
     except (ModuleNotFoundError, MemoryError) as error:
-        return _lacks(error)
+        return _report_missing(error)
     except KeyboardInterrupt:
         tell("planner", "interrupted")
         return INTERRUPTED
@@ -57,15 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _lacks(error: ModuleNotFoundError | MemoryError) -> int:
+def _report_missing(error: ModuleNotFoundError | MemoryError) -> int:
     """Say which package is not there, or that memory is short; returns the exit code."""
     if isinstance(error, MemoryError):
         tell("planner", "this machine has too little memory for the answer")
         return NO
     if (error.name or OWN[0]).partition(".")[0] in OWN:
         raise error
-    wanted = "wanted all packages that come with this project"
-    tell("planner", f"{error.name} is not installed, {wanted}")
+    remedy = "wanted all packages that come with this project"
+    tell("planner", f"{error.name} is not installed, {remedy}")
     return BAD_INPUT
 
 
@@ -74,14 +74,14 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     if not words or words[0] == "help":
         words = [*words[1:], "--help"]
     options = parser_of(words[0]).parse_args(words)
-    options.typed = " ".join(map(shell_word, ["planner", *map(_short, words)]))
+    options.typed = " ".join(map(shell_word, ["planner", *map(_shortened, words)]))
     settle_format(options)
     return options
 
 
-def _short(word: str) -> str:
+def _shortened(argument: str) -> str:
     """Put the name of a file in the place of a text that was pasted."""
-    return f"{word.partition('=')[0]}=FILE" if "\n" in word else word
+    return f"{argument.partition('=')[0]}=FILE" if "\n" in argument else argument
 
 
 def command_of(name: str) -> Command:
@@ -112,10 +112,10 @@ def parser_of(command: str) -> argparse.ArgumentParser:
     )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in [command] if command in names else names:
-        described = command_of(name)
-        added = commands.add_parser(name, help=described.help)
-        described.describe(added)
-        described.add(added)
+        described_command = command_of(name)
+        subparser = commands.add_parser(name, help=described_command.help)
+        described_command.describe(subparser)
+        described_command.add(subparser)
     return parser
 
 
@@ -127,13 +127,13 @@ def answer(options: argparse.Namespace) -> Answer:
         return compare(options)
     if options.command in HERE:  # no product of matrices is worth the start of numpy's threads
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        sys.modules.setdefault("numpy", _Later("numpy"))  # one request needs no arrays
+        sys.modules.setdefault("numpy", _LazyModule("numpy"))  # one request needs no arrays
         gc.set_threshold(YOUNG)  # frozen values are in no circles, so that there is little to find
     with at_work(options):
         return command_of(options.command).run(options)
 
 
-class _Later(ModuleType):
+class _LazyModule(ModuleType):
     """A package that is imported when something of it is first used."""
 
     def __getattr__(self, name: str) -> object:
@@ -153,8 +153,8 @@ class _Completion(argparse.Action):
         try:
             import shtab  # noqa: PLC0415  # an optional package
         except ImportError:
-            wanted = "pip install 'multi-gpu-planner[completion]'"
-            raise InputError(f"--print-completion: shtab is not installed: {wanted}") from None
+            remedy = "pip install 'multi-gpu-planner[completion]'"
+            raise InputError(f"--print-completion: shtab is not installed: {remedy}") from None
         write(shtab.complete(parser, shell=str(shell)), None)
         parser.exit(DONE)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 USUAL_GPUS: Final = 8
-_OF_A_LOG: Final = {
+_LOG_OPTIONS: Final = {
     "--op": "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, "
     "scatter or send_recv (default: all_reduce, or that of a log)",
     "--bytes": "a size, a range that doubles, low:high, or several with commas (default: "
@@ -27,15 +27,15 @@ _LAUNCH: Final = (
 _COMPARE: Final = "put an output of nccl-tests beside what is predicted; - reads what is piped in"
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: argparse.ArgumentParser) -> None:
     common.add_machine(parser)
     parser.add_argument(
         "--gpus",
-        type=_numbers,
+        type=_gpu_numbers,
         help="in all, or numbers such as 2,4,8 or 2:72 that algorithms are compared on (default: "
         "8, all of a machine's, or those of a log)",
     )
-    common.add_named(parser, _OF_A_LOG, default=None)
+    common.add_named(parser, _LOG_OPTIONS, default=None)
     parser.add_argument(
         "--algorithm",
         default="auto",
@@ -48,7 +48,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_output(parser, common.ROWS)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _gpu_numbers(text: str) -> tuple[int, ...]:
     """Read one number of GPUs, or several as a sweep takes them."""
     if not {*text} & {",", ":"}:
         return (common.whole(text),)
@@ -82,21 +82,23 @@ def machine_of(options: argparse.Namespace) -> "Subset | None":
             links=options.links,
         )
     if options.links:
-        most = max(options.gpus or (USUAL_GPUS,))
-        check_gpus(most)
-        return usual_machine(options.hardware or "h100-sxm", most, options.nodes, options.links)
+        most_gpus = max(options.gpus or (USUAL_GPUS,))
+        check_gpus(most_gpus)
+        return usual_machine(
+            options.hardware or "h100-sxm", most_gpus, options.nodes, options.links
+        )
     if options.pcie_generation is not None:
         raise told_of_nothing("pcie_generation", options.pcie_generation)
     return None
 
 
-def _run(options: argparse.Namespace) -> common.Answer:
+def _run_command(options: argparse.Namespace) -> common.Answer:
     from planner import collective_table  # noqa: PLC0415
 
     subset = machine_of(options)
     usual_gpus = USUAL_GPUS if subset is None else subset.gpus
     gpus = options.gpus or (usual_gpus,)
-    how = {
+    table_options = {
         "gpus": gpus[0],
         "hardware": options.hardware or "h100-sxm",
         "nodes": options.nodes,
@@ -108,16 +110,18 @@ def _run(options: argparse.Namespace) -> common.Answer:
     op, sizes = options.op or "all_reduce", options.bytes or collective_table.USUAL
     algorithms = options.algorithm.split(",")
     table: CollectiveTable | SideBySide | OverGpus
-    barred = {}
+    table_renderer = {}
     if len(gpus) > 1:
-        table = collective_table.over_gpus(op, sizes, algorithms, **{**how, "gpus": gpus})
+        table = collective_table.over_gpus(op, sizes, algorithms, **{**table_options, "gpus": gpus})
     elif len(algorithms) > 1:
-        table = collective_table.side_by_side(op, sizes, algorithms, **how)
+        table = collective_table.side_by_side(op, sizes, algorithms, **table_options)
     else:
-        table = collective_table.table(op, sizes, algorithm=options.algorithm, **how)
-        barred = {"table": partial(on_screen, table.parts(bars=True), None)}
+        table = collective_table.table(op, sizes, algorithm=options.algorithm, **table_options)
+        table_renderer = {"table": partial(on_screen, table.parts(bars=True), None)}
     title = f"{op} by {'GPUs' if len(gpus) > 1 else 'size'}"
-    text = render_parts(options, table.to_dict, table.csv_rows, table.parts, title, **barred)
+    text = render_parts(
+        options, table.to_dict, table.csv_rows, table.parts, title, **table_renderer
+    )
     return text, common.DONE
 
 
@@ -133,6 +137,6 @@ COMMAND: Final = common.Command(
     "    the same on several numbers of GPUs, a row each\n"
     "planner collectives --compare all_reduce.log --hardware h100-sxm\n"
     "    measured and predicted times, a plot, and reasons",
-    add=_add,
-    run=_run,
+    add=_add_options,
+    run=_run_command,
 )

@@ -8,7 +8,7 @@ from planner.command import options as common
 from planner.command.files import on_screen, render_parts
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: argparse.ArgumentParser) -> None:
     common.add_request(parser)
     common.add_load(parser)
     common.add_plan(parser)
@@ -16,7 +16,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_output(parser, common.ROWS)
 
 
-def _run(options: argparse.Namespace) -> common.Answer:
+def _run_command(options: argparse.Namespace) -> common.Answer:
     from planner.advice.notes import misses  # noqa: PLC0415
     from planner.recommendation import estimate_plan, lines_of  # noqa: PLC0415
     from planner.rendering import report  # noqa: PLC0415
@@ -30,8 +30,8 @@ def _run(options: argparse.Namespace) -> common.Answer:
         lambda: report.estimate_page(scenario, estimate, lines()), estimate.name,
         table=lambda: on_screen(report.estimate(scenario, estimate, lines())),
     )  # fmt: skip
-    late = any(misses(scenario.request, estimate.serving))
-    return text, common.NO if late else common.DONE
+    misses_targets = any(misses(scenario.request, estimate.serving))
+    return text, common.NO if misses_targets else common.DONE
 
 
 COMMAND: Final = common.Command(
@@ -42,6 +42,6 @@ COMMAND: Final = common.Command(
     "planner estimate --model llama-3.1-8b --output-tokens 128 --format json\n"
     "    the same as data, on one GPU, where no plan needs to be named",
     exit_1="the plan misses the times that are wanted, or more requests come than it serves",
-    add=_add,
-    run=_run,
+    add=_add_options,
+    run=_run_command,
 )

@@ -12,7 +12,7 @@ _SCALES: Final = (
 )
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: argparse.ArgumentParser) -> None:
     common.add_request(parser)
     common.add_load(parser)
     common.add_plan(parser)
@@ -29,7 +29,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
 
 
-def _run(options: argparse.Namespace) -> common.Answer:
+def _run_command(options: argparse.Namespace) -> common.Answer:
     from planner.export.export import export  # noqa: PLC0415
 
     folder = export(
@@ -58,6 +58,6 @@ COMMAND: Final = common.Command(
     "planner export --model llama-3.1-8b --backend vllm --concurrency 64 --output serve\n"
     "    how vLLM serves it, with limits for 64 requests at once",
     exit_1="the plan misses the times that are wanted, or more requests come than it serves",
-    add=_add,
-    run=_run,
+    add=_add_options,
+    run=_run_command,
 )

@@ -49,7 +49,7 @@ def piped(most: int) -> bytes:
     return bytes(data)
 
 
-def _print(text: str) -> None:
+def _print_answer(text: str) -> None:
     if sys.stdout is None:
         raise InputError("standard output: closed, wanted a place for the answer")
     try:
@@ -57,11 +57,11 @@ def _print(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        _abandon()
+        _abandon_output()
         raise InputError(f"standard output: {error.strerror}") from None
 
 
-def _abandon() -> None:
+def _abandon_output() -> None:
     """Let go of what could not be printed, so that it is not tried again at the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -71,7 +71,7 @@ def write(text: str, output: str | None, option: str = "--output") -> None:
     if output is None:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # bars on a terminal that has none
-        _print(text)
+        _print_answer(text)
         return
     target = place(output, option=option)
     try:
@@ -102,20 +102,22 @@ def at_work(options: Namespace) -> Iterator[None]:
     A terminal is told from two seconds on, each second, in one line that goes when the answer
     comes; a log that standard error goes to is told after ten seconds, and twice as many each time.
     """
-    doing = [""]
-    options.note = lambda text: doing.__setitem__(0, f", {text}")
+    progress = [""]
+    options.note = lambda text: progress.__setitem__(0, f", {text}")
     if options.command in SPEAKS or not _is_open(sys.stderr):
         yield
         return
-    done = threading.Event()
-    how = _on_terminal if sys.stderr.isatty() else _in_log
-    watch = threading.Thread(target=how, args=(options.command, doing, done), daemon=True)
-    watch.start()
+    finished = threading.Event()
+    watcher = _watch_on_terminal if sys.stderr.isatty() else _watch_in_log
+    thread = threading.Thread(
+        target=watcher, args=(options.command, progress, finished), daemon=True
+    )
+    thread.start()
     try:
         yield
     finally:
-        done.set()
-        watch.join()
+        finished.set()
+        thread.join()
 
 
 def _is_open(stream: TextIO | None) -> bool:
@@ -126,25 +128,27 @@ def _is_open(stream: TextIO | None) -> bool:
         return False
 
 
-def _on_terminal(command: str, doing: Sequence[str], done: threading.Event) -> None:
-    begun, wait, told = time.monotonic(), QUIET_S, False
-    while not done.wait(wait):
-        wait, told = 1.0, True
-        took = f"{time.monotonic() - begun:.0f} s so far"
-        print(f"{_ERASE}{command}: {took}{doing[0]}", end="", file=sys.stderr, flush=True)
-    if told:
-        print(_ERASE, end="", file=sys.stderr, flush=True)
+def _watch_on_terminal(command: str, progress: Sequence[str], finished: threading.Event) -> None:
+    start_s, wait, line_shown = time.monotonic(), QUIET_S, False
+    while not finished.wait(wait):
+        wait, line_shown = 1.0, True
+        elapsed = f"{time.monotonic() - start_s:.0f} s so far"
+        print(
+            f"{_ERASE_LINE}{command}: {elapsed}{progress[0]}", end="", file=sys.stderr, flush=True
+        )
+    if line_shown:
+        print(_ERASE_LINE, end="", file=sys.stderr, flush=True)
 
 
-def _in_log(command: str, doing: Sequence[str], done: threading.Event) -> None:
-    took = LOGGED_S
-    wait = took
-    while not done.wait(wait):
-        tell(command, f"{took:.0f} s so far{doing[0]}")
-        wait, took = took, 2 * took
+def _watch_in_log(command: str, progress: Sequence[str], finished: threading.Event) -> None:
+    elapsed_s = LOGGED_S
+    wait = elapsed_s
+    while not finished.wait(wait):
+        tell(command, f"{elapsed_s:.0f} s so far{progress[0]}")
+        wait, elapsed_s = elapsed_s, 2 * elapsed_s
 
 
-_ERASE: Final = "\r\x1b[K"
+_ERASE_LINE: Final = "\r\x1b[K"
 
 
 def render(
@@ -201,8 +205,12 @@ def on_screen(parts: Iterable[Part], elsewhere: int | None = WIDTH) -> str:
 
     elsewhere : columns where it is none and nothing says; None for as many as there are.
     """
-    told = os.environ.get("COLUMNS", "")
-    columns = int(told) if told.isascii() and told.isdecimal() and len(told) < 6 else 0
+    columns_text = os.environ.get("COLUMNS", "")
+    columns = (
+        int(columns_text)
+        if columns_text.isascii() and columns_text.isdecimal() and len(columns_text) < 6
+        else 0
+    )
     if sys.stdout is None or not sys.stdout.isatty():
         return terminal(parts, columns or elsewhere)
     return terminal(parts, max(columns or os.get_terminal_size().columns, LEAST), colour=True)

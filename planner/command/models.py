@@ -9,7 +9,7 @@ from topology.base import InputError
 from topology.base.rows import flat
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: argparse.ArgumentParser) -> None:
     common.add_action(parser, "list", "show", "import")
     parser.add_argument(
         "name", nargs="?", help="a catalogue name, a config.json, an ONNX file or a folder"
@@ -18,7 +18,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_output(parser, (*common.FORMATS, "csv"))
 
 
-def _run(options: argparse.Namespace) -> common.Answer:
+def _run_command(options: argparse.Namespace) -> common.Answer:
     from planner.models import read_model  # noqa: PLC0415
     from planner.rendering import models  # noqa: PLC0415
     from topology.base.facts import facts  # noqa: PLC0415
@@ -35,10 +35,15 @@ def _run(options: argparse.Namespace) -> common.Answer:
         return text, common.DONE
     if options.name is None:
         raise InputError(f"models {options.action}: wanted a name or a file")
-    described = read_model(options.name).to_dict()
-    options.format, table = common.style_of(options), facts(described)
+    model_facts = read_model(options.name).to_dict()
+    options.format, table = common.style_of(options), facts(model_facts)
     text = render_parts(
-        options, lambda: described, lambda: [flat(described)], lambda: [table], "", table=table.text
+        options,
+        lambda: model_facts,
+        lambda: [flat(model_facts)],
+        lambda: [table],
+        "",
+        table=table.text,
     )
     return text, common.DONE
 
@@ -52,6 +57,6 @@ COMMAND: Final = common.Command(
     "    a name a line\n"
     "planner models show flux.1-dev\n"
     "    layers, widths, parameters, usual request",
-    add=_add,
-    run=_run,
+    add=_add_options,
+    run=_run_command,
 )

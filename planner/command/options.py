@@ -27,7 +27,7 @@ ROWS: Final = (*FORMATS, "csv", "html")
 _OPTION: Final = re.compile(r"--?[A-Za-z]")
 _DIGITS: Final = re.compile(r"[-+]?[0-9]+", re.ASCII)
 _NEGATIVE: Final = re.compile(r"-\.?[0-9]")
-_USUAL: Final = "(default: the model's usual one)"
+_USUAL_DEFAULT: Final = "(default: the model's usual one)"
 
 _ENGINE: Final = (
     "price an engine's habits: vllm-omni, sglang, xdit, diffusers, trtmc, vllm, tensorrt-llm, "
@@ -54,13 +54,13 @@ _PROFILE: Final = (
     "that ships for the hardware, if any)"
 )
 _TENSORRT: Final = "of the TensorRT that runs it, such as 11.2.1.2 (default: the newest known)"
-_NETWORKS: Final = {
+_NETWORK_FLAGS: Final = {
     "--wide-collectives": "collectives carry 32-bit numbers between casts, twice the bytes of "
     "bf16, as some TensorRT networks do",
     "--scattered-inputs": "each rank cuts its part of an input by a reduce-scatter, not by a "
     "slice, as networks that do not know their rank do: more traffic, one network for all ranks",
 }
-_SIZES: Final = {
+_SIZE_OPTIONS: Final = {
     "height": "pixels", "width": "pixels", "frames": "of a video", "steps": "of denoising",
     "input-tokens": "of a language model's prompt", "output-tokens": "that a language model writes",
     "text-tokens": "of a diffusion model's prompt",
@@ -79,7 +79,7 @@ _LENGTHS: Final = (
     "how long requests are, in place of --input-tokens, --output-tokens and --spread: CSV with "
     "input_tokens, output_tokens and, if they differ, count"
 )
-_LIMITS: Final = {
+_LIMIT_OPTIONS: Final = {
     "--slo-ttft T": "time to the first token that is wanted, such as 500ms",
     "--slo-tpot T": "time of each later token that is wanted, such as 30ms",
 }
@@ -118,7 +118,7 @@ _SPREAD: Final = (
     "apart as each engine lets them)"
 )
 _BURST: Final = "squared variation of times between requests of --rate (default: 1, Poisson)"
-_PRECISIONS: Final = {
+_PRECISION_OPTIONS: Final = {
     "--precision": "bf16, fp16, fp8, nvfp4, int8, or weights alone in int4 or mxfp4 "
     "(default: the checkpoint's own, or bf16, fp16 on GPUs without it)",
     "--kv-precision": "of keys and values that language models keep: bf16 or fp8 "
@@ -167,7 +167,7 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message[0].lower()}{message[1:]}")
 
 
-class _Taken(argparse.Action):
+class _ValueAction(argparse.Action):
     """An option whose value is `taken` beside what it had before, or refused in one line."""
 
     def taken(self, value: str, before: Any) -> object:  # noqa: ANN401  # its default's kind
@@ -183,13 +183,13 @@ class _Taken(argparse.Action):
     ) -> None:
         """Keep the value, or refuse it."""
         try:
-            kept = self.taken(str(values), getattr(namespace, self.dest))
+            new_value = self.taken(str(values), getattr(namespace, self.dest))
         except ValueError as error:
             parser.error(f"argument {option_string}: {error}")
-        setattr(namespace, self.dest, kept)
+        setattr(namespace, self.dest, new_value)
 
 
-class Named(_Taken):
+class Named(_ValueAction):
     """Takes a name or a file; an empty one is left by a variable of a script that is not set."""
 
     def taken(self, value: str, _: object) -> object:
@@ -198,30 +198,30 @@ class Named(_Taken):
         return value
 
 
-class PairAction(_Taken):
+class PairAction(_ValueAction):
     """Takes names with what is said of each, such as ``GPU0-NVSwitch=0.5``, each name once.
 
     name, value : how the two are read. like : what is wanted.
     """
 
     def __init__(self, option_strings: Sequence[str], dest: str, **named: Any) -> None:  # noqa: ANN401  # argparse's
-        self.name, self.value, self.like = (named.pop(one) for one in ("name", "value", "like"))
+        self.name, self.value, self.like = (named.pop(field) for field in ("name", "value", "like"))
         super().__init__(option_strings, dest, **{"default": {}, **named})
 
     def taken(self, value: str, before: dict[object, object]) -> object:
         left, _, right = value.rpartition("=")
         try:
-            name, said = self.name(left), self.value(right)
+            name, pair_value = self.name(left), self.value(right)
         except (ValueError, argparse.ArgumentTypeError):
             left = ""
         if not left:
             raise ValueError(f"got {value[:60]!r}, wanted {self.like}")
         if name in before:
             raise ValueError(f"got {left[:60]} twice, wanted each once")
-        return {**before, name: said}
+        return {**before, name: pair_value}
 
 
-class Unmodelled(_Taken):
+class Unmodelled(_ValueAction):
     """Says why something that people ask for has no price here, or what to ask for instead."""
 
     def taken(self, _: str, __: object) -> object:
@@ -280,8 +280,8 @@ def share(text: str) -> float:
     try:
         return read_share(text)
     except ValueError:
-        wanted = "wanted a share such as 0.95 or 95%"
-        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, {wanted}") from None
+        expected = "wanted a share such as 0.95 or 95%"
+        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, {expected}") from None
 
 
 def hosts(text: str) -> int:
@@ -321,7 +321,7 @@ def request_of(options: argparse.Namespace) -> "Request":
 
 def add_named(group: Group, named: Mapping[str, str], default: str | None = "") -> None:
     """Add options that take a name or a file, such as ``--price FILE``, each with what it is."""
-    _add(group, named, action=Named, default=default)
+    _add_options(group, named, action=Named, default=default)
 
 
 def add_numbers(
@@ -331,13 +331,13 @@ def add_numbers(
     default: float | None = None,
 ) -> None:
     """Add options that take a `kind` of number, such as ``--top K``, each with what it is."""
-    _add(group, numbers, type=kind, default=default)
+    _add_options(group, numbers, type=kind, default=default)
 
 
-def _add(group: Group, options: Mapping[str, str], **how: Any) -> None:  # noqa: ANN401  # argparse's
+def _add_options(group: Group, options: Mapping[str, str], **settings: Any) -> None:  # noqa: ANN401  # argparse's
     for option, text in options.items():
         name, _, metavar = option.partition(" ")
-        group.add_argument(name, metavar=metavar or None, help=text, **how)
+        group.add_argument(name, metavar=metavar or None, help=text, **settings)
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Mapping[str, str]) -> None:
@@ -348,9 +348,9 @@ def add_flags(parser: argparse.ArgumentParser, flags: Mapping[str, str]) -> None
 
 def add_refused(group: Group, refused: Mapping[str, str]) -> None:
     """Add options that are refused, each with what to ask for instead; empty where not modelled."""
-    for name, instead in refused.items():
+    for name, alternative in refused.items():
         group.add_argument(
-            name, nargs="?", action=Unmodelled, const=instead, help=argparse.SUPPRESS
+            name, nargs="?", action=Unmodelled, const=alternative, help=argparse.SUPPRESS
         )
 
 
@@ -363,12 +363,12 @@ def add_output(
     parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS, *, file: bool = True
 ) -> None:
     """Add how and where an answer is written."""
-    usual = "that of the ending of --output, or table" if file else "table"
+    usual_format = "that of the ending of --output, or table" if file else "table"
     parser.add_argument(
         "--format",
         choices=formats,
         default=None if file else "table",
-        help=f"of the answer (default: {usual})",
+        help=f"of the answer (default: {usual_format})",
     )
     if file:
         parser.add_argument(
@@ -386,15 +386,17 @@ def settle_format(options: argparse.Namespace) -> None:
         return
     options.output = None if options.output == "-" else options.output
     output = options.output or ""
-    said = next((style for ending, style in ENDINGS.items() if output.endswith(ending)), None)
-    other = output.lower().endswith(NOT_WRITTEN)
-    if other or (said is not None and said not in options.formats):
+    file_format = next(
+        (style for ending, style in ENDINGS.items() if output.endswith(ending)), None
+    )
+    unsupported = output.lower().endswith(NOT_WRITTEN)
+    if unsupported or (file_format is not None and file_format not in options.formats):
         endings = [ending for ending, style in ENDINGS.items() if style in options.formats]
         raise InputError(f"--output {output}: wanted a name that ends in {', '.join(endings)}")
-    if said is not None and options.format not in (None, said):
-        wanted = f"--format {said}, or a name of another ending"
-        raise InputError(f"--output {output}: got --format {options.format}, wanted {wanted}")
-    options.format = options.format or said or "table"
+    if file_format is not None and options.format not in (None, file_format):
+        expected = f"--format {file_format}, or a name of another ending"
+        raise InputError(f"--output {output}: got --format {options.format}, wanted {expected}")
+    options.format = options.format or file_format or "table"
 
 
 def style_of(options: argparse.Namespace) -> str:
@@ -405,8 +407,8 @@ def style_of(options: argparse.Namespace) -> str:
     if options.action != "import":
         return str(options.format)
     if options.format not in ("table", "json"):
-        got = f"{options.command} import: got {options.format}"
-        raise InputError(f"{got}, wanted json, which it always writes")
+        complaint = f"{options.command} import: got {options.format}"
+        raise InputError(f"{complaint}, wanted json, which it always writes")
     return "json"
 
 
@@ -421,10 +423,10 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
 def add_pools(parser: argparse.ArgumentParser) -> None:
     """Add the two plans of a disaggregated deployment, and numbers of workers."""
     group = parser.add_argument_group("workers for prompts, and others that decode")
-    for pool, what in (("prefill", "that run prompts"), ("decode", "that decode")):
-        plan = f"of workers {what}, such as tp4, in place of --plan"
-        add_named(group, {f"--{pool}-plan P": plan})
-        add_numbers(group, {f"--{pool}-workers N": f"how many there are {what} (default: 1)"})
+    for pool, role in (("prefill", "that run prompts"), ("decode", "that decode")):
+        plan_help = f"of workers {role}, such as tp4, in place of --plan"
+        add_named(group, {f"--{pool}-plan P": plan_help})
+        add_numbers(group, {f"--{pool}-workers N": f"how many there are {role} (default: 1)"})
 
 
 def add_request(parser: argparse.ArgumentParser) -> None:
@@ -455,12 +457,18 @@ def add_request(parser: argparse.ArgumentParser) -> None:
 
 def add_precision(parser: argparse.ArgumentParser) -> None:
     """Add the precision of weights, and of keys and values."""
-    _add(parser, _PRECISIONS)
+    _add_options(parser, _PRECISION_OPTIONS)
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:
     """Add the sizes of a request."""
-    add_numbers(parser, {f"--{name} N": f"{what} {_USUAL}" for name, what in _SIZES.items()})
+    add_numbers(
+        parser,
+        {
+            f"--{name} N": f"{description} {_USUAL_DEFAULT}"
+            for name, description in _SIZE_OPTIONS.items()
+        },
+    )
     add_numbers(parser, {"--batch N": "results at once (default: 1)"}, default=1)
 
 
@@ -479,7 +487,7 @@ def add_serving(group: Group) -> None:
     """Add how a language model is served, and how soon tokens are wanted."""
     add_named(group, {"--lengths FILE": _LENGTHS})
     add_numbers(group, {"--chunk N": _CHUNK})
-    add_named(group, _LIMITS, None)
+    add_named(group, _LIMIT_OPTIONS, None)
     add_numbers(group, _PERCENTILES, real)
     add_numbers(group, {"--prefix-hit F": _PREFIX_HIT}, share, 0.0)
     add_numbers(group, {"--spread F": _SPREAD}, share)
@@ -512,7 +520,7 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
         "has key-value heads; --no-kv-repeat refuses such plans (default: --kv-repeat)",
     )
     add_named(parser, {"--tensorrt-version": _TENSORRT})
-    add_flags(parser, _NETWORKS)
+    add_flags(parser, _NETWORK_FLAGS)
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
@@ -526,7 +534,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     add_numbers(parser, {"--nodes N": nodes}, hosts, 0)
 
 
-def _generation(text: str) -> int:
+def _pcie_generation(text: str) -> int:
     """Read a generation of PCIe."""
     from topology.catalogue import check_pcie_generation  # noqa: PLC0415  # tables take a while
 
@@ -540,7 +548,7 @@ def _generation(text: str) -> int:
 
 def add_generation(parser: argparse.ArgumentParser) -> None:
     """Add the generation of PCIe of a machine whose text does not say."""
-    add_numbers(parser, {"--pcie-generation N": _GENERATION}, _generation)
+    add_numbers(parser, {"--pcie-generation N": _GENERATION}, _pcie_generation)
 
 
 def add_links(parser: argparse.ArgumentParser) -> None:

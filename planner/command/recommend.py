@@ -13,12 +13,12 @@ _AT_MOST: Final = (
 )
 _TOP: Final = f"plans to print (default: {TOP}, and all of them in JSON)"
 _SIMULATE: Final = "run the first plans as events, and rank them again by what they take then"
-_SPLIT: Final = (
+_DISAGGREGATE: Final = (
     "search workers that run prompts and others that decode too, of all GPUs, beside the best plan"
 )
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: argparse.ArgumentParser) -> None:
     common.add_request(parser)
     common.add_load(parser)
     parser.add_argument(
@@ -32,12 +32,12 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_flags(parser, {"--at-most-gpus": _AT_MOST})
     common.add_numbers(parser, {"--top": _TOP, "--simulate K": _SIMULATE})
     common.add_flags(
-        parser, {"--disaggregate": _SPLIT, "--rejected": "print why plans were rejected"}
+        parser, {"--disaggregate": _DISAGGREGATE, "--rejected": "print why plans were rejected"}
     )
     common.add_output(parser, common.ROWS)
 
 
-def _run(options: argparse.Namespace) -> common.Answer:
+def _run_command(options: argparse.Namespace) -> common.Answer:
     from planner.recommendation import recommend_plans, shortened  # noqa: PLC0415
     from planner.rendering import report  # noqa: PLC0415
     from planner.scenario.scenario import resolve  # noqa: PLC0415
@@ -64,6 +64,6 @@ COMMAND: Final = common.Command(
     "planner recommend --model flux --gpus 8 --hardware l40s --at-most-gpus\n"
     "    fewer GPUs come first where more gain less than 3 % of the time",
     exit_1="nothing runs a plan of the model",
-    add=_add,
-    run=_run,
+    add=_add_options,
+    run=_run_command,
 )

@@ -22,7 +22,7 @@ MOST_PORT: Final = 2**16 - 1
 LIMIT_S: Final = 20.0
 """Of an answer."""
 CONNECTIONS: Final = 64
-_LOADED: Final = (
+_PRELOADED: Final = (
     "planner.command.serve", "planner.command.recommend", "planner.command.estimate",
     "planner.command.capacity", "planner.recommendation", "planner.rendering.report",
     "planner.rendering.capacity", "planner.serving.serving", "planner.web.app",
@@ -30,7 +30,7 @@ _LOADED: Final = (
 """What every answer needs, loaded once."""
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: argparse.ArgumentParser) -> None:
     port = f"0 for any that is free (default: {PORT})"
     common.add_numbers(parser, {"--port N": port}, default=PORT)
     parser.add_argument(
@@ -47,12 +47,12 @@ def pages() -> "dict[str, Groups]":
     from planner.web.fields import FORMS, fields_of  # noqa: PLC0415
 
     return {
-        name: (*groups, ("Other options", tuple(_others(name, fields_of(groups)))))
+        name: (*groups, ("Other options", tuple(_other_fields(name, fields_of(groups)))))
         for name, groups in FORMS.items()
     }
 
 
-def _others(command: str, known: Container[str]) -> "Iterator[Field]":
+def _other_fields(command: str, known: Container[str]) -> "Iterator[Field]":
     """Yield the options of a command as fields, but for those that are known and the format."""
     from planner.web.fields import Field  # noqa: PLC0415
 
@@ -64,14 +64,14 @@ def _others(command: str, known: Container[str]) -> "Iterator[Field]":
                 yield Field(
                     name=name,
                     label=name,
-                    kind=_kind(action),
+                    kind=_field_kind(action),
                     hint=str(action.metavar or ""),
                     repeats=isinstance(action, common.PairAction),
                     says=str(action.help).replace("%%", "%"),
                 )
 
 
-def _kind(action: argparse.Action) -> str:
+def _field_kind(action: argparse.Action) -> str:
     """Say what kind of field an option is."""
     if action.dest == "detect" or "FILE" in str(action.metavar):
         return "file"
@@ -96,38 +96,38 @@ def told(words: list[str]) -> "Told":
     return Told(text=text)
 
 
-def _run(options: argparse.Namespace) -> common.Answer:
+def _run_command(options: argparse.Namespace) -> common.Answer:
     try:
         import uvicorn  # noqa: PLC0415  # an optional package
 
         from planner.web.apart import apart, load  # noqa: PLC0415
         from planner.web.app import app  # noqa: PLC0415
     except ImportError as error:
-        wanted = "pip install 'multi-gpu-planner[serve]'"
-        raise InputError(f"serve: {error.name} is not installed: {wanted}") from None
-    listening = _listening(options.host, options.port)
-    host, port = listening.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    names = ["127.0.0.1", "localhost", "[::1]", shown] if _loops(host) else ["*"]
-    load(_LOADED)
+        remedy = "pip install 'multi-gpu-planner[serve]'"
+        raise InputError(f"serve: {error.name} is not installed: {remedy}") from None
+    listener = _listening_socket(options.host, options.port)
+    host, port = listener.getsockname()[:2]
+    shown_host = f"[{host}]" if ":" in host else host
+    host_names = ["127.0.0.1", "localhost", "[::1]", shown_host] if _is_loopback(host) else ["*"]
+    load(_PRELOADED)
     ask = partial(apart, told, limit_s=LIMIT_S)
     config = uvicorn.Config(
-        app(ask, pages(), names, os.cpu_count() or 1), log_level="error", access_log=False,
+        app(ask, pages(), host_names, os.cpu_count() or 1), log_level="error", access_log=False,
         limit_concurrency=CONNECTIONS, timeout_keep_alive=5, timeout_graceful_shutdown=1,
         server_header=False, lifespan="off",
     )  # fmt: skip
-    tell("serve", f"http://{shown}:{port}/ (Ctrl-C stops it)")
+    tell("serve", f"http://{shown_host}:{port}/ (Ctrl-C stops it)")
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listening])
+        uvicorn.Server(config).run(sockets=[listener])
     raise SystemExit(cli.INTERRUPTED)  # who stops it wants no word about it
 
 
-def _loops(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     """Whether an address is of this machine alone."""
     return host.startswith("127.") or host == "::1"
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listening_socket(host: str, port: int) -> socket.socket:
     """Take the port."""
     if not 0 <= port <= MOST_PORT:
         raise InputError(f"port: got {port}, wanted a whole number from 0 to {MOST_PORT}")
@@ -135,8 +135,8 @@ def _listening(host: str, port: int) -> socket.socket:
         (family, _, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return socket.create_server(address[:2], family=family)
     except (OSError, UnicodeError) as error:
-        why = getattr(error, "strerror", None) or "no address"
-        raise InputError(f"serve: {host[:60]} port {port}: {why}") from None
+        reason = getattr(error, "strerror", None) or "no address"
+        raise InputError(f"serve: {host[:60]} port {port}: {reason}") from None
 
 
 COMMAND: Final = common.Command(
@@ -148,6 +148,6 @@ COMMAND: Final = common.Command(
     "    pages at http://127.0.0.1:8421/, until Ctrl-C\n"
     "planner serve --port 0\n"
     "    the same at a port that is free",
-    add=_add,
-    run=_run,
+    add=_add_options,
+    run=_run_command,
 )

@@ -56,27 +56,27 @@ _BESIDE: Final = (
 _WHAT_IF: Final = "run it again with one thing changed at a time: faster links, equal GPUs ..."
 
 
-_OF_RANKS: Final[Mapping[str, tuple[str, Callable[[str], object], str]]] = {
+_RANK_OPTIONS: Final[Mapping[str, tuple[str, Callable[[str], object], str]]] = {
     "--slow RANK=TIMES": (_SLOW, number_in, "a rank and a number such as 3=1.1"),
     "--pause RANK=SECONDS": (_PAUSE, number_in, "a rank and seconds such as 3=0.01"),
     "--mixed RANK=HARDWARE": (_MIXED, str, "a rank and a kind of GPU such as 3=a100-sxm-80gb"),
 }
-_LIKE_TRAFFIC: Final = "a link and the part of it that others take, such as NIC0-network=0.5"
+_TRAFFIC_EXAMPLE: Final = "a link and the part of it that others take, such as NIC0-network=0.5"
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: argparse.ArgumentParser) -> None:
     common.add_request(parser)
     common.add_load(parser)
     common.add_plan(parser)
     common.add_flags(parser, {"--even": _EVEN})
-    for option, (words, value, like) in _OF_RANKS.items():
+    for option, (words, value, example) in _RANK_OPTIONS.items():
         name, metavar = option.split()
         parser.add_argument(
-            name, action=common.PairAction, name=common.whole, value=value, like=like,
+            name, action=common.PairAction, name=common.whole, value=value, like=example,
             metavar=metavar, help=words,
         )  # fmt: skip
     parser.add_argument(
-        "--traffic", action=common.PairAction, name=str, value=common.share, like=_LIKE_TRAFFIC,
+        "--traffic", action=common.PairAction, name=str, value=common.share, like=_TRAFFIC_EXAMPLE,
         metavar="LINK=SHARE", help=_TRAFFIC,
     )  # fmt: skip
     common.add_named(parser, {"--order ORDER": _ORDER}, "zigzag")
@@ -100,7 +100,7 @@ def _check_files(options: argparse.Namespace) -> None:
         raise InputError(f"--output {options.output}: No such file or directory")
 
 
-def _measured(path: str) -> "Trace | None":
+def _measured_trace(path: str) -> "Trace | None":
     """Read the trace that was given, if any."""
     if not path:
         return None
@@ -112,7 +112,7 @@ def _measured(path: str) -> "Trace | None":
         raise InputError(f"--compare {path}: {error}") from None
 
 
-def _run(options: argparse.Namespace) -> common.Answer:
+def _run_command(options: argparse.Namespace) -> common.Answer:
     from planner.advice.notes import notes_on  # noqa: PLC0415
     from planner.recommendation import estimate_plan  # noqa: PLC0415
     from planner.rendering import report, simulated  # noqa: PLC0415
@@ -126,8 +126,8 @@ def _run(options: argparse.Namespace) -> common.Answer:
 
     scenario = resolved(common.request_of(options), options.plan)
     _check_files(options)
-    measured = _measured(options.compare)
-    disturbed = Disturbances(
+    measured = _measured_trace(options.compare)
+    disturbances = Disturbances(
         even=options.even,
         slow=options.slow,
         paused=options.pause,
@@ -137,23 +137,31 @@ def _run(options: argparse.Namespace) -> common.Answer:
         mixed=options.mixed,
         traffic=options.traffic,
     )
-    simulation = simulate(scenario, estimate_plan(scenario, options.plan), disturbed)
-    compared = compare(simulation, measured) if measured else None
-    jobs = beside(scenario, simulation, options.beside, disturbed) if options.beside else ()
-    changes = what_if(scenario, simulation, disturbed) if options.what_if else ()
+    simulation = simulate(scenario, estimate_plan(scenario, options.plan), disturbances)
+    comparison = compare(simulation, measured) if measured else None
+    jobs = beside(scenario, simulation, options.beside, disturbances) if options.beside else ()
+    changes = what_if(scenario, simulation, disturbances) if options.what_if else ()
     headline = report.headline(scenario)
     notes = notes_on(scenario, simulation.estimate)
     uses = link_uses(simulation) if options.link_uses else ()
-    asked = uses, changes, jobs, compared
-    parts = partial(simulated.parts, simulation, headline, notes, asked)
+    extra_results = uses, changes, jobs, comparison
+    parts = partial(simulated.parts, simulation, headline, notes, extra_results)
     title = str(simulation.estimate.plan)
 
     def document() -> dict[str, object]:
-        told = {"what_if": [asdict(change) for change in changes]} if options.what_if else {}
-        traced = {"compared": compared.to_dict()} if compared else {}
-        others = {"beside": [asdict(job) for job in jobs]} if jobs else {}
-        busy = {"links": [asdict(use) for use in uses]} if options.link_uses else {}
-        return {**simulation.to_dict(), **busy, **told, **others, **traced}
+        changes_json = (
+            {"what_if": [asdict(change) for change in changes]} if options.what_if else {}
+        )
+        comparison_json = {"compared": comparison.to_dict()} if comparison else {}
+        jobs_json = {"beside": [asdict(job) for job in jobs]} if jobs else {}
+        links_json = {"links": [asdict(use) for use in uses]} if options.link_uses else {}
+        return {
+            **simulation.to_dict(),
+            **links_json,
+            **changes_json,
+            **jobs_json,
+            **comparison_json,
+        }
 
     if options.trace:  # once nothing is left that may be refused
         write(simulated.trace(simulation), options.trace, "--trace")
@@ -170,6 +178,6 @@ COMMAND: Final = common.Command(
     "    what a GPU that is a tenth slower costs; every operation, for Perfetto\n"
     "planner simulate --model flux --gpus 4 --plan ring4 --link nvlink=0.5 --what-if\n"
     "    with NVLinks at half their speed, and what else would change the time",
-    add=_add,
-    run=_run,
+    add=_add_options,
+    run=_run_command,
 )

@@ -9,8 +9,8 @@ from planner.command import options as common
 from planner.command.files import render, tell
 from topology.base import InputError, format_seconds, place
 
-_OF_REQUEST: Final = ("batch", "precision", "kv_precision", "runtime", "engine", "profile")
-_LISTS: Final = {
+_REQUEST_FIELDS: Final = ("batch", "precision", "kv_precision", "runtime", "engine", "profile")
+_LIST_OPTIONS: Final = {
     "--model NAMES": "catalogue names or files, joined by commas",
     "--hardware NAMES": "kinds of GPU, names or files, joined by commas (default: h100-sxm)",
     "--gpus NUMBERS": "such as 8, 1,2,4 or 1:64 (default: 1)",
@@ -20,13 +20,13 @@ _LISTS: Final = {
 _RANGE: Final = "numbers, such as 512,1024 or 480:1080:120 (default: the model's usual one)"
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
-    usual = {"--hardware NAMES": "h100-sxm", "--gpus NUMBERS": "1", "--plan PLANS": "best"}
-    for option, text in _LISTS.items():
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    defaults = {"--hardware NAMES": "h100-sxm", "--gpus NUMBERS": "1", "--plan PLANS": "best"}
+    for option, text in _LIST_OPTIONS.items():
         name, metavar = option.split()
-        needed = option not in usual
+        required = option not in defaults
         parser.add_argument(
-            name, default=usual.get(option), required=needed, action=common.Named,
+            name, default=defaults.get(option), required=required, action=common.Named,
             metavar=metavar, help=text,
         )  # fmt: skip
     for name in ("height", "width", "frames", "steps", "input_tokens", "output_tokens"):
@@ -48,36 +48,40 @@ def _add(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run(options: argparse.Namespace) -> common.Answer:
+def _run_command(options: argparse.Namespace) -> common.Answer:
     from planner.request.request import RUNTIME  # noqa: PLC0415  # slow to load
     from planner.sweeping import SIZES, executor_of, questions_of  # noqa: PLC0415
     from planner.sweeping.files import remove, write  # noqa: PLC0415
     from planner.sweeping.rows import writer_of  # noqa: PLC0415
     from planner.sweeping.run import run_kept  # noqa: PLC0415
 
-    begun, output = time.monotonic(), options.output
+    start_s, output = time.monotonic(), options.output
     text_of, target = writer_of(output), place(output)
     if target.exists() and not target.is_file():
         raise InputError(f"--output {output}: wanted a file, or a name that is free")
-    given = {name: getattr(options, name) for name in (*SIZES, *_OF_REQUEST)}
-    asked = questions_of(options.model, options.hardware, options.gpus, options.plan, given)
+    request_fields = {name: getattr(options, name) for name in (*SIZES, *_REQUEST_FIELDS)}
+    question_set = questions_of(
+        options.model, options.hardware, options.gpus, options.plan, request_fields
+    )
     executor = executor_of(options.executor, options.scheduler)
-    kept = target.with_name(f"{target.name}.portions")
-    if kept.exists() and not options.resume:
-        wanted = "--resume, or that folder removed"
-        raise InputError(f"--output {output}: {kept} is of an unfinished sweep, wanted {wanted}")
-    rows = run_kept(asked, executor, partial(tell, "sweep"), kept)
+    portions_folder = target.with_name(f"{target.name}.portions")
+    if portions_folder.exists() and not options.resume:
+        remedy = "--resume, or that folder removed"
+        raise InputError(
+            f"--output {output}: {portions_folder} is of an unfinished sweep, wanted {remedy}"
+        )
+    rows = run_kept(question_set, executor, partial(tell, "sweep"), portions_folder)
     if target.exists():
         tell("sweep", f"{output} was there, and is replaced")
     write(target, text_of(rows))
-    remove(kept)
+    remove(portions_folder)
     options.output = None  # the file of rows; what was done goes to the screen
-    seconds = format_seconds(time.monotonic() - begun)
-    line = f"{output}: {len(rows):,} rows of {asked.questions:,} questions in {seconds}"
+    seconds = format_seconds(time.monotonic() - start_s)
+    line = f"{output}: {len(rows):,} rows of {question_set.questions:,} questions in {seconds}"
     if not (options.runtime or options.engine):
         line += f", priced as {RUNTIME} (--engine prices what an engine takes)"
-    about = {"output": output, "rows": len(rows), "questions": asked.questions}
-    return render(options.format, lambda: about, lambda: [line]), 0
+    summary = {"output": output, "rows": len(rows), "questions": question_set.questions}
+    return render(options.format, lambda: summary, lambda: [line]), 0
 
 
 COMMAND: Final = common.Command(
@@ -90,6 +94,6 @@ COMMAND: Final = common.Command(
     "    the best plan of each, as CSV\n"
     "planner sweep --model flux --gpus 8 --height 512,1024 --plan all --output all.jsonl\n"
     "    all legal plans for four sizes, a line of JSON each",
-    add=_add,
-    run=_run,
+    add=_add_options,
+    run=_run_command,
 )

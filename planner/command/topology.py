@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from topology.machine import Machine
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: argparse.ArgumentParser) -> None:
     common.add_action(parser, "list", "show", "import", "detect")
     parser.add_argument("name", nargs="?", help="a catalogue name, a file, or - for a pipe")
-    parser.add_argument("--topology", action=_ByItself, help=argparse.SUPPRESS)
+    parser.add_argument("--topology", action=_RefusedTopology, help=argparse.SUPPRESS)
     common.add_named(parser, {"--hardware": "kind of GPU, where the file does not say"}, None)
     common.add_numbers(parser, {"--nodes N": "hosts, all alike (default: 1)"})
     common.add_generation(parser)
@@ -25,14 +25,14 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_output(parser, common.ROWS)
 
 
-class _ByItself(argparse.Action):
+class _RefusedTopology(argparse.Action):
     """Refuses the option that other commands have for the file."""
 
     def __call__(self, *_: object) -> NoReturn:
         raise InputError("--topology: the file stands by itself here: planner topology show FILE")
 
 
-def _run(options: argparse.Namespace) -> common.Answer:
+def _run_command(options: argparse.Namespace) -> common.Answer:
     from topology import drawing  # noqa: PLC0415
     from topology.readers import named  # noqa: PLC0415
 
@@ -40,7 +40,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
     if options.action in ("list", "detect"):
         common.check_nameless(options)
     if options.action == "list":
-        return _list(options), common.DONE
+        return _list_hardware(options), common.DONE
     machine = named(
         None if options.name is None else common.piped(options.name),
         here=options.action == "detect",
@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
         pcie_generation=options.pcie_generation,
     )
     if options.links:
-        machine = _altered(machine, options.links)
+        machine = _altered_machine(machine, options.links)
     options.format = common.style_of(options)
     text = render_parts(
         options, machine.to_dict,
@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace) -> common.Answer:
     return text, common.DONE
 
 
-def _altered(machine: "Machine", links: Mapping[str, float]) -> "Machine":
+def _altered_machine(machine: "Machine", links: Mapping[str, float]) -> "Machine":
     from planner.request.request import check_links  # noqa: PLC0415  # few ask for it
     from topology.machine import altered  # noqa: PLC0415
 
@@ -68,7 +68,7 @@ def _altered(machine: "Machine", links: Mapping[str, float]) -> "Machine":
     return altered(machine, links)
 
 
-def _list(options: argparse.Namespace) -> str:
+def _list_hardware(options: argparse.Namespace) -> str:
     from topology.catalogue import all_hardware  # noqa: PLC0415
     from topology.drawing import hardware_table  # noqa: PLC0415
 
@@ -82,9 +82,9 @@ def _list(options: argparse.Namespace) -> str:
         raise InputError("topology list: got --format html, wanted table, json, markdown or csv")
     hardware = list(all_hardware().values())
     table = hardware_table(hardware)
-    described = [kind.to_dict() for kind in hardware]
+    hardware_facts = [kind.to_dict() for kind in hardware]
     return render_parts(
-        options, lambda: {"hardware": described}, lambda: list(map(flat, described)),
+        options, lambda: {"hardware": hardware_facts}, lambda: list(map(flat, hardware_facts)),
         lambda: [table], "", table=lambda: on_screen([table]),
     )  # fmt: skip
 
@@ -101,6 +101,6 @@ COMMAND: Final = common.Command(
     "    name, GPUs, memory, links and precisions of each\n"
     "nvidia-smi topo -m | planner topology show - --hardware h100-sxm\n"
     "    this machine",
-    add=_add,
-    run=_run,
+    add=_add_options,
+    run=_run_command,
 )

@@ -40,8 +40,8 @@ class Skipped:
         """
         thresholds, shares = zip(*self.steps, strict=True)
         if not thresholds[0] <= threshold <= thresholds[-1]:
-            ends = dict.fromkeys((thresholds[0], thresholds[-1]))
-            wanted = " to ".join(f"{end:g}" for end in ends)
+            bounds = dict.fromkeys((thresholds[0], thresholds[-1]))
+            wanted = " to ".join(f"{end:g}" for end in bounds)
             raise InputError(f"cache: got a threshold of {threshold:g}, wanted {wanted}")
         return float(np.interp(threshold, thresholds, shares))
 
@@ -72,15 +72,19 @@ def reuse_of(caches: Mapping[str, FeatureCache], model: str, text: str) -> Reuse
         if not 0 <= share < 1:
             raise InputError(f"cache: got {text[:60]}, wanted a share, 0 or more and less than 1")
     elif name in caches:
-        known = caches[name].models.get(model)
-        if known is None:
-            others = ", ".join(caches[name].models)
+        measured = caches[name].models.get(model)
+        if measured is None:
+            known_models = ", ".join(caches[name].models)
             raise InputError(
-                f"cache: got {name}, of which the share of steps is known for {others}, not for "
+                f"cache: got {name}, of which the share of steps is known for {known_models}, not for "
                 f"{model}: wanted {SKIP}=SHARE, as you measured it"
             )
-        threshold = _number(text, value) if value else known.usual
-        text, share, layers = f"{name}={threshold:g}", known.share(threshold), caches[name].layers
+        threshold = _number(text, value) if value else measured.usual
+        text, share, layers = (
+            f"{name}={threshold:g}",
+            measured.share(threshold),
+            caches[name].layers,
+        )
     else:
         raise unknown("cache", name, (*caches, SKIP))
     return Reuse(name=text, share=share, layers=layers)

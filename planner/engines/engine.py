@@ -178,16 +178,19 @@ class Scheduling:
 
     def on(self, device: Device) -> "Scheduling":
         """Return what the engine does on a GPU."""
-        held = device.memory.value
-        ample = held >= AMPLE and device.architecture != "ampere"
-        here = self
-        if self.large_chunk and held >= VAST:
-            here = replace(self, chunk=self.large_chunk)
+        memory_bytes = device.memory.value
+        ample = memory_bytes >= AMPLE and device.architecture != "ampere"
+        scheduling = self
+        if self.large_chunk and memory_bytes >= VAST:
+            scheduling = replace(self, chunk=self.large_chunk)
         elif self.small_chunk and not ample:
-            here = replace(self, chunk=self.small_chunk, rows=self.small_rows)
+            scheduling = replace(self, chunk=self.small_chunk, rows=self.small_rows)
         if self.left is None:
-            return here
-        return replace(here, memory=max(here.memory, 1 - self.left.value * here.chunk / held))
+            return scheduling
+        return replace(
+            scheduling,
+            memory=max(scheduling.memory, 1 - self.left.value * scheduling.chunk / memory_bytes),
+        )
 
     @property
     def front_s(self) -> float:
@@ -277,8 +280,8 @@ class Engine:
         """Give what the engine can run of a model, or of its family; None where it runs neither."""
         if not self.models:
             return self.limits
-        known = (self.models.get(name) for name in (model, family, "any"))
-        return next(filter(None, known), None)
+        candidates = (self.models.get(name) for name in (model, family, "any"))
+        return next(filter(None, candidates), None)
 
     def line_of(self, limits: Limits) -> LaunchLine:
         """Give the launch line of models that have these limits."""
@@ -326,7 +329,7 @@ def load_engines(files: Mapping[str, Table]) -> Engines:
     """
     tables = {name: list(_versions(table)) for name, table in files.items()}
     newest = {name: rows[0] for name, rows in tables.items()}
-    known = {
+    engines_by_name = {
         name: tuple(
             read_fields(
                 Engine, name, {**_limits(row), "name": name, "habits": _habits(row, newest)}
@@ -335,10 +338,10 @@ def load_engines(files: Mapping[str, Table]) -> Engines:
         )
         for name, rows in tables.items()
     }
-    engines = [versions[0] for versions in known.values()]
+    engines = [versions[0] for versions in engines_by_name.values()]
     return Engines(
         engines=tuple(sorted(engines, key=lambda engine: (engine.place, engine.name))),
-        older={name: versions[1:] for name, versions in known.items() if versions[1:]},
+        older={name: versions[1:] for name, versions in engines_by_name.items() if versions[1:]},
     )
 
 
@@ -370,29 +373,33 @@ def _limits(table: Table) -> dict[str, object]:
 
     A model is like a family in all that it does not say itself, and both are like all models.
     """
-    usual = cast(Table, table.get("limits", {}))
+    common = cast(Table, table.get("limits", {}))
     models = cast("Mapping[str, Table]", table.get("models", {}))
-    full = {}
-    for name, own in models.items():
-        family = models.get(str(own.get("like", "")), {})
-        row = {**usual, **family, **own}
-        full[name] = {key: value for key, value in row.items() if key != "like"}
-    return {**table, "models": full}
+    full_models = {}
+    for name, model_row in models.items():
+        family = models.get(str(model_row.get("like", "")), {})
+        row = {**common, **family, **model_row}
+        full_models[name] = {key: value for key, value in row.items() if key != "like"}
+    return {**table, "models": full_models}
 
 
 def _habits(table: Table, tables: Mapping[str, Table]) -> Table:
     """Return an engine's habits; `code` names the engine whose code it runs but its own."""
-    own = dict(cast(Table, table.get("habits", {})))
-    code = own.pop("code", "")
+    own_habits = dict(cast(Table, table.get("habits", {})))
+    code = own_habits.pop("code", "")
     if not code:
-        return own
+        return own_habits
     shared = cast(Table, tables[str(code)]["habits"])
-    eager, added = (
-        cast("Mapping[str, Table]", habits.get("eager", {})) for habits in (shared, own)
+    eager, own_eager = (
+        cast("Mapping[str, Table]", habits.get("eager", {})) for habits in (shared, own_habits)
     )
-    families = {**eager, **added}
+    families = {**eager, **own_eager}
     times = cast("Mapping[str, Table]", shared.get("host", {}))
-    own.setdefault("host", {name: {"kernel": each["kernel"]} for name, each in times.items()})
-    own |= {name: shared[name] for name in ("pixel", "held") if name not in own}
-    own["eager"] = {name: {**eager.get(name, {}), **added.get(name, {})} for name in families}
-    return own
+    own_habits.setdefault(
+        "host", {name: {"kernel": host_times["kernel"]} for name, host_times in times.items()}
+    )
+    own_habits |= {name: shared[name] for name in ("pixel", "held") if name not in own_habits}
+    own_habits["eager"] = {
+        name: {**eager.get(name, {}), **own_eager.get(name, {})} for name in families
+    }
+    return own_habits

@@ -48,24 +48,25 @@ def _fields(kind: Callable[..., object]) -> tuple[dict[str, Reader], dict[str, s
 def _reader(kind: object) -> Reader:
     """Say how a value of a type is read: a quantity, a version as text, or what TOML has itself."""
     if get_origin(kind) is Mapping:
-        of = _reader(get_args(kind)[1])
+        read_entry = _reader(get_args(kind)[1])
         return lambda where, rows, unit: {
-            name: of(f"{where}.{name}", entry, unit) for name, entry in cast(Table, rows).items()
+            name: read_entry(f"{where}.{name}", entry, unit)
+            for name, entry in cast(Table, rows).items()
         }
     if Sourced in (kind, *get_args(kind)):
         return lambda where, value, unit: read_sourced(where, value, unit, {})
     if is_dataclass(kind):
-        made = cast("Callable[..., object]", kind)
-        return lambda where, value, _: read_fields(made, where, cast(Table, value))
+        record = cast("Callable[..., object]", kind)
+        return lambda where, value, _: read_fields(record, where, cast(Table, value))
     if get_origin(kind) is UnionType:
-        return _reader(next(each for each in get_args(kind) if each is not NoneType))
+        return _reader(next(member for member in get_args(kind) if member is not NoneType))
     if get_origin(kind) is not tuple:
         return lambda _, value, __: value
-    part = _reader(get_args(kind)[0])
+    read_part = _reader(get_args(kind)[0])
     return lambda where, value, _: (
         read_version(value)
         if isinstance(value, str)
-        else tuple(part(where, each, "") for each in cast("list[object]", value))
+        else tuple(read_part(where, member, "") for member in cast("list[object]", value))
     )
 
 

@@ -36,22 +36,22 @@ def find_engine(text: str) -> Engine:
     >>> find_engine("vLLM-Omni").name
     'vllm-omni'
     """
-    listed = engines()
+    all_engines = engines()
     name, has_version, version = text.partition("@")
-    engine = listed.named(name)
+    engine = all_engines.named(name)
     if engine is None:
-        raise unknown("engine", name, (*(engine.name for engine in listed.engines), EXECUTOR))
-    return _at(version, listed.versions(engine)) if has_version else engine
+        raise unknown("engine", name, (*(engine.name for engine in all_engines.engines), EXECUTOR))
+    return _engine_at(version, all_engines.versions(engine)) if has_version else engine
 
 
-def _at(text: str, versions: Sequence[Engine]) -> Engine:
+def _engine_at(text: str, versions: Sequence[Engine]) -> Engine:
     """Find a version of an engine that is the one asked for, as far as both are told."""
     version = read_version(text)
     for engine in versions:
         if engine.version and not any(map(ne, version, read_version(engine.version))):
             return engine
-    known = [engine.version for engine in versions if engine.version]
-    raise unknown(f"version of {versions[0].name}", text, known)
+    known_versions = [engine.version for engine in versions if engine.version]
+    raise unknown(f"version of {versions[0].name}", text, known_versions)
 
 
 def engine_name(text: str) -> str:
@@ -80,20 +80,20 @@ def engine_names(text: str, kind: str = "") -> str:
     >>> engine_names("sglang", "decoder"), engine_names("xdit,vllm", "diffusion")
     ('sglang-llm', 'xdit,vllm-omni')
     """
-    named: dict[tuple[str, str], str] = {}
-    for each in text.split(",") if text else ():
-        name = engine_name(_meant(each.strip(), kind))
+    names: dict[tuple[str, str], str] = {}
+    for part in text.split(",") if text else ():
+        name = engine_name(_namesake(part.strip(), kind))
         version = "" if name == EXECUTOR else find_engine(name).version
-        named.setdefault((name.partition("@")[0], version), name)
-    return ",".join(named.values())
+        names.setdefault((name.partition("@")[0], version), name)
+    return ",".join(names.values())
 
 
-def _meant(text: str, kind: str) -> str:
+def _namesake(text: str, kind: str) -> str:
     """Name the engine of a kind of models where another kind's goes by the name."""
-    name, at, version = text.partition("@")
+    name, separator, version = text.partition("@")
     engine = engines().named(name)
     other = engine.namesake if engine is not None and kind not in ("", engine.kind) else ""
-    return f"{other}{at}{version}" if other else text
+    return f"{other}{separator}{version}" if other else text
 
 
 @cache

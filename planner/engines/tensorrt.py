@@ -88,15 +88,19 @@ class Allowed:
         """
         if not version:
             return self.newest
-        runs = read_version(version)
-        exists = any(is_of(runs, known) or is_of(known, runs) for known in self.released)
-        if runs >= self.first and not exists:
-            near = max((known for known in self.released if known < runs), default=self.first)
+        requested = read_version(version)
+        exists = any(
+            is_of(requested, released) or is_of(released, requested) for released in self.released
+        )
+        if requested >= self.first and not exists:
+            nearest_older = max(
+                (released for released in self.released if released < requested), default=self.first
+            )
             raise InputError(
                 f"tensorrt_version: got {version[:40]}, wanted one that there is, such as "
-                f"{dotted(near)}"
+                f"{dotted(nearest_older)}"
             )
-        return runs
+        return requested
 
     def fuses(self, runs: Version) -> bool:
         """Whether a version builds collectives into what stands around them, and loses them."""
@@ -141,7 +145,7 @@ class Allowed:
         yield from self._hardware(plan, hardware, precision)
         yield from self._version(plan, runs)
         if not self.uneven_gathers:
-            yield from self._uneven(plan)
+            yield from self._uneven_axes(plan)
 
     def messages(self, plan: Plan) -> Iterator[str]:
         """Yield what stands against a plan on any GPU: axes that TensorRT has no layers for."""
@@ -154,24 +158,27 @@ class Allowed:
             yield self.lacks["ep"]
 
     def _hardware(self, plan: Plan, hardware: Hardware, precision: str) -> Iterator[str]:
-        has = hardware.device.compute_capability
-        if any(axis in (*self.meets, "cfg") for axis, _ in plan.axes) and has < self.capability:
+        capability = hardware.device.compute_capability
+        if (
+            any(axis in (*self.meets, "cfg") for axis, _ in plan.axes)
+            and capability < self.capability
+        ):
             yield (
                 f"collectives need compute capability {dotted(self.capability)}, "
-                f"and {hardware.name} has {dotted(has)}"
+                f"and {hardware.name} has {dotted(capability)}"
             )
         if not FORMATS[precision].multiplied:
             yield f"networks here hold no weights alone in {precision}"
-        needs = self.precisions.get(precision, (0, 0))
-        if has < needs:
-            yield f"{precision} needs compute capability {dotted(needs)}, got {dotted(has)}"
+        needed = self.precisions.get(precision, (0, 0))
+        if capability < needed:
+            yield f"{precision} needs compute capability {dotted(needed)}, got {dotted(capability)}"
 
     def _version(self, plan: Plan, runs: Version) -> Iterator[str]:
         for axis, degree in plan.axes:
             operation = self.meets.get(axis, "")
             if operation and runs < self.since[operation]:
-                since = dotted(self.since[operation])
-                yield f"{axis}{degree} needs {operation}, which TensorRT has since {since}"
+                first_version = dotted(self.since[operation])
+                yield f"{axis}{degree} needs {operation}, which TensorRT has since {first_version}"
         if plan.degree("cfg") > 1 and runs < self.first:
             yield f"cfg{plan.degree('cfg')} needs TensorRT {dotted(self.first)}"
         if self._inner(plan) > 1 and self.sums_wrong(runs):
@@ -180,15 +187,15 @@ class Allowed:
                 f"{dotted(runs)} (pytorch/TensorRT issue 4380)"
             )
 
-    def _uneven(self, plan: Plan) -> Iterator[str]:
+    def _uneven_axes(self, plan: Plan) -> Iterator[str]:
         """Yield axes along which fewer ranks gather than meet along another inside an engine."""
-        inside = {axis: degree for axis, degree in plan.axes if axis in self.meets}
-        most = max(inside.values(), default=1)
+        inner_degrees = {axis: degree for axis, degree in plan.axes if axis in self.meets}
+        widest = max(inner_degrees.values(), default=1)
         for axis in self.meets:
-            if self.meets[axis] != "all_reduce" and 1 < inside.get(axis, 1) < most:
+            if self.meets[axis] != "all_reduce" and 1 < inner_degrees.get(axis, 1) < widest:
                 yield (
-                    f"{axis}{inside[axis]} gathers among {inside[axis]} ranks in an engine with "
-                    f"collectives of {most}, which TensorRT's builder refuses"
+                    f"{axis}{inner_degrees[axis]} gathers among {inner_degrees[axis]} ranks in an engine with "
+                    f"collectives of {widest}, which TensorRT's builder refuses"
                 )
 
     def cautions(self, model: Model, plan: Plan, version: str = "") -> Iterator[str]:
@@ -234,8 +241,8 @@ class Allowed:
     def unproven(self, plan: Plan, version: str = "") -> bool:
         """Whether nobody has told that collectives among some ranks of its engines are right."""
         runs = self.running(version)
-        told = [*self.groups_broken, *self.groups_work]
-        return self._inner(plan) > 1 and not any(is_of(runs, other) for other in told)
+        known_versions = [*self.groups_broken, *self.groups_work]
+        return self._inner(plan) > 1 and not any(is_of(runs, other) for other in known_versions)
 
     def _inner(self, plan: Plan) -> int:
         return sum(axis in self.meets for axis, _ in plan.axes)
@@ -275,13 +282,17 @@ def load_allowed(tables: Mapping[str, Any]) -> Allowed:
     names, values = {entry.name for entry in fields(Allowed)}, dict[str, object]()
     for name, section in tables.items():
         rows = {key: value for key, value in section.items() if key not in ("source", "kind")}
-        named = {name: rows} if name in names else rows
-        values |= {key: _owned(value, section) for key, value in named.items() if key in names}
+        section_values = {name: rows} if name in names else rows
+        values |= {
+            key: _sourced_value(value, section)
+            for key, value in section_values.items()
+            if key in names
+        }
     sources = {name: str(section["source"]) for name, section in tables.items()}
     return read_fields(Allowed, "tensorrt", {**values, "sources": sources})
 
 
-def _owned(value: object, section: Table) -> object:
+def _sourced_value(value: object, section: Table) -> object:
     """Give a quantity of a section the kind and the source of it."""
     if "kind" not in section and not (isinstance(value, Mapping) and "value" in value):
         return value

@@ -32,18 +32,18 @@ def cpp_schedule(document: Document, networks: Sequence[EngineNetwork]) -> str:
         f"world {document['gpus']}",
         f"steps {document['steps']}",
         *(f"environment {name} {value}" for name, value in document["environment"].items()),
-        *_engines(document),
-        *_buffers(buffers),
-        *_tables(networks),
+        *_engine_lines(document),
+        *_buffer_lines(buffers),
+        *_table_lines(networks),
         *(f"device {rank['rank']} {rank['host']} {rank['device']}" for rank in document["ranks"]),
-        *(_call("once", call, buffers) for call in document["once"]),
-        *(_call("each", call, buffers) for call in document["each_step"]),
+        *(_call_line("once", call, buffers) for call in document["once"]),
+        *(_call_line("each", call, buffers) for call in document["each_step"]),
         f"output {document['output']}",
         "",
     ])  # fmt: skip
 
 
-def _engines(document: Document) -> Iterator[str]:
+def _engine_lines(document: Document) -> Iterator[str]:
     for engine in document["engines"]:
         name = engine["name"]
         yield f"engine {name} {engine['ranks']} {' '.join(engine['files'])}"
@@ -53,7 +53,7 @@ def _engines(document: Document) -> Iterator[str]:
             yield f"meets {name}"
 
 
-def _buffers(buffers: Document) -> Iterator[str]:
+def _buffer_lines(buffers: Document) -> Iterator[str]:
     for name, buffer in buffers.items():
         yield f"buffer {name} {buffer_size(buffer)} {buffer['dtype']}"
         if buffer["given"]:
@@ -62,7 +62,7 @@ def _buffers(buffers: Document) -> Iterator[str]:
             yield f"start {name} {buffer['start']}"
 
 
-def _tables(networks: Sequence[EngineNetwork]) -> Iterator[str]:
+def _table_lines(networks: Sequence[EngineNetwork]) -> Iterator[str]:
     for network in networks:
         start = 0
         for name, array in network.tables.items():
@@ -70,7 +70,7 @@ def _tables(networks: Sequence[EngineNetwork]) -> Iterator[str]:
             start += array.nbytes
 
 
-def _call(when: str, call: Document, buffers: Document) -> str:
+def _call_line(when: str, call: Document, buffers: Document) -> str:
     for kind in {"copy", "send"} & call.keys():
         source, target = call[kind]
         pairs = [f"{sender}>{receiver}" for sender, receiver in call.get("pairs", [])]

@@ -73,9 +73,9 @@ def engine_folder(scenario: Scenario, estimate: PlanEstimate, engine: Engine) ->
     settings = whole_prompts(engine, script_settings(scenario, estimate))
     launch = launch_with(engine, scenario.model, estimate.plan, settings)
     if launch.reason:
-        raise IllegalPlanError(_refused(scenario, estimate.plan, engine, settings))
-    placed = estimate.placement
-    devices = placed.devices if placed else range(estimate.plan.gpus // settings.hosts)
+        raise IllegalPlanError(_refusal_words(scenario, estimate.plan, engine, settings))
+    placement = estimate.placement
+    devices = placement.devices if placement else range(estimate.plan.gpus // settings.hosts)
     document = {
         "schema": SCHEMA,
         "backend": engine.name,
@@ -92,7 +92,7 @@ def engine_folder(scenario: Scenario, estimate: PlanEstimate, engine: Engine) ->
         "expected": estimate.to_dict(),
     }
     files = {"plan.json": json.dumps(document, indent=1, allow_nan=False).encode()}
-    files |= _scripts(launch, engine, settings, document)
+    files |= _script_files(launch, engine, settings, document)
     files["README.md"] = _readme(document, scenario.deployment.runs_as, launch, files).encode()
     return files
 
@@ -102,50 +102,59 @@ def weights_name(scenario: Scenario, settings: Settings) -> str:
     return settings.folder or scenario.model.repository or scenario.model.name
 
 
-def _refused(scenario: Scenario, plan: Plan, engine: Engine, settings: Settings) -> str:
+def _refusal_words(scenario: Scenario, plan: Plan, engine: Engine, settings: Settings) -> str:
     """Say why an engine cannot run a plan, and which plans like it it can."""
     model = scenario.model
-    near = instead(scenario, plan, lambda other: refusal_of(engine, model, other, settings))
+    nearest_plans = instead(
+        scenario, plan, lambda other: refusal_of(engine, model, other, settings)
+    )
     reason = refusal_of(engine, model, plan, settings)
-    return f"plan {plan}: {engine.title} {reason}{near}"
+    return f"plan {plan}: {engine.title} {reason}{nearest_plans}"
 
 
 def script_settings(scenario: Scenario, estimate: PlanEstimate) -> Settings:
     """Collect all that was priced: usual sizes too, so that the folder runs those."""
-    request, usual = scenario.request, scenario.model.defaults
+    request, defaults = scenario.request, scenario.model.defaults
     settings = settings_of(scenario, estimate.plan, estimate.told)
     names = () if scenario.model.kind == "decoder" else ("height", "width", "frames", "steps")
-    sizes = {name: int(getattr(request, name) or getattr(usual, name) or 0) for name in names}
-    kept = {name: n for name, n in sizes.items() if n and (name, n) != ("frames", 1)}
-    return replace(settings, sizes=kept | dict(settings.sizes), host='"$HOST"', rank='"$NODE_RANK"')
+    sizes = {name: int(getattr(request, name) or getattr(defaults, name) or 0) for name in names}
+    given_sizes = {name: n for name, n in sizes.items() if n and (name, n) != ("frames", 1)}
+    return replace(
+        settings, sizes=given_sizes | dict(settings.sizes), host='"$HOST"', rank='"$NODE_RANK"'
+    )
 
 
-def _scripts(
+def _script_files(
     launch: Launch, engine: Engine, settings: Settings, document: Document
 ) -> dict[str, bytes]:
     order = ",".join(map(str, document["devices"]))
-    head = ["#!/bin/sh", "set -eu", *_needs(launch), f"export CUDA_VISIBLE_DEVICES={order}"]
+    head = [
+        "#!/bin/sh",
+        "set -eu",
+        *_required_variables(launch),
+        f"export CUDA_VISIBLE_DEVICES={order}",
+    ]
     notes = [f"# {note}" for note in launch.notes]
     command = f'{launch.command} "$@"'
     files = {"launch.sh": "\n".join([*head, *notes, command, ""]).encode()}
     if engine.line.python:
-        files["run.py"] = _diffusers(launch, settings, document).encode()
+        files["run.py"] = _diffusers_run(launch, settings, document).encode()
     elif launch.request:
         files["request.json"] = json.dumps(dict(launch.request), indent=1).encode()
     return files
 
 
-def _needs(launch: Launch) -> list[str]:
+def _required_variables(launch: Launch) -> list[str]:
     """Say what a host has to be told where there are several."""
-    needed = {"$HOST": "name of the first host", "$NODE_RANK": "number of this host, from 0"}
+    variables = {"$HOST": "name of the first host", "$NODE_RANK": "number of this host, from 0"}
     return [
         f': "${{{name[1:]}:?{meaning}}}"'
-        for name, meaning in needed.items()
+        for name, meaning in variables.items()
         if name in launch.command
     ]
 
 
-def _diffusers(launch: Launch, settings: Settings, document: Document) -> str:
+def _diffusers_run(launch: Launch, settings: Settings, document: Document) -> str:
     """Write the script that the launch line starts."""
     about = f"{document['model']}, {document['plan']}: one rank, started by launch.sh."
     name = str(document["weights"])
@@ -177,16 +186,16 @@ def _docstring(text: str) -> str:
 
 def _readme(document: Document, how: str, launch: Launch, files: Mapping[str, bytes]) -> str:
     expected = document["expected"]
-    about = (
+    summary = (
         f"{document['gpus']} x {document['hardware']}, {document['precision']}, {how}. Expected: "
-        f"{_expected(expected)}, {format_bytes(expected['memory_bytes'])} on the fullest GPU."
+        f"{_expected_words(expected)}, {format_bytes(expected['memory_bytes'])} on the fullest GPU."
     )
     start = "./launch.sh " + launch.prompt.replace('"..."', "TEXT")
     request = ["`request.json` has what each request carries."] if "request.json" in files else []
     return "\n".join([
         f"# {document['model']}, {document['plan']}, {launch.engine}",
         "",
-        about,
+        summary,
         "",
         f"    {start.strip()}",
         "",
@@ -196,7 +205,7 @@ def _readme(document: Document, how: str, launch: Launch, files: Mapping[str, by
     ])  # fmt: skip
 
 
-def _expected(expected: Document) -> str:
+def _expected_words(expected: Document) -> str:
     """Say how long a request takes, or what clients see under the load that was asked for."""
     load = expected.get("serving")
     if load is None:

@@ -20,7 +20,7 @@ from topology.base import InputError, ModelError, format_bytes, format_seconds, 
 from topology.base.table import Table
 from topology.base.values import dataclass
 
-_OPTIONS: Final = {
+_TENSORRT_OPTIONS: Final = {
     "multi_device": "--multi-device-attention",
     "scales": "--scales",
 }
@@ -102,7 +102,7 @@ def files(
     if backend not in backends():
         raise unknown("backend", backend, backends())
     if backend != RUNTIME:
-        return _launched(request, plan, backend, options)
+        return _engine_files(request, plan, backend, options)
     scenario = resolve(request)
     runtime = scenario.deployment.runtime.name
     if runtime != RUNTIME:
@@ -113,11 +113,11 @@ def files(
     return tensorrt_folder(scenario, estimate_plan(scenario, plan), **options)
 
 
-def _launched(
+def _engine_files(
     request: Request, plan: str | None, backend: str, options: FolderOptions
 ) -> dict[str, bytes]:
     """Return the files of an engine's folder, which says what to expect of that engine."""
-    for name, option in _OPTIONS.items():
+    for name, option in _TENSORRT_OPTIONS.items():
         if options.get(name):
             raise InputError(f"{option}: got --backend {backend}, wanted {RUNTIME}")
     if request.tensorrt_version:
@@ -128,8 +128,8 @@ def _launched(
     engine = scenario.deployment.runner
     assert engine is not None
     estimate = estimate_plan(scenario, plan)
-    for missed in misses(scenario.request, estimate.serving):
-        raise ModelError(f"plan {estimate.name}: {missed}")
+    for missed_target in misses(scenario.request, estimate.serving):
+        raise ModelError(f"plan {estimate.name}: {missed_target}")
     return engine_folder(scenario, estimate, engine)
 
 

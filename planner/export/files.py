@@ -18,8 +18,8 @@ def write_folder(files: Mapping[str, bytes], output: str, *, force: bool = False
     target = place_of(output, force=force)
     draft = beside(target)
     try:
-        _fill(draft, files)
-        _swap(draft, target)
+        _fill_folder(draft, files)
+        _swap_folders(draft, target)
     except OSError as error:
         raise InputError(f"--output {output}: {error.strerror}") from None
     finally:
@@ -44,7 +44,7 @@ def place_of(output: str, *, force: bool = False) -> Path:
     return target
 
 
-def _fill(draft: Path, files: Mapping[str, bytes]) -> None:
+def _fill_folder(draft: Path, files: Mapping[str, bytes]) -> None:
     draft.mkdir()
     for name, contents in files.items():
         path = draft / name
@@ -54,16 +54,16 @@ def _fill(draft: Path, files: Mapping[str, bytes]) -> None:
             path.chmod(0o755)
 
 
-def _swap(draft: Path, target: Path) -> None:
+def _swap_folders(draft: Path, target: Path) -> None:
     """Put the draft in the target's place; what was there comes back if that fails."""
     if not target.exists():
         draft.rename(target)
         return
-    old = beside(target)
-    target.rename(old)
+    old_folder = beside(target)
+    target.rename(old_folder)
     try:
         draft.rename(target)
     except OSError:
-        old.rename(target)
+        old_folder.rename(target)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(old_folder, ignore_errors=True)

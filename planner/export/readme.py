@@ -16,7 +16,7 @@ def readme(document: Document, tools: Sequence[Tool], gives: Exports, *, tables:
 
     gives : what its networks do of the model. tables : whether the folder has any.
     """
-    makes = _made(document, gives)
+    makes = _makes(document, gives)
     expected, engines = document["expected"], document["engines"]
     build = sum(engine["expected_build_s"] for engine in engines)
     expectation = (
@@ -26,71 +26,71 @@ def readme(document: Document, tools: Sequence[Tool], gives: Exports, *, tables:
         f"about {format_seconds(build)} to build the engines."
     )
     cautions = [f"- {caution}" for caution in document["cautions"]]
-    watch = ["", "Watch:", "", *cautions] if cautions else []
+    caution_lines = ["", "Watch:", "", *cautions] if cautions else []
     return "\n".join(
         [
             f"# {document['model']}, {document['plan']}, TensorRT",
             "",
-            *_GIVES[makes],
+            *_PURPOSE[makes],
             "",
             f"{document['gpus']} x {document['hardware']}, {document['precision']}.",
             expectation,
             "",
             "| engine | does | for | files | collectives |",
             "|---|---|---|---:|---|",
-            *[_row(engine) for engine in engines],
-            *watch,
+            *[_engine_row(engine) for engine in engines],
+            *caution_lines,
             "",
-            *_needs(document["needs"]),
-            *_environment(document["environment"]),
-            *_enqueue(document["enqueue"]),
-            *_TIME,
-            *_run(document),
+            *_needs_lines(document["needs"]),
+            *_environment_lines(document["environment"]),
+            *_enqueue_lines(document["enqueue"]),
+            *_TIME_SECTION,
+            *_run_lines(document),
             "",
-            *_compute(document, makes),
-            *_SHOW,
-            *_CPP,
-            f"    {_mpirun(document)} build/runner .",
+            *_compute_steps(document, makes),
+            *_SHOW_SECTION,
+            *_CPP_SECTION,
+            f"    {_mpirun_line(document)} build/runner .",
             "",
-            *_triton(document),
-            *_others(tools),
-            *_what(tables=tables),
-            *(_MADE_UP if makes == "times" else _computed(document, makes)),
-            *_unused(document["checkpoint"]),
+            *_triton_lines(document),
+            *_other_tools(tools),
+            *_file_notes(tables=tables),
+            *(_TIMING_TEXT if makes == "times" else _computed_lines(document, makes)),
+            *_unused_tensors(document["checkpoint"]),
             "",
-            f"TensorRT builds no engines of several GPUs with {_or(document['excluded'])}.",
+            f"TensorRT builds no engines of several GPUs with {_or_list(document['excluded'])}.",
             "",
         ]
     )
 
 
-def _made(document: Document, gives: Exports) -> str:
+def _makes(document: Document, gives: Exports) -> str:
     """Say what a folder makes: pictures, videos or text, where the runner's host has all ranks."""
     if gives != "results":
         return gives
     text = text_of(document) is not None
-    if _hosts(document) > 1 or text != bool(document["vocabulary"]):
+    if _host_count(document) > 1 or text != bool(document["vocabulary"]):
         return "numbers"
     return "text" if text else gives
 
 
-def _computed(document: Document, gives: str) -> list[str]:
+def _computed_lines(document: Document, gives: str) -> list[str]:
     """Say what engines of a model that is computed are given, and what they give."""
     buffers = document["buffers"]
     if document["vocabulary"]:
-        return [*_COMPUTED, *_TOKENS, *_room(document)]
+        return [*_COMPUTED_TEXT, *_TOKENS_TEXT, *_room_lines(document)]
     names = {buffer["given"]["name"] for buffer in buffers.values() if buffer["given"]}
-    told = [f"- `{name}`: {what}" for name, what in _TOLD.items() if name in names]
-    looked = {f"input.{stream}" for stream in document["checkpoint"]["embeddings"]}
-    makes = _PICTURE if gives == "results" else ()
+    input_lines = [f"- `{name}`: {what}" for name, what in _INPUT_MEANINGS.items() if name in names]
+    token_inputs = {f"input.{stream}" for stream in document["checkpoint"]["embeddings"]}
+    picture_lines = _PICTURE_TEXT if gives == "results" else ()
     rows = [
-        f"- `{name}`: " + (_NUMBERS if name in looked else "as its encoder gives it")
-        for name in sorted(names - {*_TOLD, document["output"]})
+        f"- `{name}`: " + (_TOKEN_NUMBERS if name in token_inputs else "as its encoder gives it")
+        for name in sorted(names - {*_INPUT_MEANINGS, document["output"]})
     ]
-    return [*_COMPUTED, *_STEPS, "", *told, *rows, *makes]
+    return [*_COMPUTED_TEXT, *_STEPS_TEXT, "", *input_lines, *rows, *picture_lines]
 
 
-def _room(document: Document) -> list[str]:
+def _room_lines(document: Document) -> list[str]:
     """Say how long prompts and texts may be, and how steps go on."""
     text = text_of(document)
     if text is None:
@@ -102,7 +102,7 @@ def _room(document: Document) -> list[str]:
     ]
 
 
-def _triton(document: Document) -> list[str]:
+def _triton_lines(document: Document) -> list[str]:
     """Say how Triton serves an engine of the folder, where it can."""
     if not document["served"]:
         return []
@@ -118,25 +118,34 @@ def _triton(document: Document) -> list[str]:
     ]
 
 
-def _others(tools: Sequence[Tool]) -> list[str]:
+def _other_tools(tools: Sequence[Tool]) -> list[str]:
     """Say what to type for other tools, and which of them have no part in the plan."""
     lines = [line for tool in tools for line in tool.lines]
-    without = [f"- {tool.title}: {tool.reason}" for tool in tools if tool.reason]
-    told = ["Other tools. Nobody has run these lines yet.", "", *[f"    {line}" for line in lines]]
-    return [*(told if lines else ["Other tools."]), "", *without, *([""] if without else [])]
+    toolless_lines = [f"- {tool.title}: {tool.reason}" for tool in tools if tool.reason]
+    tool_lines = [
+        "Other tools. Nobody has run these lines yet.",
+        "",
+        *[f"    {line}" for line in lines],
+    ]
+    return [
+        *(tool_lines if lines else ["Other tools."]),
+        "",
+        *toolless_lines,
+        *([""] if toolless_lines else []),
+    ]
 
 
-def _row(engine: Document) -> str:
+def _engine_row(engine: Document) -> str:
     collectives = [f"{count} x {name}" for name, count in engine["collectives"].items()]
-    each = "all ranks" if engine["shared"] else "each rank"
+    ranks = "all ranks" if engine["shared"] else "each rank"
     name, _, stage = engine["name"].partition(".")
-    each += " of the stage" if stage else ""
-    listed = ", ".join(collectives) or "none"
-    does = f"{_DOES[name]}: its layers" if stage else _DOES[name]
-    return f"| {engine['name']} | {does} | {each} | {len(engine['files'])} | {listed} |"
+    ranks += " of the stage" if stage else ""
+    listing = ", ".join(collectives) or "none"
+    purpose = f"{_ENGINE_PURPOSES[name]}: its layers" if stage else _ENGINE_PURPOSES[name]
+    return f"| {engine['name']} | {purpose} | {ranks} | {len(engine['files'])} | {listing} |"
 
 
-def _needs(needs: Mapping[str, str]) -> list[str]:
+def _needs_lines(needs: Mapping[str, str]) -> list[str]:
     nccl = f", NCCL {needs['nccl']} on LD_LIBRARY_PATH" if "nccl" in needs else ""
     packages = allowed().packages
     newest = max(packages, key=int)
@@ -151,27 +160,29 @@ def _needs(needs: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _environment(variables: Mapping[str, str]) -> list[str]:
+def _environment_lines(variables: Mapping[str, str]) -> list[str]:
     """Say what the runners set, which a runner of one's own has to set too."""
-    named = ", ".join(f"{name}={value}" for name, value in variables.items())
-    told = f"The runners set {named}, unless it is set: nothing runs beside the graph of a step."
-    return [told, ""] if named else []
+    settings = ", ".join(f"{name}={value}" for name, value in variables.items())
+    sentence = (
+        f"The runners set {settings}, unless it is set: nothing runs beside the graph of a step."
+    )
+    return [sentence, ""] if settings else []
 
 
-def _hosts(document: Document) -> int:
+def _host_count(document: Document) -> int:
     return 1 + max(int(rank["host"]) for rank in document["ranks"])
 
 
-def _mpirun(document: Document) -> str:
+def _mpirun_line(document: Document) -> str:
     """Start the plan's ranks, as Open MPI is told to where there are several hosts."""
-    gpus, hosts = document["gpus"], _hosts(document)
-    named = [f"HOST{host}:{gpus // hosts}" for host in range(hosts)]
-    return f"mpirun -np {gpus}" + (f" --host {','.join(named)}" if hosts > 1 else "")
+    gpus, hosts = document["gpus"], _host_count(document)
+    host_slots = [f"HOST{host}:{gpus // hosts}" for host in range(hosts)]
+    return f"mpirun -np {gpus}" + (f" --host {','.join(host_slots)}" if hosts > 1 else "")
 
 
-def _run(document: Document) -> list[str]:
+def _run_lines(document: Document) -> list[str]:
     """Say how the ranks are started in Python."""
-    hosts, mpirun = _hosts(document), _mpirun(document)
+    hosts, mpirun = _host_count(document), _mpirun_line(document)
     if hosts == 1:
         return [
             "       python -m runner run --graph                # one process a GPU of this host",
@@ -185,7 +196,7 @@ def _run(document: Document) -> list[str]:
     ]
 
 
-def _enqueue(enqueue: Mapping[str, float]) -> list[str]:
+def _enqueue_lines(enqueue: Mapping[str, float]) -> list[str]:
     """Say what a step waits for the host where no graph is replayed, if it waits at all."""
     if not enqueue["exposed_s_a_step"]:
         return []
@@ -196,19 +207,19 @@ def _enqueue(enqueue: Mapping[str, float]) -> list[str]:
     ]
 
 
-def _unused(checkpoint: Mapping[str, Mapping[str, str]]) -> list[str]:
+def _unused_tensors(checkpoint: Mapping[str, Mapping[str, str]]) -> list[str]:
     """List what of a published checkpoint goes nowhere, and why."""
     if not checkpoint.get("unused"):
         return []
-    lines = [f"- `{name}`: {why}" for name, why in checkpoint["unused"].items()]
+    lines = [f"- `{name}`: {reason}" for name, reason in checkpoint["unused"].items()]
     return ["", "Tensors of the model's checkpoint that have no place in the networks:", "", *lines]
 
 
-def _compute(document: Document, gives: str) -> list[str]:
+def _compute_steps(document: Document, gives: str) -> list[str]:
     """Say in which order a model is computed, where it is."""
-    if gives not in _MAKE:
+    if gives not in _MAKE_STEPS:
         return []
-    folder, *makes = _MAKE[gives]
+    folder, *makes = _MAKE_STEPS[gives]
     if gives == "results" and reads_picture(document):
         makes[-1] += " --picture FILE" + (" --mask FILE" if reads_mask(document) else "")
     return [
@@ -224,24 +235,24 @@ def _compute(document: Document, gives: str) -> list[str]:
     ]
 
 
-def _what(*, tables: bool) -> list[str]:
+def _file_notes(*, tables: bool) -> list[str]:
     """Say what the files are."""
-    differs = "; `tables` what differs from rank to rank" if tables else ""
+    tables_note = "; `tables` what differs from rank to rank" if tables else ""
     return [
         "`plan.json` has the order of GPUs, ranks, groups, shapes and what was expected;",
-        f"`networks` the layers of each engine{differs}.",
+        f"`networks` the layers of each engine{tables_note}.",
         "Inputs are read from `inputs/NAME#FORWARD.npy` (for C++: `inputs/BUFFER.rankN.bin`), and",
         "drawn where they are missing. Results go to `results`.",
         "",
     ]
 
 
-def _or(words: list[str]) -> str:
-    *most, last = words
-    return f"{', '.join(most)} or {last}"
+def _or_list(words: list[str]) -> str:
+    *leading, final_word = words
+    return f"{', '.join(leading)} or {final_word}"
 
 
-_GIVES: Mapping[str, tuple[str, ...]] = {
+_PURPOSE: Mapping[str, tuple[str, ...]] = {
     "results": (
         "This is the model: built of its weights, the engines make a picture or video of a prompt,",
         "with encoders and VAE by diffusers. Built of random weights, they time the plan. Nobody",
@@ -263,7 +274,7 @@ _GIVES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """What networks do of a model, for the first lines."""
-_DOES = {
+_ENGINE_PURPOSES = {
     "text_tower": "the prompt's own layers, once",
     "forward": "the transformer, for every step and branch of guidance",
     "combine": "the next step's latents, of what all branches predict",
@@ -271,7 +282,7 @@ _DOES = {
     "decode": "a token behind it, every step",
 }
 """What engines do, by name."""
-_TIME = (
+_TIME_SECTION = (
     "## Time it",
     "",
     "1. Build the engines on this GPU, of random weights that are made quickly:",
@@ -281,7 +292,7 @@ _TIME = (
     "2. Run all steps, one process a GPU:",
     "",
 )
-_MAKE: Mapping[str, tuple[str, ...]] = {
+_MAKE_STEPS: Mapping[str, tuple[str, ...]] = {
     "results": (
         "the folder of a diffusers pipeline",
         "2. Make a picture or video, with torch, diffusers and transformers installed:",
@@ -300,8 +311,8 @@ _MAKE: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """Of what engines are built, what they then do, and what to type for it."""
-_SHOW = ("What is built:", "", "    python -m runner show", "")
-_CPP = (
+_SHOW_SECTION = ("What is built:", "", "    python -m runner show", "")
+_CPP_SECTION = (
     "## Other runners and tools",
     "",
     "In C++, with MPI. It takes a CUDA toolkit, and headers of TensorRT, which its wheels lack,",
@@ -314,34 +325,34 @@ _CPP = (
     "    build/builder .                             # on the GPU that the engines are for",
     "    build/runner                                # its options, in one line",
 )
-_COMPUTED = (
+_COMPUTED_TEXT = (
     "With --weights FOLDER the networks compute the model: its norms, turns of heads by position",
     "and biases too.",
 )
-_TOKENS = (
+_TOKENS_TEXT = (
     "Rows of the prompt and of the next token come embedded, or to the Python",
     "runner as numbers of tokens, [batch, tokens], which it looks up in that folder; what comes",
     "out are scores of the token after those.",
 )
-_STEPS = (
+_STEPS_TEXT = (
     "They embed the step and project the prompt, and each step is one of Euler's method. Latents",
     "come as rows of tokens, as the model takes its patches. Text encoders and the VAE are not in",
     "this folder. Beside the latents the inputs are, [batch, steps or rows, features]:",
 )
-_NUMBERS = "numbers of tokens, -1 behind the last where a sample has fewer"
-_PICTURE = (
+_TOKEN_NUMBERS = "numbers of tokens, -1 behind the last where a sample has fewer"
+_PICTURE_TEXT = (
     "",
     "`generate` writes all of these, of engines that were built of a pipeline's folder: text",
     "encoders and the VAE run by diffusers, all steps by these engines, on this host.",
 )
-_TOLD = {
+_INPUT_MEANINGS = {
     "time": "number of every step, as its scheduler counts: 1000 for noise alone",
     "change": "what each step adds of what is predicted: the next sigma less its own",
     "scale": "of guidance, how far beyond what is predicted without the prompt (forward 1)",
     "guidance": "the scale of guidance that the model was taught",
     "pooled": "the prompt's one row of the first encoder",
 }
-_MADE_UP = (
+_TIMING_TEXT = (
     "The networks do the model's matrix products, attentions and messages at their real sizes.",
     "With --weights FOLDER they have its biases and learned norms too. Norms divide by the root",
     "mean square, heads of queries and keys each by its own, and positions are not the model's:",

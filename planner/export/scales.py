@@ -11,8 +11,8 @@ from topology.base import InputError, content, decoded
 SCHEMA: Final = "1"
 LARGEST: Final = 2**24
 """Bytes of a file."""
-_LEAST: Final = 2.0**-126
-_MOST: Final = 2.0**127
+_LOWEST: Final = 2.0**-126
+_HIGHEST: Final = 2.0**127
 """Of an activation in bf16."""
 
 
@@ -26,14 +26,16 @@ def read_scales(path: str, model: str) -> Mapping[str, float]:
     except InputError as error:
         raise InputError(f"--scales {path}: {error}") from None
     fields = parse(text, f"--scales {path}")
-    about = fields.text("schema"), fields.text("model")
-    if about != (SCHEMA, model):
-        got = f"schema {about[0]:.20} of {about[1]:.60}"
-        raise InputError(f"--scales {path}: got {got}, wanted schema {SCHEMA} of {model}")
+    identity = fields.text("schema"), fields.text("model")
+    if identity != (SCHEMA, model):
+        found_identity = f"schema {identity[0]:.20} of {identity[1]:.60}"
+        raise InputError(
+            f"--scales {path}: got {found_identity}, wanted schema {SCHEMA} of {model}"
+        )
     largest = fields.table("largest")
     if largest is None:
         raise fields.refused("largest", None, "what python -m validate scales writes")
-    return {name: largest.number(name, low=_LEAST, high=_MOST) for name in largest.values}
+    return {name: largest.number(name, low=_LOWEST, high=_HIGHEST) for name in largest.values}
 
 
 def check_scales(path: str, written: Sequence[EngineNetwork], precision: str) -> None:
@@ -41,13 +43,13 @@ def check_scales(path: str, written: Sequence[EngineNetwork], precision: str) ->
 
     Raises `InputError`, naming the first.
     """
-    assumed, all_of_them = unmeasured(written)
-    if not all_of_them:
-        wanted = "wanted fp8, nvfp4 or int8 beside it"
-        raise InputError(f"--scales {path}: got --precision {precision}, {wanted}")
-    if assumed:
-        lacks = f"lacks {len(assumed)} of {len(all_of_them)} products"
-        raise InputError(f"--scales {path}: {lacks}, such as {assumed[0]}")
+    unmeasured_names, all_products = unmeasured(written)
+    if not all_products:
+        advice = "wanted fp8, nvfp4 or int8 beside it"
+        raise InputError(f"--scales {path}: got --precision {precision}, {advice}")
+    if unmeasured_names:
+        shortfall = f"lacks {len(unmeasured_names)} of {len(all_products)} products"
+        raise InputError(f"--scales {path}: {shortfall}, such as {unmeasured_names[0]}")
 
 
 def unmeasured(written: Sequence[EngineNetwork]) -> tuple[list[str], list[str]]:

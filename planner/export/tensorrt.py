@@ -44,7 +44,7 @@ from planner.tensorrt.runner.harness import digest_of
 from planner.tensorrt.runner.library import Document
 from topology.base import IllegalPlanError, InputError, Seconds, format_bytes
 
-_RING: Final = {"allgather_kv": "ring"}
+_PRICED_AS: Final = {"allgather_kv": "ring"}
 """What attention over several devices is priced as, by the axis that it takes the place of."""
 
 
@@ -90,7 +90,7 @@ def tensorrt_folder(
         reaches=read_scales(scales, scenario.model.name) if scales else {},
         numerics=scenario.model.numerics,
     )
-    networks, order = written(scenario.model, scenario.workload, plan, recipe)
+    networks, schedule = written(scenario.model, scenario.workload, plan, recipe)
     if scales:
         check_scales(scales, networks, precision)
     if multi_device and not is_multi_device(networks):
@@ -99,13 +99,17 @@ def tensorrt_folder(
             "beside none of tp, ulysses, ring and pp, rows that divide, and no keys on every rank"
         )
     if multi_device:
-        estimate = _in_pieces(scenario, estimate)
-    document = plan_document(scenario, estimate, networks, order)
+        estimate = _priced_as_ring(scenario, estimate)
+    document = plan_document(scenario, estimate, networks, schedule)
     tools = tools_of(scenario, estimate, networks, document)
-    made = network_files(networks)
-    tables = any(path.startswith("tables/") for path in made)
-    said = readme(document, tools, scenario.model.exports, tables=tables)
-    return {**made, "README.md": said.encode(), **_around(document, networks, tools)}
+    folder_files = network_files(networks)
+    tables = any(path.startswith("tables/") for path in folder_files)
+    readme_text = readme(document, tools, scenario.model.exports, tables=tables)
+    return {
+        **folder_files,
+        "README.md": readme_text.encode(),
+        **_other_files(document, networks, tools),
+    }
 
 
 def compute_of(precision: str) -> Dtype:
@@ -118,32 +122,32 @@ def is_multi_device(networks: Sequence[EngineNetwork]) -> bool:
     return any("attention allgather_kv" in counts(network) for network in networks)
 
 
-def _in_pieces(scenario: Scenario, estimate: PlanEstimate) -> PlanEstimate:
+def _priced_as_ring(scenario: Scenario, estimate: PlanEstimate) -> PlanEstimate:
     """Price attention over several devices as a ring, whose pieces pass while others are attended.
 
     TensorRT's builder calls the layer RingAttention; nobody has timed it.
     """
     plan = estimate.plan
-    ring = replace(plan, axes=tuple((_RING.get(axis, axis), n) for axis, n in plan.axes))
+    ring = replace(plan, axes=tuple((_PRICED_AS.get(axis, axis), n) for axis, n in plan.axes))
     return replace(price(scenario, ring), plan=plan)
 
 
 def _refuse_multi_device(scenario: Scenario, plan: Plan, compute: Dtype) -> None:
     """Refuse attention over several devices where the GPU, the type or TensorRT has none."""
-    known, hardware = allowed(), scenario.deployment.hardware
+    limits, hardware = allowed(), scenario.deployment.hardware
     capability = hardware.device.compute_capability
-    runs = known.running(scenario.request.tensorrt_version)
-    if not known.spreads_attention(capability):
-        wanted = (
-            f"compute capability {known.attention_span}, {hardware.name} has {dotted(capability)}"
+    tensorrt_version = limits.running(scenario.request.tensorrt_version)
+    if not limits.spreads_attention(capability):
+        requirement = (
+            f"compute capability {limits.attention_span}, {hardware.name} has {dotted(capability)}"
         )
-    elif compute not in known.attention_types:
-        wanted = f"{' or '.join(known.attention_types)}, got {compute}"
-    elif runs < known.attention_since:
-        wanted = f"TensorRT {dotted(known.attention_since)}, got {dotted(runs)}"
+    elif compute not in limits.attention_types:
+        requirement = f"{' or '.join(limits.attention_types)}, got {compute}"
+    elif tensorrt_version < limits.attention_since:
+        requirement = f"TensorRT {dotted(limits.attention_since)}, got {dotted(tensorrt_version)}"
     else:
         return
-    raise IllegalPlanError(f"plan {plan}: attention over several devices needs {wanted}")
+    raise IllegalPlanError(f"plan {plan}: attention over several devices needs {requirement}")
 
 
 def plan_document(
@@ -151,7 +155,7 @@ def plan_document(
 ) -> dict[str, object]:
     """Return ``plan.json``: who runs what, in which order, and what to expect of it."""
     model, plan = scenario.model, estimate.plan
-    devices = _devices(scenario, estimate)
+    devices = _rank_devices(scenario, estimate)
     hosts = [host for host, _ in devices]
     ranks = [
         {**rank, "host": host, "device": device}
@@ -169,36 +173,38 @@ def plan_document(
         "precision": estimate.precision,
         "request": scenario.resolved.to_dict(),
         "devices": [device for _, device in devices],
-        "engines": [_engine(network, order) for network in networks],
+        "engines": [_engine_document(network, order) for network in networks],
         **order,
         "ranks": ranks,
         "multi_device_attention": is_multi_device(networks),
         "tensorrt_version": dotted(allowed().running(scenario.request.tensorrt_version)),
         "buffer_bytes": buffer_bytes(networks, order),
-        "served": [one.name for one in networks if served(one, plan.gpus, len({*hosts}))],
+        "served": [
+            candidate.name for candidate in networks if served(candidate, plan.gpus, len({*hosts}))
+        ],
         "needs": needs(networks),
         "environment": dict([UNMIXED] if plan.gpus > 1 else []),
         "excluded": list(allowed().excluded),
-        "enqueue": _enqueue(estimate, order),
+        "enqueue": _enqueue_document(estimate, order),
         "checkpoint": checkpoint_of(model),
         "computes": model.numerics is not None,
-        "latents": _latents(model, scenario.workload),
+        "latents": _latents_document(model, scenario.workload),
         "vocabulary": model.vocabulary if model.kind == "decoder" else 0,
         "expected": estimate.to_dict(),
         "cautions": [
             *allowed().cautions(model, plan, scenario.request.tensorrt_version),
-            *_timing(model),
-            *_turns(model),
-            *_twice(estimate, networks, order),
-            *_assumed(networks),
-            *_spread(networks),
+            *_timing_caution(model),
+            *_turns_caution(model),
+            *_shared_weight_caution(estimate, networks, order),
+            *_unmeasured_caution(networks),
+            *_spread_caution(networks),
         ],
     }
     digest = digest_of(document, [document_of(network) for network in networks])
     return {**document, "digest": digest}
 
 
-def _latents(model: Model, workload: Workload) -> dict[str, object] | None:
+def _latents_document(model: Model, workload: Workload) -> dict[str, object] | None:
     """Say how latents are rows of patches, of a model that is computed."""
     latent = model.latent
     if latent is None or model.numerics is None:
@@ -211,7 +217,7 @@ def _latents(model: Model, workload: Workload) -> dict[str, object] | None:
     }
 
 
-def _timing(model: Model) -> Iterator[str]:
+def _timing_caution(model: Model) -> Iterator[str]:
     """Say that networks do not compute the model, where they do not."""
     if model.numerics is None:
         yield (
@@ -220,7 +226,7 @@ def _timing(model: Model) -> Iterator[str]:
         )
 
 
-def _turns(model: Model) -> Iterator[str]:
+def _turns_caution(model: Model) -> Iterator[str]:
     """Say that a model whose transformers take turns over the steps is written down once."""
     if model.transformers > 1:
         yield (
@@ -230,7 +236,7 @@ def _turns(model: Model) -> Iterator[str]:
         )
 
 
-def _spread(networks: Sequence[EngineNetwork]) -> Iterator[str]:
+def _spread_caution(networks: Sequence[EngineNetwork]) -> Iterator[str]:
     """Say as what attention over several devices is priced, where there is any."""
     if is_multi_device(networks):
         yield (
@@ -239,20 +245,20 @@ def _spread(networks: Sequence[EngineNetwork]) -> Iterator[str]:
         )
 
 
-def _twice(
+def _shared_weight_caution(
     estimate: PlanEstimate, networks: Sequence[EngineNetwork], order: Document
 ) -> Iterator[str]:
     """Say how much more a GPU holds where engines have weights in common."""
-    again = again_bytes(networks, order)
-    if again:
+    repeated = again_bytes(networks, order)
+    if repeated:
         yield (
             "prefill and decode share weights that lie beside them, as those of a folder do; where "
-            f"engines hold them, each has its own: {format_bytes(again)} more on a GPU than is "
-            f"expected of the plan, {format_bytes(estimate.memory_bytes + again)} in all"
+            f"engines hold them, each has its own: {format_bytes(repeated)} more on a GPU than is "
+            f"expected of the plan, {format_bytes(estimate.memory_bytes + repeated)} in all"
         )
 
 
-def _assumed(networks: Sequence[EngineNetwork]) -> Iterator[str]:
+def _unmeasured_caution(networks: Sequence[EngineNetwork]) -> Iterator[str]:
     """Say how many products round activations by a scale that nobody has measured."""
     count = len(unmeasured(networks)[0])
     if count:
@@ -262,7 +268,7 @@ def _assumed(networks: Sequence[EngineNetwork]) -> Iterator[str]:
         )
 
 
-def _enqueue(estimate: PlanEstimate, order: Document) -> dict[str, object]:
+def _enqueue_document(estimate: PlanEstimate, order: Document) -> dict[str, object]:
     """Say what starting engines one by one costs a step, which the prediction leaves out."""
     calls = enqueue(order, Seconds(estimate.step_s), allowed())
     return {
@@ -275,28 +281,30 @@ def _enqueue(estimate: PlanEstimate, order: Document) -> dict[str, object]:
 
 def needs(networks: Sequence[EngineNetwork]) -> dict[str, str]:
     """Return the oldest TensorRT and NCCL that have the networks' collectives."""
-    known = allowed()
+    limits = allowed()
     collectives = [layer for network in networks for layer in network.of("collective")]
-    used = {str(layer.attributes["operation"]) for layer in collectives}
-    since = [known.since[name] for name in used]
+    operations = {str(layer.attributes["operation"]) for layer in collectives}
+    versions = [limits.since[name] for name in operations]
     if is_multi_device(networks):
-        since.append(known.attention_since)
-    nccl = known.nccl_all_to_all if "all_to_all" in used else known.nccl
+        versions.append(limits.attention_since)
+    nccl = limits.nccl_all_to_all if "all_to_all" in operations else limits.nccl
     sends = any(network.stage is not None for network in networks)
-    lacks = {"nccl": dotted(nccl)} if used or sends else {}
-    return {"tensorrt": dotted(max(since, default=known.first)), **lacks}
+    nccl_need = {"nccl": dotted(nccl)} if operations or sends else {}
+    return {"tensorrt": dotted(max(versions, default=limits.first)), **nccl_need}
 
 
-def _devices(scenario: Scenario, estimate: PlanEstimate) -> list[tuple[int, int]]:
+def _rank_devices(scenario: Scenario, estimate: PlanEstimate) -> list[tuple[int, int]]:
     """Host and GPU of every rank: where the plan was seated, else in order."""
     if estimate.placement is not None:
-        each = estimate.plan.gpus // estimate.placement.hosts
-        return [(rank // each, device) for rank, device in enumerate(estimate.placement.devices)]
-    each = min(estimate.plan.gpus, scenario.deployment.hardware.gpus)
-    return [(rank // each, rank % each) for rank in range(estimate.plan.gpus)]
+        gpus_each = estimate.plan.gpus // estimate.placement.hosts
+        return [
+            (rank // gpus_each, device) for rank, device in enumerate(estimate.placement.devices)
+        ]
+    gpus_each = min(estimate.plan.gpus, scenario.deployment.hardware.gpus)
+    return [(rank // gpus_each, rank % gpus_each) for rank in range(estimate.plan.gpus)]
 
 
-def _engine(network: EngineNetwork, order: Document) -> dict[str, object]:
+def _engine_document(network: EngineNetwork, order: Document) -> dict[str, object]:
     size, build = engine_size(network, allowed())
     return {
         "name": network.name,
@@ -325,7 +333,7 @@ def network_files(networks: Sequence[EngineNetwork]) -> dict[str, bytes]:
     """Return the files that networks are assembled of, by path."""
     files = {}
     for network in networks:
-        files[f"networks/{network.name}.json"] = _by_line(document_of(network))
+        files[f"networks/{network.name}.json"] = _json_by_line(document_of(network))
         constants = io.BytesIO()
         np.savez(constants, allow_pickle=False, **network.constants)
         files[f"networks/{network.name}.npz"] = constants.getvalue()
@@ -335,20 +343,20 @@ def network_files(networks: Sequence[EngineNetwork]) -> dict[str, bytes]:
     return files
 
 
-def _around(
+def _other_files(
     document: Document, networks: Sequence[EngineNetwork], tools: Sequence[Tool]
 ) -> dict[str, bytes]:
     return {
-        "plan.json": _json(document),
+        "plan.json": _json_bytes(document),
         **{path: text.encode() for tool in tools for path, text in tool.files.items()},
         **{f"runner/{name}": source for name, source in runner().items()},
         **{f"cpp/{name}": source for name, source in cpp().items()},
         "cpp/schedule.txt": cpp_schedule(document, networks).encode(),
-        **_repository(document, networks),
+        **_triton_repository(document, networks),
     }
 
 
-def _repository(document: Document, networks: Sequence[EngineNetwork]) -> dict[str, bytes]:
+def _triton_repository(document: Document, networks: Sequence[EngineNetwork]) -> dict[str, bytes]:
     """Return a model repository for Triton, nothing where it can serve no engine of the folder."""
     devices = [rank["device"] for rank in document["ranks"]]
     files: dict[str, bytes] = {}
@@ -358,11 +366,11 @@ def _repository(document: Document, networks: Sequence[EngineNetwork]) -> dict[s
     return files
 
 
-def _json(document: object) -> bytes:
+def _json_bytes(document: object) -> bytes:
     return json.dumps(document, indent=1, allow_nan=False).encode()
 
 
-def _by_line(document: Mapping[str, object]) -> bytes:
+def _json_by_line(document: Mapping[str, object]) -> bytes:
     """Write a large document with a line for each field, and for each item of a list."""
     write = json.JSONEncoder(allow_nan=False).encode
     fields = []

@@ -112,10 +112,10 @@ def _torch_tensorrt(
     """Write a script that cuts a model as the plan does, compiles and runs it."""
     title, model, plan = "Torch-TensorRT", scenario.model, estimate.plan
     usage = f"torchrun --nproc-per-node {plan.gpus} {SCRIPT}"
-    others = [axis for axis, _ in plan.axes if axis not in ("tp", "ulysses")]
-    if others or scenario.workload.precision not in ("bf16", "fp16"):
-        what = f"the axis {others[0]}" if others else scenario.workload.precision
-        return Tool(title=title, reason=f"{what}: wanted tp or ulysses, in 16 bits")
+    other_axes = [axis for axis, _ in plan.axes if axis not in ("tp", "ulysses")]
+    if other_axes or scenario.workload.precision not in ("bf16", "fp16"):
+        obstacle = f"the axis {other_axes[0]}" if other_axes else scenario.workload.precision
+        return Tool(title=title, reason=f"{obstacle}: wanted tp or ulysses, in 16 bits")
     if model.kind == "decoder":
         script, reason = _decoder_script(scenario, estimate, networks, usage)
     else:
@@ -151,7 +151,7 @@ def _decoder_script(
 ) -> tuple[str, str]:
     """Write a script of transformers, cut by the names of the checkpoint; or say why not."""
     settings = script_settings(scenario, estimate)
-    cuts = dict(_cuts(scenario, networks))
+    cuts = dict(_module_cuts(scenario, networks))
     if "" in cuts:
         return "", f"{cuts['']}: no linear layer of transformers is known for it"
     heads = scenario.model.main.heads.key_value
@@ -169,7 +169,9 @@ def _decoder_script(
     return script, ""
 
 
-def _cuts(scenario: Scenario, networks: Sequence[EngineNetwork]) -> Iterator[tuple[str, str]]:
+def _module_cuts(
+    scenario: Scenario, networks: Sequence[EngineNetwork]
+) -> Iterator[tuple[str, str]]:
     """Yield modules of the checkpoint and how each is cut; no module for a weight without one."""
     tensors = cast("Names", checkpoint_of(scenario.model).get("weights", {}))
     for layer in networks[0].of("weight"):
@@ -196,8 +198,8 @@ def _polygraphy(scenario: Scenario, plan: Plan) -> Tool:
     rows = [int(work.length(stream.name)) for stream in scenario.model.streams]
     if any(size % plan.gpus for size in rows):
         return Tool(title=title, reason=f"rows {rows} do not divide by {plan.gpus}")
-    where = Path(path).name
-    hints, reason = _hints(graph_at(Path(path), where), plan.gpus, where)
+    file_name = Path(path).name
+    hints, reason = _shard_hints(graph_at(Path(path), file_name), plan.gpus, file_name)
     if reason:
         return Tool(title=title, reason=reason)
     lines = (
@@ -207,12 +209,12 @@ def _polygraphy(scenario: Scenario, plan: Plan) -> Tool:
     return Tool(title=title, lines=lines, files={HINTS: json.dumps(hints, indent=1)})
 
 
-def _hints(graph: Graph, ranks: int, where: str) -> tuple[dict[str, object], str]:
+def _shard_hints(graph: Graph, ranks: int, file_name: str) -> tuple[dict[str, object], str]:
     """Say which tensors are cut by rows and whose keys are gathered; or why there is nothing.
 
     Classes and fields are those of polygraphy 0.53.6, tools/multi_device/multi_device.py.
     """
-    layers = layers_of(graph, where)
+    layers = layers_of(graph, file_name)
     cores = [graph.cores[place] for place in sorted(graph.cores)]
     streams = [shape for shape in graph.inputs.values() if len(shape) == STREAM]
     if graph.embeddings or not all(core.query for core in cores):
@@ -237,13 +239,13 @@ def _hints(graph: Graph, ranks: int, where: str) -> tuple[dict[str, object], str
     }  # fmt: skip
     hints = {
         "parallelism": "CP", "attention_layers": attentions, "dist_collectives": collectives,
-        "inputs": _cut(graph.inputs), "outputs": _cut(graph.outputs),
+        "inputs": _free_row_tensors(graph.inputs), "outputs": _free_row_tensors(graph.outputs),
         "k_seq_len_idx": 3, "v_seq_len_idx": 2, "kv_rank": 4, "polygraphy_class": "ShardHints",
     }  # fmt: skip
     return hints, ""
 
 
-def _cut(shapes: Mapping[str, tuple[int, ...]]) -> list[dict[str, object]]:
+def _free_row_tensors(shapes: Mapping[str, tuple[int, ...]]) -> list[dict[str, object]]:
     """List the tensors whose rows are free."""
     return [
         {
@@ -260,15 +262,15 @@ def _trtexec(document: Document) -> Tool:
 
     Nor does it give an input and an output one memory, as a cache has that is written in place.
     """
-    alone = [
+    lone_engines = [
         engine["files"][0]
         for engine in document["engines"]
         if not engine["collectives"] and not any(name.startswith(KEPT) for name in engine["inputs"])
     ]
     lines = tuple(
         f"trtexec --loadEngine={file} --dumpProfile --exportProfile={Path(file).stem}.json"
-        for file in alone
+        for file in lone_engines
     )
-    wanted = "one, or a cache that is written in place"
-    reason = f"it hands over no communicator, and every engine here needs {wanted}"
+    requirement = "one, or a cache that is written in place"
+    reason = f"it hands over no communicator, and every engine here needs {requirement}"
     return Tool(title="trtexec", lines=lines, reason="" if lines else reason)

@@ -31,7 +31,7 @@ def served(network: EngineNetwork, gpus: int, hosts: int) -> bool:
         and hosts == 1
         and not network.tables
         and not any(value.name.startswith(KEPT) for value in network.inputs)
-        and all(value.dtype in TYPES for value in _sides(network))
+        and all(value.dtype in TYPES for value in _all_values(network))
     )
 
 
@@ -43,13 +43,13 @@ def triton_files(network: EngineNetwork, devices: Sequence[int]) -> dict[str, by
     folder = f"triton/{network.name}"
     return {
         f"{folder}/config.pbtxt": configuration(network, devices).encode(),
-        "triton/place.sh": "\n".join([*_placed(network), ""]).encode(),
+        "triton/place.sh": "\n".join([*_placing_script(network), ""]).encode(),
     }
 
 
 def configuration(network: EngineNetwork, devices: Sequence[int]) -> str:
     """Write ``config.pbtxt``, with the parameters of docs/multi_device.md of Triton's backend."""
-    told = {
+    parameters = {
         "enable_multi_device": "true",
         "multi_device_gpus": ",".join(map(str, devices)),
         **({} if network.shared else {"multi_device_per_rank_engines": "true"}),
@@ -58,35 +58,35 @@ def configuration(network: EngineNetwork, devices: Sequence[int]) -> str:
         f'name: "{network.name}"',
         'backend: "tensorrt"',
         "max_batch_size: 0",
-        *(_tensor("input", value.name, value) for value in network.inputs),
-        *(_tensor("output", name, value) for name, value in network.outputs),
+        *(_tensor_line("input", value.name, value) for value in network.inputs),
+        *(_tensor_line("output", name, value) for name, value in network.outputs),
         "instance_group [ { kind: KIND_MODEL count: 1 } ]",
         *(
             f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}'
-            for key, value in told.items()
+            for key, value in parameters.items()
         ),
     ]
     return "\n".join([*lines, ""])
 
 
-def _sides(network: EngineNetwork) -> Iterator[Value]:
+def _all_values(network: EngineNetwork) -> Iterator[Value]:
     yield from network.inputs
     yield from (value for _, value in network.outputs)
 
 
-def _tensor(side: str, name: str, value: Value) -> str:
+def _tensor_line(side: str, name: str, value: Value) -> str:
     dims = ", ".join(map(str, value.shape))
     return f'{side} [ {{ name: "{name}" data_type: {TYPES[value.dtype]} dims: [ {dims} ] }} ]'
 
 
-def _placed(network: EngineNetwork) -> Iterator[str]:
+def _placing_script(network: EngineNetwork) -> Iterator[str]:
     """Yield a script that links engines, once they are built, where Triton looks for them."""
-    own = [""] if network.shared else [f".rank{rank}" for rank in range(network.ranks)]
-    there = f"triton/{network.name}/1"
+    rank_suffixes = [""] if network.shared else [f".rank{rank}" for rank in range(network.ranks)]
+    target = f"triton/{network.name}/1"
     yield "#!/bin/sh"
     yield "# Links the engines into the model repository; from the folder of plan.json."
-    yield f"set -e && mkdir -p {there}"
-    for end in own:
-        yield f"ln -sf ../../../engines/{network.name}{end}.engine {there}/model.plan{end}"
+    yield f"set -e && mkdir -p {target}"
+    for suffix in rank_suffixes:
+        yield f"ln -sf ../../../engines/{network.name}{suffix}.engine {target}/model.plan{suffix}"
     if not network.shared:
-        yield f"ln -sf model.plan.rank0 {there}/model.plan"
+        yield f"ln -sf model.plan.rank0 {target}/model.plan"

@@ -66,8 +66,8 @@ class Smaller:
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        late = {} if math.isfinite(self.response_s) else {"response_s": None}
-        return {**asdict(self), **late}
+        endless = {} if math.isfinite(self.response_s) else {"response_s": None}
+        return {**asdict(self), **endless}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class Fleet:
     @property
     def replicas(self) -> int:
         """All of them, those that stand by too."""
-        return self._now.replicas
+        return self._current.replicas
 
     @property
     def gpus(self) -> int:
@@ -145,12 +145,12 @@ class Fleet:
 
     @property
     def nodes(self) -> int:
-        return self._now.nodes
+        return self._current.nodes
 
     @property
     def cost_per_hour(self) -> float | None:
         """What all of it costs; None where no price is known."""
-        return self._now.cost_per_hour
+        return self._current.cost_per_hour
 
     @property
     def utilisation(self) -> float:
@@ -164,10 +164,10 @@ class Fleet:
         return rate_per_s * self.estimate.latency_s / (self.replicas * self.batch)
 
     @property
-    def _now(self) -> Scaled:
-        return self._with(self.demand.rate_per_s, self.needed)
+    def _current(self) -> Scaled:
+        return self._scaled_to(self.demand.rate_per_s, self.needed)
 
-    def _with(self, rate_per_s: float, needed: int) -> Scaled:
+    def _scaled_to(self, rate_per_s: float, needed: int) -> Scaled:
         """Count what so many replicas and those that stand by for them take."""
         estimate, spare = self.estimate, self.demand.spare
         replicas = needed + spares(needed, spare, estimate.gpus, self.size)
@@ -189,18 +189,18 @@ class Fleet:
             count = None if places is None else math.ceil(places / self.batch)
         if count is None:
             return None
-        more = rate_per_s >= demand.rate_per_s
-        return self._with(rate_per_s, (max if more else min)(count, self.needed))
+        is_growth = rate_per_s >= demand.rate_per_s
+        return self._scaled_to(rate_per_s, (max if is_growth else min)(count, self.needed))
 
     @property
     def response_s(self) -> float:
         """Seconds within which the share asked for is done, by no more than are needed."""
-        return min(self.demand.slo_s, self._within(self.demand.share))
+        return min(self.demand.slo_s, self._response_at(self.demand.share))
 
     @property
     def percentiles_s(self) -> dict[str, float]:
         """Seconds within which so many of the requests are done, waiting included."""
-        return _percentiles(self._within)
+        return _response_percentiles(self._response_at)
 
     def without_node(self, serving: Serving | None = None, *, kept: bool = False) -> NodeLost:
         """Say what is left when the fullest node is lost.
@@ -208,22 +208,24 @@ class Fleet:
         serving : of a language model, what clients see of one replica that is left; None where
             requests pile up. kept : whether those are in time.
         """
-        demand, left = self.demand, self.left_without_node
+        demand, replicas_left = self.demand, self.left_without_node
         rate, service = demand.rate_per_s, self.estimate.latency_s
         if self.serving is not None:
-            within = None if serving is None else serving.request.at
-            most = self.most_rate_per_s * left / self.needed
+            response_at = None if serving is None else serving.request.at
+            most_rate_left = self.most_rate_per_s * replicas_left / self.needed
         else:
-            piles = rate * service >= left * self.batch
-            within = None if piles else partial(self._response, rate, left)
-            kept = within is not None and within(demand.share) <= demand.slo_s
-            most = most_rate(left * self.batch, service, demand.slo_s, demand.share)
+            piles_up = rate * service >= replicas_left * self.batch
+            response_at = None if piles_up else partial(self._response, rate, replicas_left)
+            kept = response_at is not None and response_at(demand.share) <= demand.slo_s
+            most_rate_left = most_rate(
+                replicas_left * self.batch, service, demand.slo_s, demand.share
+            )
         return NodeLost(
-            replicas_lost=self.replicas - left,
-            replicas_left=left,
+            replicas_lost=self.replicas - replicas_left,
+            replicas_left=replicas_left,
             in_time=kept,
-            response_percentiles_s=_percentiles(within) if within else {},
-            most_rate_per_s=most,
+            response_percentiles_s=_response_percentiles(response_at) if response_at else {},
+            most_rate_per_s=most_rate_left,
             spare_replicas_needed=spares(self.needed, "node", self.estimate.gpus, self.size),
             serving=serving,
         )
@@ -234,7 +236,7 @@ class Fleet:
         spare, gpus = self.demand.spare, self.estimate.gpus
         return self.replicas - lost_with_node(self.needed, spare, gpus, self.size)
 
-    def _within(self, share: float) -> float:
+    def _response_at(self, share: float) -> float:
         if self.serving is not None:
             return self.serving.request.at(share)
         return self._response(self.demand.rate_per_s, self.needed, share)
@@ -247,20 +249,20 @@ class Fleet:
     @property
     def smaller(self) -> Smaller:
         """Say what the largest fleet of fewer GPUs takes, which is too little."""
-        most = self.needed * self.estimate.gpus - 1
+        max_gpus = self.needed * self.estimate.gpus - 1
         fleets = (self, *self.others)
-        counts = [min(most // each.estimate.gpus, each.needed - 1) for each in fleets]
-        tried = [each.with_only(left) for each, left in zip(fleets, counts, strict=True)]
-        nearest = max(tried, key=lambda each: each.gpus)
+        counts = [min(max_gpus // fleet.estimate.gpus, fleet.needed - 1) for fleet in fleets]
+        smaller_fleets = [fleet.with_only(left) for fleet, left in zip(fleets, counts, strict=True)]
+        nearest = max(smaller_fleets, key=lambda fleet: fleet.gpus)
         return nearest if nearest.replicas else replace(nearest, reason=self.fewer)
 
     def with_only(self, left: int) -> Smaller:
         """Say what so many replicas take, which are not enough."""
         demand, response = self.demand, math.inf
         if self.serving is not None:
-            most = self.most_rate_per_s * left / self.needed
+            most_taken = self.most_rate_per_s * left / self.needed
         else:
-            most = left * self.batch / self.estimate.latency_s
+            most_taken = left * self.batch / self.estimate.latency_s
             if left:
                 response = self._response(demand.planned_per_s, left, demand.share)
         return Smaller(
@@ -268,7 +270,7 @@ class Fleet:
             replicas=left,
             gpus=left * self.estimate.gpus,
             response_s=response,
-            most_rate_per_s=most,
+            most_rate_per_s=most_taken,
         )
 
     @property
@@ -359,7 +361,7 @@ class Fleet:
         }
 
 
-def _percentiles(within: Callable[[float], float]) -> dict[str, float]:
+def _response_percentiles(within: Callable[[float], float]) -> dict[str, float]:
     return {f"p{100 * share:g}": within(share) for share in PERCENTILES}
 
 
@@ -375,11 +377,11 @@ class Answer:
     def break_even(self) -> list[tuple[float, str]]:
         """List the rates above which another kind of GPU is the best, and which."""
         rates = [times * self.demand.rate_per_s for times in GROWTH]
-        best = [(rate, name) for rate in rates if (name := self._best_at(rate))]
+        best_kinds = [(rate, name) for rate in rates if (name := self._best_at(rate))]
         return [
-            (self._turn(low, high, now), now)
-            for (low, was), (high, now) in pairwise(best)
-            if was != now
+            (self._turning_rate(low, high, new_best), new_best)
+            for (low, old_best), (high, new_best) in pairwise(best_kinds)
+            if old_best != new_best
         ]
 
     def _best_at(self, rate_per_s: float) -> str:
@@ -390,9 +392,9 @@ class Answer:
             for fleet in self.fleets
             if (scaled := fleet.at(rate_per_s)) is not None
         ]
-        return min(costs, key=lambda each: each[0], default=(0.0, ""))[1]
+        return min(costs, key=lambda cost_and_kind: cost_and_kind[0], default=(0.0, ""))[1]
 
-    def _turn(self, low: float, high: float, name: str) -> float:
+    def _turning_rate(self, low: float, high: float, name: str) -> float:
         """Find the rate between two above which a kind of GPU is the best."""
         for _ in range(HALVINGS):
             middle = math.sqrt(low * high)
@@ -464,7 +466,7 @@ class Capacity:
         """
         if len(self.answers) == 1 or not self.met:
             return None
-        return _shared(self.answers, self.prices)
+        return _shared_nodes(self.answers, self.prices)
 
     def rows(self) -> list[dict[str, object]]:
         """Return a row of each fleet, the best one of each demand first."""
@@ -483,9 +485,9 @@ class Capacity:
         from topology.base.page import notebook  # noqa: PLC0415  # for notebooks alone
 
         rows = [[str(row[name]) for name in IN_NOTEBOOKS] for row in self.rows()]
-        drawn = [by_rate(answer, "{:.3g}/s".format) for answer in self.answers if answer.fleets]
+        charts = [by_rate(answer, "{:.3g}/s".format) for answer in self.answers if answer.fleets]
         table = Table(head=IN_NOTEBOOKS, rows=rows, align="<<<<>")
-        return notebook([table, *(Drawing(svg=svg) for svg in drawn)])
+        return notebook([table, *(Drawing(svg=svg) for svg in charts)])
 
     def __repr__(self) -> str:
         return f"<Capacity: {counted(len(self.answers), 'demand')}, {counted(self.gpus, 'GPU')}>"
@@ -501,61 +503,61 @@ class Capacity:
         }
 
 
-def _shared(answers: Sequence[Answer], prices: Prices | None) -> Together | None:
+def _shared_nodes(answers: Sequence[Answer], prices: Prices | None) -> Together | None:
     """Pack the replicas of all demands onto nodes, each demand on the kind that suits all."""
     fleets = [fleet for answer in answers for fleet in answer.fleets]
     sizes = {fleet.estimate.hardware: fleet.size for fleet in fleets}
     prices_of = {name: prices.cost(name, sizes[name], 1) if prices else None for name in sizes}
     priced = {name: cost for name, cost in prices_of.items() if cost is not None}
     costs = priced if priced.keys() == sizes.keys() else sizes
-    nodes = pack([_pile(fleet) for fleet in fleets], sizes, costs)
+    nodes = pack([_pile_of(fleet) for fleet in fleets], sizes, costs)
     if nodes is None:
         return None
-    best = [
+    best_fleets = [
         min(answer.fleets, key=lambda fleet: fleet.nodes * costs[fleet.estimate.hardware])
         for answer in answers
     ]
-    together = [(node.hardware, node.count) for node in nodes]
-    apart = [(fleet.estimate.hardware, fleet.nodes) for fleet in best]
+    shared_counts = [(node.hardware, node.count) for node in nodes]
+    apart_counts = [(fleet.estimate.hardware, fleet.nodes) for fleet in best_fleets]
 
     def money(counts: Sequence[tuple[str, int]]) -> float | None:
         return sum(count * priced[name] for name, count in counts) if costs is priced else None
 
     return Together(
         nodes=tuple(nodes),
-        gpus=sum(count * sizes[name] for name, count in together),
-        cost_per_hour=money(together),
-        gpus_apart=sum(count * sizes[name] for name, count in apart),
-        cost_per_hour_apart=money(apart),
+        gpus=sum(count * sizes[name] for name, count in shared_counts),
+        cost_per_hour=money(shared_counts),
+        gpus_apart=sum(count * sizes[name] for name, count in apart_counts),
+        cost_per_hour_apart=money(apart_counts),
     )
 
 
-def _pile(fleet: Fleet) -> Pile:
+def _pile_of(fleet: Fleet) -> Pile:
     """Say what a fleet puts on nodes: replicas, or parts of them that take a node each."""
     gpus, size = fleet.estimate.gpus, fleet.size
-    few = fleet.demand.spare == "node" and fleet.needed < size // gpus
+    fits_one_node = fleet.demand.spare == "node" and fleet.needed < size // gpus
     return Pile(
         demand=fleet.demand.name,
         hardware=fleet.estimate.hardware,
         gpus=min(gpus, size),
         count=fleet.replicas * math.ceil(gpus / size),
-        most=fleet.needed if few else 0,
+        most=fleet.needed if fits_one_node else 0,
     )
 
 
 def curve(fleet: Fleet) -> list[tuple[float, float]]:
     """Count the GPUs of such replicas at an eighth of the rate, and up to eight times as much."""
-    wanted = fleet.demand.rate_per_s
-    rates = [wanted * 2.0 ** (6 * place / (POINTS - 1) - 3) for place in range(POINTS)]
+    asked_rate = fleet.demand.rate_per_s
+    rates = [asked_rate * 2.0 ** (6 * step / (POINTS - 1) - 3) for step in range(POINTS)]
     counts = [(rate, fleet.at(rate)) for rate in rates]
     return [(rate, float(scaled.gpus)) for rate, scaled in counts if scaled is not None]
 
 
 def by_rate(answer: Answer, write: Callable[[float], str]) -> str:
     """Draw the GPUs of each fleet by rate; the rate asked for is set off. write : writes a rate."""
-    wanted = answer.demand.rate_per_s
+    asked_rate = answer.demand.rate_per_s
     axes = (
-        Axis(title="rate (logarithmic)", write=write, base=2, unit=wanted),
+        Axis(title="rate (logarithmic)", write=write, base=2, unit=asked_rate),
         Axis(title="GPUs", write=format_number),
     )
     series = [
@@ -569,7 +571,7 @@ def by_rate(answer: Answer, write: Callable[[float], str]) -> str:
         )
         for fleet in answer.fleets
     ]
-    return curves("GPUs by rate", series, axes, (wanted, f"asked: {write(wanted)}"))
+    return curves("GPUs by rate", series, axes, (asked_rate, f"asked: {write(asked_rate)}"))
 
 
 def words(fleet: Fleet) -> str:
@@ -582,8 +584,8 @@ def words(fleet: Fleet) -> str:
     '5 replicas'
     """
     estimate = fleet.estimate
-    places = f", {fleet.batch} requests at once" if fleet.batch > 1 else ""
-    spare = fleet.replicas - fleet.needed
+    places_text = f", {fleet.batch} requests at once" if fleet.batch > 1 else ""
+    spare_count = fleet.replicas - fleet.needed
     replicas = f"{counted(fleet.replicas, 'replica')} of {estimate.plan}"
-    replicas += f", {spare} to spare," if spare else ""
-    return f"{replicas} on {fleet.gpus} x {estimate.hardware}{places}"
+    replicas += f", {spare_count} to spare," if spare_count else ""
+    return f"{replicas} on {fleet.gpus} x {estimate.hardware}{places_text}"

@@ -67,10 +67,12 @@ class Demand:
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
-        request, usual = self.request, Request.__dataclass_fields__
+        request, request_fields = self.request, Request.__dataclass_fields__
         limits = {f"{name}_s": getattr(request, name) for name in ("slo_ttft", "slo_tpot")}
-        of_request = {name: getattr(request, name) for name in SAID}
-        kept = {name: getattr(self, name) for name in KEPT} | {"hours_per_s": [*self.hours_per_s]}
+        request_values = {name: getattr(request, name) for name in SAID}
+        fleet_values = {name: getattr(self, name) for name in KEPT} | {
+            "hours_per_s": [*self.hours_per_s]
+        }
         return {
             "name": self.name,
             "model": request.model_name,
@@ -79,8 +81,12 @@ class Demand:
             "share": self.share,
             "batch": request.batch,
             **{name: value for name, value in limits.items() if value is not None},
-            **{name: value for name, value in of_request.items() if value != usual[name].default},
-            **{name: value for name, value in kept.items() if value},
+            **{
+                name: value
+                for name, value in request_values.items()
+                if value != request_fields[name].default
+            },
+            **{name: value for name, value in fleet_values.items() if value},
         }
 
 
@@ -100,7 +106,7 @@ class Prices:
         >>> [prices.cost(name, 9, 2) for name in ("l40s", "b200", "t4")]
         [9.0, 60.0, None]
         """
-        whole, each = self.node_hour.get(hardware), self.gpu_hour.get(hardware)
-        if whole is not None:
-            return nodes * whole
-        return None if each is None else gpus * each
+        node_price, gpu_price = self.node_hour.get(hardware), self.gpu_hour.get(hardware)
+        if node_price is not None:
+            return nodes * node_price
+        return None if gpu_price is None else gpus * gpu_price

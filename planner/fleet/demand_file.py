@@ -40,16 +40,16 @@ FASTEST_GROWTH: Final = 10
 DEMANDS: Final = "[[demand]] with model, rate and slo"
 PRICES: Final = "[gpu_hour] with a price for one or more kinds of GPU"
 PRICED: Final = ("gpu_hour", "node_hour")
-_OF_FLEET: Final = ("percentile", "hours", *KEPT)
-_SIZES: Final = (
+_FLEET_OPTIONS: Final = ("percentile", "hours", *KEPT)
+_SIZE_OPTIONS: Final = (
     "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens", "batch",
     "precision", "kv_precision", "runtime", "engine", "offload", "profile", "slo_ttft", "slo_tpot",
     "ttft_percentile", "tpot_percentile", "chunk", "prefix_hit", "spread", "burst",
     "arrivals", "lengths", "speculative", "draft", "acceptance",
 )  # fmt: skip
-OPTIONS: Final = (*_OF_FLEET, *_SIZES)
+OPTIONS: Final = (*_FLEET_OPTIONS, *_SIZE_OPTIONS)
 """What may be said of a demand beside its model, rate and time."""
-_KEYS: Final = ("name", "model", "rate", "slo", *OPTIONS)
+_DEMAND_KEYS: Final = ("name", "model", "rate", "slo", *OPTIONS)
 
 
 def text_of(source: str, what: str, wanted: str) -> str:
@@ -57,9 +57,9 @@ def text_of(source: str, what: str, wanted: str) -> str:
     try:
         return decoded(content(source, MOST), source)
     except InputError as error:
-        why = str(error).removeprefix(f"{source}: ")
-        more = "" if "wanted" in why else f"; wanted {wanted}, in TOML"
-        raise InputError(f"--{what} {source[:60]}: {why}{more}") from None
+        reason = str(error).removeprefix(f"{source}: ")
+        hint = "" if "wanted" in reason else f"; wanted {wanted}, in TOML"
+        raise InputError(f"--{what} {source[:60]}: {reason}{hint}") from None
 
 
 def prices_of(source: str, hardware: Sequence[str]) -> Prices | None:
@@ -75,22 +75,22 @@ def prices_of(source: str, hardware: Sequence[str]) -> Prices | None:
     except ValueError:
         return read_prices(text_of(source, "price", PRICES), Path(source).name)
     if len(hardware) != 1:
-        got = f"one number for {counted(len(hardware), 'kind')} of GPU"
-        raise InputError(f"price: got {got}, wanted one kind, or a file with {PRICES}")
+        complaint = f"one number for {counted(len(hardware), 'kind')} of GPU"
+        raise InputError(f"price: got {complaint}, wanted one kind, or a file with {PRICES}")
     kind = find_hardware(hardware[0]).name
-    return Prices(currency="", gpu_hour={kind: _below("price", price, MOST_MONEY)})
+    return Prices(currency="", gpu_hour={kind: _positive_below("price", price, MOST_MONEY)})
 
 
 def read_share(percentile: object) -> float:
     """Read the percentage of requests that are to be done in time."""
-    return _below("percentile", percentile, 100) / 100
+    return _positive_below("percentile", percentile, 100) / 100
 
 
-def _below(what: str, value: object, most: int) -> float:
+def _positive_below(field: str, value: object, most: int) -> float:
     """Read a number above nothing and below the most there may be."""
     number = cast("float", value) if type(value) in (int, float) else 0.0
     if not 0 < number < most:
-        raise InputError(f"{what}: got {shown(value)}, wanted more than 0 and less than {most:,}")
+        raise InputError(f"{field}: got {shown(value)}, wanted more than 0 and less than {most:,}")
     return float(number)
 
 
@@ -100,41 +100,45 @@ def demand_of(name: str, model: str, rate: str, slo: str, options: Mapping[str, 
     rate : empty beside `arrivals` or `hours`. slo : may be empty where tokens of a language model
     are wanted within a time. options : sizes, a `percentile` and what is said of a fleet.
     """
-    sizes = {key: value for key, value in options.items() if key not in _OF_FLEET}
+    sizes = {key: value for key, value in options.items() if key not in _FLEET_OPTIONS}
     request = request_of(model, 1, sizes)
     hours = read_hours(options["hours"]) if "hours" in options else ()
     if bool(rate) + bool(request.arrivals) + bool(hours) != 1:
-        beside = " and ".join(name for name in ("arrivals", "hours") if options.get(name))
-        got = f"one beside {beside}" if rate else beside or "none"
-        raise InputError(f"rate: got {got}, wanted a rate such as 0.5/min, or arrivals, or hours")
+        other_sources = " and ".join(name for name in ("arrivals", "hours") if options.get(name))
+        complaint = f"one beside {other_sources}" if rate else other_sources or "none"
+        raise InputError(
+            f"rate: got {complaint}, wanted a rate such as 0.5/min, or arrivals, or hours"
+        )
     if not slo and not wanted_of(request):
         raise InputError("slo: got none, wanted a time such as 60s, or slo_ttft or slo_tpot")
-    busiest = max(hours) if hours else read_rate(rate) if rate else _rate_of(request)
+    busiest = max(hours) if hours else read_rate(rate) if rate else _trace_rate(request)
     return Demand(
         name=name,
         request=request,
-        rate_per_s=_below("rate", busiest, MOST_RATE),
+        rate_per_s=_positive_below("rate", busiest, MOST_RATE),
         slo_s=read_time("slo", slo) if slo else math.inf,
         share=read_share(options.get("percentile", SHARE)),
-        spare=_spare(options.get("spare", "")),
-        headroom=_from_none("headroom", options.get("headroom", 0), 1),
+        spare=_spare_of(options.get("spare", "")),
+        headroom=_share_from_zero("headroom", options.get("headroom", 0), 1),
         hours_per_s=hours,
-        growth_per_month=_from_none(
+        growth_per_month=_share_from_zero(
             "growth_per_month", options.get("growth_per_month", 0), FASTEST_GROWTH
         ),
     )
 
 
-def _spare(value: object) -> Spare:
-    for known in get_args(Spare):
-        if isinstance(value, str) and value == known:
-            return cast("Spare", known)
+def _spare_of(value: object) -> Spare:
+    for choice in get_args(Spare):
+        if isinstance(value, str) and value == choice:
+            return cast("Spare", choice)
     raise InputError(f"spare: got {shown(value)}, wanted 'replica' or 'node', that may fail")
 
 
-def _from_none(what: str, value: object, most: int) -> float:
+def _share_from_zero(field: str, value: object, most: int) -> float:
     """Read a share that may be nothing."""
-    return 0.0 if type(value) in (int, float) and value == 0 else _below(what, value, most)
+    return (
+        0.0 if type(value) in (int, float) and value == 0 else _positive_below(field, value, most)
+    )
 
 
 def read_hours(source: object) -> tuple[float, ...]:
@@ -146,19 +150,21 @@ def read_hours(source: object) -> tuple[float, ...]:
     >>> read_hours([3600] * 23 + [7200] + [1800] * 24)[22:]
     (1.0, 2.0)
     """
-    values = _column(str(source)) if isinstance(source, str | Path) else source
+    values = _request_column(str(source)) if isinstance(source, str | Path) else source
     if not isinstance(values, Sequence) or not values or len(values) % HOURS:
-        got = counted(len(values), "hour") if isinstance(values, Sequence) else shown(values)
-        raise InputError(f"hours: got {got}, wanted requests of 24 hours, or a CSV file")
-    counts = [_requests(value, number) for number, value in enumerate(values, 1)]
-    few = max(counts) < 1 / MOST_RATE
-    if few or len(counts) > MOST_HOURS:
-        got = "no requests" if few else counted(len(counts), "hour")
-        raise InputError(f"hours: got {got}, wanted some requests in at most {MOST_HOURS:,} hours")
+        complaint = counted(len(values), "hour") if isinstance(values, Sequence) else shown(values)
+        raise InputError(f"hours: got {complaint}, wanted requests of 24 hours, or a CSV file")
+    counts = [_hour_requests(value, number) for number, value in enumerate(values, 1)]
+    too_few = max(counts) < 1 / MOST_RATE
+    if too_few or len(counts) > MOST_HOURS:
+        complaint = "no requests" if too_few else counted(len(counts), "hour")
+        raise InputError(
+            f"hours: got {complaint}, wanted some requests in at most {MOST_HOURS:,} hours"
+        )
     return tuple(max(counts[hour::HOURS]) / HOUR for hour in range(HOURS))
 
 
-def _column(path: str) -> list[str]:
+def _request_column(path: str) -> list[str]:
     """Read the column of requests of a CSV file."""
     columns, rows = csv_of(text_at("hours", path, MOST, "a CSV file"))
     if "requests" not in columns:
@@ -166,7 +172,7 @@ def _column(path: str) -> list[str]:
     return [row["requests"] for row in rows]
 
 
-def _requests(value: object, number: int) -> float:
+def _hour_requests(value: object, number: int) -> float:
     try:
         count = number_in(value) if isinstance(value, str) else value
     except ValueError:
@@ -176,7 +182,7 @@ def _requests(value: object, number: int) -> float:
     return float(cast("float", count))
 
 
-def _rate_of(request: Request) -> float:
+def _trace_rate(request: Request) -> float:
     """Count the requests a second of a trace, by the gaps between them."""
     _, trace = read_requests(request)
     if len(trace) < FEWEST or not trace[-1][0]:
@@ -195,15 +201,15 @@ def read_demands(text: str, name: str, profile: str = "") -> list[Demand]:
     >>> [(demand.name, demand.share) for demand in read_demands(text, "demand.toml")]
     [('flux', 0.9)]
     """
-    document = _document(text, name, DEMANDS)
+    document = _toml_document(text, name, DEMANDS)
     rows = document.get("demand")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{name}: got no [[demand]], wanted one or more")
     for key in document:
         if key not in ("demand", "percentile"):
             raise InputError(f"{name}: got {shown(key)}, wanted [[demand]] and percentile")
-    usual = {"percentile": document.get("percentile", SHARE), "profile": profile}
-    demands = [_demand(row, number, usual, name) for number, row in enumerate(rows, 1)]
+    defaults = {"percentile": document.get("percentile", SHARE), "profile": profile}
+    demands = [_demand_of_row(row, number, defaults, name) for number, row in enumerate(rows, 1)]
     _check_names([demand.name for demand in demands], name)
     return demands
 
@@ -211,42 +217,42 @@ def read_demands(text: str, name: str, profile: str = "") -> list[Demand]:
 def _check_names(names: Sequence[str], file: str) -> None:
     """Refuse demands that nobody could tell apart."""
     for number, name in enumerate(names, 1):
-        first = names.index(name) + 1
-        if first < number:
+        first_number = names.index(name) + 1
+        if first_number < number:
             raise InputError(
                 f"{file}, demand {number}: name: got {shown(name)}, which is that of demand "
-                f"{first}, wanted another"
+                f"{first_number}, wanted another"
             )
 
 
-def _demand(
-    row: Mapping[str, object], number: int, usual: Mapping[str, object], name: str
+def _demand_of_row(
+    row: Mapping[str, object], number: int, defaults: Mapping[str, object], name: str
 ) -> Demand:
-    where = f"{name}, demand {number}"
+    location = f"{name}, demand {number}"
     for key in row:
         if key in UNMODELLED:
-            raise InputError(f"{where}: {key}: {UNMODELLED[key]}")
-        if key not in _KEYS:
-            raise InputError(f"{where}: {unknown('key', key, _KEYS)}")
+            raise InputError(f"{location}: {key}: {UNMODELLED[key]}")
+        if key not in _DEMAND_KEYS:
+            raise InputError(f"{location}: {unknown('key', key, _DEMAND_KEYS)}")
     for key in ("model", "rate", "slo"):
         if not isinstance(row.get(key, None if key == "model" else ""), str):
-            raise InputError(f"{where}: {key}: got {shown(row.get(key))}, wanted a text")
+            raise InputError(f"{location}: {key}: got {shown(row.get(key))}, wanted a text")
     model = str(row["model"])
-    options = {key: value for key, value in {**usual, **row}.items() if key in OPTIONS}
-    name = _line(row["name"], f"{where}: name", LONGEST_NAME) if "name" in row else model
+    options = {key: value for key, value in {**defaults, **row}.items() if key in OPTIONS}
+    name = _one_line(row["name"], f"{location}: name", LONGEST_NAME) if "name" in row else model
     try:
         rate, slo = str(row.get("rate", "")), str(row.get("slo", ""))
         return demand_of(name, model, rate, slo, options)
     except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+        raise InputError(f"{location}: {error}") from None
 
 
-def _line(value: object, what: str, longest: int) -> str:
+def _one_line(value: object, field: str, longest: int) -> str:
     """Read the name of a demand or a currency: a text of one line."""
     line = value.strip() if isinstance(value, str) else ""
     if not 1 <= len(line) <= longest or not line.isprintable():
         raise InputError(
-            f"{what}: got {shown(value)}, wanted a text of one line, 1 to {longest} characters"
+            f"{field}: got {shown(value)}, wanted a text of one line, 1 to {longest} characters"
         )
     return line
 
@@ -257,11 +263,11 @@ def read_prices(text: str, name: str) -> Prices:
     >>> read_prices('currency = "EUR"\n[gpu_hour]\nh100-sxm = 2.5\n', "prices.toml").gpu_hour
     {'h100-sxm': 2.5}
     """
-    document = _document(text, name, PRICES)
+    document = _toml_document(text, name, PRICES)
     for key in document:
         if key not in (keys := ("currency", "source", *PRICED)):
             raise InputError(f"{name}: {unknown('key', key, keys)}")
-    gpus, nodes = (_per_hour(document.get(key, {}), key, name) for key in PRICED)
+    gpus, nodes = (_prices_per_hour(document.get(key, {}), key, name) for key in PRICED)
     if not gpus and not nodes:
         raise InputError(f"{name}: got no [gpu_hour], wanted a price for one or more kinds of GPU")
     for kind in gpus.keys() & nodes.keys():
@@ -269,22 +275,24 @@ def read_prices(text: str, name: str) -> Prices:
     source = document.get("source", "")
     if not isinstance(source, str):
         raise InputError(f"{name}: source: got {shown(source)}, wanted a text")
-    money = document.get("currency")
+    currency = document.get("currency")
     return Prices(
-        currency="" if money is None else _line(money, f"{name}: currency", LONGEST_CURRENCY),
+        currency=""
+        if currency is None
+        else _one_line(currency, f"{name}: currency", LONGEST_CURRENCY),
         gpu_hour=gpus,
         node_hour=nodes,
         source=source.strip(),
     )
 
 
-def _per_hour(table: object, what: str, name: str) -> dict[str, float]:
+def _prices_per_hour(table: object, table_name: str, name: str) -> dict[str, float]:
     """Read the prices of a table by kind of hardware."""
     if not isinstance(table, dict):
-        raise InputError(f"{name}: {what}: got {shown(table)}, wanted prices by kind of GPU")
+        raise InputError(f"{name}: {table_name}: got {shown(table)}, wanted prices by kind of GPU")
     prices: dict[str, float] = {}
     for key, value in table.items():
-        price = _below(f"{name}: {key}", value, MOST_MONEY)
+        price = _positive_below(f"{name}: {key}", value, MOST_MONEY)
         try:
             kind = find_hardware(key).name
         except InputError as error:
@@ -295,8 +303,8 @@ def _per_hour(table: object, what: str, name: str) -> dict[str, float]:
     return prices
 
 
-def _document(text: str, name: str, wanted: str) -> dict[str, object]:
+def _toml_document(text: str, name: str, expected: str) -> dict[str, object]:
     try:
         return toml_of(text)
     except InputError as error:
-        raise InputError(f"{name}: no TOML: {error}; wanted {wanted}") from None
+        raise InputError(f"{name}: no TOML: {error}; wanted {expected}") from None

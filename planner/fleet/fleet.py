@@ -44,7 +44,7 @@ def capacity(
     Raises `InputError` if a model, hardware or size cannot be right.
     """
     names = [find_hardware(name).name for name in hardware]
-    fastest = _Fastest()
+    fastest = _FastestPlans()
     return Capacity(
         answers=tuple(_answer(demand, names, prices, fastest, tell) for demand in demands),
         prices=prices,
@@ -55,16 +55,18 @@ def _answer(
     demand: Demand,
     names: Sequence[str],
     prices: Prices | None,
-    fastest: "_Fastest",
+    fastest: "_FastestPlans",
     tell: Callable[[str], object],
 ) -> Answer:
-    best = {}
+    best_by_kind = {}
     for number, name in enumerate(names, 1):
         tell(f"{demand.name} on {name}, {number} of {len(names)}")
-        best[name] = _best(demand, name, prices, fastest)
-    fleets = [fleet for fleet in best.values() if isinstance(fleet, Fleet)]
-    without = tuple((name, why) for name, why in best.items() if isinstance(why, str))
-    return Answer(demand=demand, fleets=tuple(_best_first(fleets)), without=without)
+        best_by_kind[name] = _best_fleet(demand, name, prices, fastest)
+    fleets = [fleet for fleet in best_by_kind.values() if isinstance(fleet, Fleet)]
+    refusals = tuple(
+        (name, outcome) for name, outcome in best_by_kind.items() if isinstance(outcome, str)
+    )
+    return Answer(demand=demand, fleets=tuple(_best_first(fleets)), without=refusals)
 
 
 def _best_first(fleets: Sequence[Fleet]) -> list[Fleet]:
@@ -86,40 +88,51 @@ class Short:
     over: float = math.inf
 
 
-def _best(demand: Demand, name: str, prices: Prices | None, fastest: "_Fastest") -> Fleet | str:
+def _best_fleet(
+    demand: Demand, name: str, prices: Prices | None, fastest: "_FastestPlans"
+) -> Fleet | str:
     """Find the cheapest fleet of one kind of hardware, or say what comes nearest."""
     try:
         demands = _by_engine(demand, name)
     except PrecisionError as error:
         return str(error)
     fleets: list[Fleet] = []
-    made = [list(_made(group, name, prices, fastest, fleets)) for group in demands]
+    outcomes = [list(_made_fleets(group, name, prices, fastest, fleets)) for group in demands]
     if not fleets:
-        short = [each for of_one in made for each in reversed(of_one) if isinstance(each, Short)]
-        nearest = min(short, key=lambda each: each.over, default=None)
+        shortfalls = [
+            outcome
+            for group_outcomes in outcomes
+            for outcome in reversed(group_outcomes)
+            if isinstance(outcome, Short)
+        ]
+        nearest = min(shortfalls, key=lambda outcome: outcome.over, default=None)
         return "no plan can run" if nearest is None else nearest.reason
-    sure = _surest(fleets)
-    return _without_node(_launched(sure)) if isinstance(sure, Fleet) else sure.reason
+    final_fleet = _surest_fleet(fleets)
+    return (
+        _with_node_loss(_with_launch(final_fleet))
+        if isinstance(final_fleet, Fleet)
+        else final_fleet.reason
+    )
 
 
-def _surest(fleets: Sequence[Fleet]) -> Fleet | Short:
+def _surest_fleet(fleets: Sequence[Fleet]) -> Fleet | Short:
     """Follow many requests of the best fleet, which may then need more replicas, or not do."""
-    best, *others = _best_first(fleets)
-    sure = _followed_on(best)
-    if isinstance(sure, Short):
-        return _surest(others) if others else sure
-    if sure.needed > best.needed:
-        return _surest([sure, *others])
-    return replace(sure, others=tuple(others))
+    best, *other_fleets = _best_first(fleets)
+    followed = _followed_longer(best)
+    if isinstance(followed, Short):
+        return _surest_fleet(other_fleets) if other_fleets else followed
+    if followed.needed > best.needed:
+        return _surest_fleet([followed, *other_fleets])
+    return replace(followed, others=tuple(other_fleets))
 
 
-def _followed_on(fleet: Fleet) -> Fleet | Short:
+def _followed_longer(fleet: Fleet) -> Fleet | Short:
     """Add the rate that places of one pace take in time, or what many requests find."""
     demand = fleet.demand
     if fleet.serving is None:
         places = fleet.needed * fleet.batch
-        most = most_rate(places, fleet.estimate.latency_s, demand.slo_s, demand.share)
-        return replace(fleet, most_rate_per_s=most)
+        most_per_s = most_rate(places, fleet.estimate.latency_s, demand.slo_s, demand.share)
+        return replace(fleet, most_rate_per_s=most_per_s)
     replica = ready(demand, fleet.estimate)
     if isinstance(replica, str) or replica.scenario.trace:
         return fleet
@@ -127,46 +140,48 @@ def _followed_on(fleet: Fleet) -> Fleet | Short:
     def seen(rate: float) -> Serving | None:
         return replica.in_time(rate, ALL_FOLLOWED)
 
-    enough = fewest(fleet.needed, MOST_SERVERS, lambda count: seen(demand.planned_per_s / count))
-    if enough is None:
-        late = (
+    fewest_found = fewest(
+        fleet.needed, MOST_SERVERS, lambda count: seen(demand.planned_per_s / count)
+    )
+    if fewest_found is None:
+        lateness = (
             f"of {ALL_FOLLOWED:,} requests too few are served in time, with any number of replicas"
         )
-        return Short(reason=f"{fleet.estimate.plan} comes nearest: {late}")
-    needed, serving = enough
-    more = needed > fleet.needed
+        return Short(reason=f"{fleet.estimate.plan} comes nearest: {lateness}")
+    needed, serving = fewest_found
+    needs_more = needed > fleet.needed
     return replace(
         fleet,
         needed=needed,
-        most_rate_per_s=demand.planned_per_s if more else fleet.most_rate_per_s,
+        most_rate_per_s=demand.planned_per_s if needs_more else fleet.most_rate_per_s,
         serving=seen(demand.rate_per_s / needed) or serving if demand.headroom else serving,
     )
 
 
-def _without_node(fleet: Fleet) -> Fleet:
+def _with_node_loss(fleet: Fleet) -> Fleet:
     """Add what clients see when a node is lost, and its requests go to the replicas left."""
-    demand, left = fleet.demand, fleet.left_without_node
-    if fleet.serving is None or not left:
+    demand, replicas_left = fleet.demand, fleet.left_without_node
+    if fleet.serving is None or not replicas_left:
         return replace(fleet, node_lost=fleet.without_node())
-    if left == fleet.needed:
+    if replicas_left == fleet.needed:
         return replace(fleet, node_lost=fleet.without_node(fleet.serving, kept=True))
     replica = ready(demand, fleet.estimate)
     assert not isinstance(replica, str), "a fleet of replicas that serve"
     if replica.scenario.trace:
-        serving, kept = replica.on_trace(left)
+        serving, in_time = replica.on_trace(replicas_left)
     else:
-        serving, kept = replica.at_rate(demand.rate_per_s / left, FOLLOWED)
+        serving, in_time = replica.at_rate(demand.rate_per_s / replicas_left, FOLLOWED)
         if not serving.overloaded:
-            serving, kept = replica.at_rate(demand.rate_per_s / left, ALL_FOLLOWED)
-    seen = None if serving.overloaded else serving
-    return replace(fleet, node_lost=fleet.without_node(seen, kept=kept))
+            serving, in_time = replica.at_rate(demand.rate_per_s / replicas_left, ALL_FOLLOWED)
+    survivors_view = None if serving.overloaded else serving
+    return replace(fleet, node_lost=fleet.without_node(survivors_view, kept=in_time))
 
 
-def _made(
+def _made_fleets(
     demands: Sequence[Demand],
     name: str,
     prices: Prices | None,
-    fastest: "_Fastest",
+    fastest: "_FastestPlans",
     fleets: list[Fleet],
 ) -> Iterator[Fleet | Short]:
     """Make a fleet of every number of GPUs that a replica may have, or say why there is none.
@@ -174,27 +189,27 @@ def _made(
     Of those beyond the fewest none is made that is sure to be dearer than one of `fleets`, to which
     each is added.
     """
-    fewer, rival = "", None
-    for demand, best, batch in _replicas(demands, name, fastest):
-        made = best if isinstance(best, Short) else _fleet_of(demand, best, batch, prices, rival)
-        if isinstance(made, Fleet):
-            fleets.append(replace(made, fewer=fewer))
+    why_not_fewer, rival = "", None
+    for demand, best, batch in _replica_plans(demands, name, fastest):
+        outcome = best if isinstance(best, Short) else _fleet_of(demand, best, batch, prices, rival)
+        if isinstance(outcome, Fleet):
+            fleets.append(replace(outcome, fewer=why_not_fewer))
             rival = _best_first(fleets)[0]
             yield fleets[-1]
-        elif made.reason:
-            fewer = made.reason
-            yield made
+        elif outcome.reason:
+            why_not_fewer = outcome.reason
+            yield outcome
 
 
-def _launched(fleet: Fleet) -> Fleet:
+def _with_launch(fleet: Fleet) -> Fleet:
     """Add what to type for one replica."""
     estimate = fleet.estimate
     scenario = scenario_of(fleet.demand, estimate)
-    scheduled = {} if fleet.serving is None else fleet.serving.told
+    engine_limits = {} if fleet.serving is None else fleet.serving.told
     return replace(
         fleet,
         runner=scenario.deployment.name,
-        launch=launched(scenario, estimate.plan, estimate.placement, scheduled),
+        launch=launched(scenario, estimate.plan, estimate.placement, engine_limits),
         exported=exported(scenario),
         request=scenario.resolved,
     )
@@ -211,16 +226,22 @@ def _by_engine(demand: Demand, name: str) -> list[list[Demand]]:
     scenario = resolve(request, several=True)
     if len(request.engines) == 1:
         return [[demand]]
-    by_name = groupby(runners(scenario), key=lambda each: each.request.engine)
-    fastest = [next(each) for _, each in by_name]
-    named = request.engines or request.runtime
-    able = fastest if named else [each for each in fastest if _engine_runs(each)] or fastest
-    runs = [(each.request.engine, each.request.runtime) for each in able]
+    by_name = groupby(runners(scenario), key=lambda candidate: candidate.request.engine)
+    fastest = [next(candidate) for _, candidate in by_name]
+    is_named = request.engines or request.runtime
+    runnable = (
+        fastest
+        if is_named
+        else [candidate for candidate in fastest if _engine_runs(candidate)] or fastest
+    )
+    engine_runtimes = [
+        (candidate.request.engine, candidate.request.runtime) for candidate in runnable
+    ]
     demands = [
         replace(demand, request=replace(demand.request, engine=engine, runtime=runtime))
-        for engine, runtime in runs
+        for engine, runtime in engine_runtimes
     ]
-    return [[each] for each in demands] if scenario.served else [demands]
+    return [[candidate] for candidate in demands] if scenario.served else [demands]
 
 
 def _engine_runs(scenario: Scenario) -> bool:
@@ -228,8 +249,8 @@ def _engine_runs(scenario: Scenario) -> bool:
     return scenario.deployment.runner is not None and not refusal(scenario, Plan(()))
 
 
-def _replicas(
-    demands: Sequence[Demand], name: str, fastest: "_Fastest"
+def _replica_plans(
+    demands: Sequence[Demand], name: str, fastest: "_FastestPlans"
 ) -> Iterator[tuple[Demand, PlanEstimate | Short, int]]:
     """Yield the fastest plan of every number of GPUs a replica may have, of whom, and its places.
 
@@ -239,34 +260,34 @@ def _replicas(
     node = find_hardware(name).gpus
     decoder = read_model(demands[0].request.model).kind == "decoder"
     fits = False
-    for gpus in _counts(node):
+    for gpus in _gpu_counts(node):
         if gpus > node and fits:
             return
         by_demand = [
             (demand, fastest.of(replace(demand.request, hardware=name, gpus=gpus, nodes=0)))
             for demand in demands
         ]
-        demand, best = min(by_demand, key=lambda each: _latency(each[1]))
+        demand, best = min(by_demand, key=lambda demand_and_plan: _latency_of(demand_and_plan[1]))
         fits = fits or isinstance(best, PlanEstimate)
         yield demand, best, demand.request.batch if decoder else 1
 
 
-def _latency(best: PlanEstimate | Short) -> float:
+def _latency_of(best: PlanEstimate | Short) -> float:
     return best.latency_s if isinstance(best, PlanEstimate) else math.inf
 
 
-def _counts(node: int) -> list[int]:
+def _gpu_counts(node: int) -> list[int]:
     """List numbers of GPUs of a replica.
 
-    >>> _counts(6)
+    >>> _gpu_counts(6)
     [1, 2, 4, 6, 12, 24, 48]
     """
     halves = [2**power for power in range(node.bit_length())]
-    most = max(MOST_GPUS // node, 1)
-    return sorted({*halves, *(node * 2**power for power in range(most.bit_length()))})
+    most_nodes = max(MOST_GPUS // node, 1)
+    return sorted({*halves, *(node * 2**power for power in range(most_nodes.bit_length()))})
 
 
-class _Fastest:
+class _FastestPlans:
     """The fastest plans of requests, each searched once; demands may ask the same."""
 
     def __init__(self) -> None:
@@ -276,8 +297,8 @@ class _Fastest:
     def of(self, request: Request) -> PlanEstimate | Short:
         """Find the plan without replicas that is done first, or say why there is none."""
         if request not in self.found:
-            alike = replace(request, hardware="", gpus=1, engine="", runtime="")
-            shared = self.shared.setdefault(alike, Shared())
+            shared_request = replace(request, hardware="", gpus=1, engine="", runtime="")
+            shared = self.shared.setdefault(shared_request, Shared())
             self.found[request] = _fastest(request, shared)
         return self.found[request]
 
@@ -297,19 +318,19 @@ def _fastest(request: Request, shared: Shared) -> PlanEstimate | Short:
     return Short(reason=f"{scenario.deployment.title}: {reason}" if reason else "")
 
 
-def _fleet(
+def _counted_fleet(
     demand: Demand, estimate: PlanEstimate, batch: int, prices: Prices | None
 ) -> Fleet | Short:
     """Count the replicas that a demand needs, or say how far a request alone is from its time."""
     service = estimate.latency_s
     places = servers_needed(demand.planned_per_s, service, demand.slo_s, demand.share)
     if service > demand.slo_s:
-        took, wanted = format_seconds(service), format_seconds(demand.slo_s)
+        service_text, limit_text = format_seconds(service), format_seconds(demand.slo_s)
         title = scenario_of(demand, estimate).deployment.title
-        why = f"the fastest, {estimate.plan} with {title}, takes {took} a request"
-        return Short(reason=f"{why}, {wanted} are wanted", over=service / demand.slo_s)
+        reason = f"the fastest, {estimate.plan} with {title}, takes {service_text} a request"
+        return Short(reason=f"{reason}, {limit_text} are wanted", over=service / demand.slo_s)
     if places is None:
-        return _too_many(estimate)
+        return _too_many_replicas(estimate)
     return Fleet(
         demand=demand,
         estimate=estimate,
@@ -320,7 +341,7 @@ def _fleet(
     )
 
 
-def _too_many(estimate: PlanEstimate) -> Short:
+def _too_many_replicas(estimate: PlanEstimate) -> Short:
     return Short(reason=f"more than {MOST_SERVERS:,} replicas of {estimate.plan}", over=1.0)
 
 
@@ -330,7 +351,7 @@ def _fleet_of(
     """Count the replicas of a language model that serves many at once, or those of others."""
     if "prefill" in estimate.stages_s and demand.request.batch == 1:
         return _served_fleet(demand, estimate, prices, rival)
-    return _fleet(demand, estimate, batch, prices)
+    return _counted_fleet(demand, estimate, batch, prices)
 
 
 def _served_fleet(
@@ -347,18 +368,18 @@ def _served_fleet(
         replicas = _no_dearer(rival, estimate)
         if not replicas or replica.in_time(demand.planned_per_s / replicas) is None:
             return Short(reason="")
-    counted = (_of_trace if replica.scenario.trace else _at_random)(replica)
-    if counted is None:
-        return _late(demand, replica.engines.at(replica.engines.engines), estimate.plan)
-    needed, most, serving = counted
+    replica_count = (_counted_on_trace if replica.scenario.trace else _counted_at_random)(replica)
+    if replica_count is None:
+        return _too_late(demand, replica.engines.at(replica.engines.engines), estimate.plan)
+    needed, most_per_s, serving = replica_count
     if needed > MOST_SERVERS:
-        return _too_many(estimate)
+        return _too_many_replicas(estimate)
     return Fleet(
         demand=demand,
         estimate=estimate,
         batch=max(1, math.ceil(serving.concurrency)),
         needed=needed,
-        most_rate_per_s=most,
+        most_rate_per_s=most_per_s,
         prices=prices,
         serving=serving,
     )
@@ -366,46 +387,46 @@ def _served_fleet(
 
 def _no_dearer(rival: Fleet, estimate: PlanEstimate) -> int:
     """Count the most replicas of a plan that take no more money, and GPUs, than a fleet."""
-    price = _price(rival)
+    price = _price_and_gpus(rival)
     counts = range(rival.gpus // estimate.gpus, 0, -1)
-    alike = (replace(rival, estimate=estimate, needed=count) for count in counts)
-    return next((fleet.needed for fleet in alike if _price(fleet) <= price), 0)
+    candidates = (replace(rival, estimate=estimate, needed=count) for count in counts)
+    return next((fleet.needed for fleet in candidates if _price_and_gpus(fleet) <= price), 0)
 
 
-def _price(fleet: Fleet) -> tuple[float, float]:
+def _price_and_gpus(fleet: Fleet) -> tuple[float, float]:
     return fleet.cost_per_hour or 0.0, fleet.gpus
 
 
-def _at_random(replica: Replica) -> tuple[int, float, Serving] | None:
+def _counted_at_random(replica: Replica) -> tuple[int, float, Serving] | None:
     """Count the replicas that requests at random need, the most that they take, and what is seen.
 
     None where not even the fewest are served in time.
     """
-    demand, (most, serving) = replica.demand, replica.most_rate()
-    if serving is None or not most:
+    demand, (most_per_s, serving) = replica.demand, replica.most_rate()
+    if serving is None or not most_per_s:
         return None
-    replicas = math.ceil(demand.planned_per_s / most)
+    replicas = math.ceil(demand.planned_per_s / most_per_s)
     serving = replica.in_time(demand.rate_per_s / replicas) or serving
-    return replicas, replicas * most, serving
+    return replicas, replicas * most_per_s, serving
 
 
-def _of_trace(replica: Replica) -> tuple[int, float, Serving] | None:
+def _counted_on_trace(replica: Replica) -> tuple[int, float, Serving] | None:
     """Count the replicas that a trace needs, the most that they take of such requests, as above."""
     demand = replica.demand
-    needed = replica.needed(demand.planned_per_s / demand.rate_per_s)
-    if needed is None:
+    replicas_needed = replica.needed(demand.planned_per_s / demand.rate_per_s)
+    if replicas_needed is None:
         return None
-    replicas, serving = needed
+    replicas, serving = replicas_needed
     return replicas, replica.most_pace(replicas) * demand.rate_per_s, serving
 
 
-def _late(demand: Demand, alone: Serving, plan: Plan) -> Short:
+def _too_late(demand: Demand, alone: Serving, plan: Plan) -> Short:
     """Say what a request by itself takes beside what is wanted."""
-    wanted = wanted_of(demand.request)
-    took, parts = alone.request.at(demand.share), alone.beside(wanted)
+    targets = wanted_of(demand.request)
+    response_s, parts = alone.request.at(demand.share), alone.beside(targets)
     if math.isfinite(demand.slo_s):
-        parts.append(f"{format_seconds(took)} a request of {format_seconds(demand.slo_s)}")
+        parts.append(f"{format_seconds(response_s)} a request of {format_seconds(demand.slo_s)}")
     return Short(
         reason=f"{plan} comes nearest: {' and '.join(parts)}, one at once",
-        over=max(alone.beyond(wanted), took / demand.slo_s),
+        over=max(alone.beyond(targets), response_s / demand.slo_s),
     )

@@ -65,37 +65,37 @@ def pack(
     sorts = {(pile.hardware, pile.sort): None for pile in piles}
     ways: list[tuple[str, dict[Sort, int]]] = []
     for hardware in sizes:
-        own = [sort for name, sort in sorts if name == hardware]
-        for way in _ways(own, sizes[hardware]):
+        kind_sorts = [sort for name, sort in sorts if name == hardware]
+        for way in _node_patterns(kind_sorts, sizes[hardware]):
             if len(ways) == MOST_PATTERNS:
                 return None
             ways.append((hardware, way))
-    least = _least(piles, [*sorts], ways, [costs[hardware] for hardware, _ in ways])
-    if least is None:
+    solution = _cheapest_nodes(piles, [*sorts], ways, [costs[hardware] for hardware, _ in ways])
+    if solution is None:
         return None
-    chosen, nodes = least
-    return _filled(
-        chosen, [way for way, count in zip(ways, nodes, strict=True) for _ in range(count)]
+    chosen_piles, nodes = solution
+    return _filled_nodes(
+        chosen_piles, [way for way, count in zip(ways, nodes, strict=True) for _ in range(count)]
     )
 
 
-def _ways(sorts: Sequence[Sort], room: int) -> Iterator[dict[Sort, int]]:
+def _node_patterns(sorts: Sequence[Sort], room: int) -> Iterator[dict[Sort, int]]:
     """Yield the ways to fill a node, none of which leaves room for one more of the last sort.
 
-    >>> [*_ways([(4, 0, ""), (3, 1, "a")], 8)]
+    >>> [*_node_patterns([(4, 0, ""), (3, 1, "a")], 8)]
     [{(4, 0, ''): 2}, {(4, 0, ''): 1, (3, 1, 'a'): 1}, {(3, 1, 'a'): 1}]
     """
     if not sorts:
         yield {}
         return
-    (first, *others), (gpus, most, _) = sorts, sorts[0]
-    fits = min(room // gpus, most or room)
-    for count in range(fits, -1 if others else fits - 1, -1):
-        for more in _ways(others, room - count * gpus):
-            yield ({first: count} if count else {}) | more
+    (first_sort, *other_sorts), (gpus, max_count, _) = sorts, sorts[0]
+    max_fitting = min(room // gpus, max_count or room)
+    for count in range(max_fitting, -1 if other_sorts else max_fitting - 1, -1):
+        for rest_of_node in _node_patterns(other_sorts, room - count * gpus):
+            yield ({first_sort: count} if count else {}) | rest_of_node
 
 
-def _least(
+def _cheapest_nodes(
     piles: Sequence[Pile],
     sorts: Sequence[tuple[str, Sort]],
     ways: Sequence[tuple[str, Mapping[Sort, int]]],
@@ -105,24 +105,26 @@ def _least(
     from scipy import optimize  # type: ignore[import-untyped]  # noqa: PLC0415  # slow to load
 
     demands = [*dict.fromkeys(pile.demand for pile in piles)]
-    taken = np.array([[pile.demand == name for pile in piles] for name in demands], dtype=float)
+    demand_matrix = np.array(
+        [[pile.demand == name for pile in piles] for name in demands], dtype=float
+    )
     room = [
         [way.get(sort, 0) if hardware == name else 0 for hardware, way in ways]
         for name, sort in sorts
     ]
-    wanted = [
-        [pile.count if (pile.hardware, pile.sort) == each else 0 for pile in piles]
-        for each in sorts
+    replica_counts = [
+        [pile.count if (pile.hardware, pile.sort) == pile_sort else 0 for pile in piles]
+        for pile_sort in sorts
     ]
-    one_each = np.hstack([taken, np.zeros((len(demands), len(ways)))])
-    holds = np.hstack([-np.array(wanted, dtype=float), np.array(room, dtype=float)])
+    one_pile_each = np.hstack([demand_matrix, np.zeros((len(demands), len(ways)))])
+    holds = np.hstack([-np.array(replica_counts, dtype=float), np.array(room, dtype=float)])
     upper = np.concatenate([np.ones(len(piles)), np.full(len(ways), np.inf)])
     solution = optimize.milp(
         np.concatenate([np.zeros(len(piles)), costs]),
         integrality=np.ones(len(piles) + len(ways)),
         bounds=optimize.Bounds(0, upper),
         constraints=[
-            optimize.LinearConstraint(one_each, 1, 1),
+            optimize.LinearConstraint(one_pile_each, 1, 1),
             optimize.LinearConstraint(holds, 0, np.inf),
         ],
         options={"time_limit": LONGEST_S, "mip_rel_gap": 0.0},
@@ -134,24 +136,24 @@ def _least(
     return chosen, counts[len(piles) :]
 
 
-def _filled(
+def _filled_nodes(
     piles: Sequence[Pile], nodes: Sequence[tuple[str, Mapping[Sort, int]]]
 ) -> list[FilledNode]:
     """Put the replicas of piles on nodes, each of which has room for some of each sort."""
-    left = {pile: pile.count for pile in piles}
-    held: dict[tuple[str, tuple[tuple[str, int], ...]], int] = {}
+    replicas_left = {pile: pile.count for pile in piles}
+    node_counts: dict[tuple[str, tuple[tuple[str, int], ...]], int] = {}
     for hardware, way in nodes:
         holds: dict[str, int] = {}
         for pile in piles:
-            free = way.get(pile.sort, 0) if pile.hardware == hardware else 0
-            free -= sum(holds.get(p.demand, 0) for p in piles if p.sort == pile.sort)
-            count = min(free, left[pile])
+            free_places = way.get(pile.sort, 0) if pile.hardware == hardware else 0
+            free_places -= sum(holds.get(p.demand, 0) for p in piles if p.sort == pile.sort)
+            count = min(free_places, replicas_left[pile])
             if count > 0:
                 holds[pile.demand] = count
-                left[pile] -= count
+                replicas_left[pile] -= count
         key = (hardware, tuple(holds.items()))
-        held[key] = held.get(key, 0) + 1
+        node_counts[key] = node_counts.get(key, 0) + 1
     return [
         FilledNode(hardware=hardware, count=count, holds=dict(holds))
-        for (hardware, holds), count in held.items()
+        for (hardware, holds), count in node_counts.items()
     ]

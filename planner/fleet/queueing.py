@@ -26,7 +26,7 @@ Found = TypeVar("Found")
 
 
 @lru_cache(maxsize=8)
-def _gaps(servers: int) -> NDArray[np.float64]:
+def _arrival_gaps(servers: int) -> NDArray[np.float64]:
     """Draw times between the requests of one server, in those between all on average."""
     return np.random.default_rng(SEED).standard_gamma(servers, REQUESTS)
 
@@ -47,7 +47,7 @@ def _in_time(servers: int, load: float, seconds: float, share: float) -> bool:
 
 def _waits(servers: int, load: float) -> NDArray[np.float64]:
     """Seconds that each request waits, where serving one takes a second."""
-    walk = _gaps(servers) / -load
+    walk = _arrival_gaps(servers) / -load
     walk += 1.0
     np.cumsum(walk, out=walk)
     lowest = np.minimum.accumulate(walk)
@@ -142,10 +142,10 @@ def fewest(
             return None
         low, high, step = high + 1, min(high + step, most), 2 * step
     while low < high:
-        between = (low + high) // 2
-        fewer = enough(between)
-        low, high = (between + 1, high) if fewer is None else (low, between)
-        outcome = outcome if fewer is None else fewer
+        middle = (low + high) // 2
+        middle_outcome = enough(middle)
+        low, high = (middle + 1, high) if middle_outcome is None else (low, middle)
+        outcome = outcome if middle_outcome is None else middle_outcome
     return high, outcome
 
 
@@ -172,6 +172,6 @@ def highest(low: float, high: float, enough: Callable[[float], bool], halvings: 
     5.0
     """
     for _ in range(halvings):
-        between = (low + high) / 2
-        low, high = (between, high) if enough(between) else (low, between)
+        middle = (low + high) / 2
+        low, high = (middle, high) if enough(middle) else (low, middle)
     return low

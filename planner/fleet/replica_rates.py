@@ -33,21 +33,21 @@ class Replica:
     def at_rate(self, rate: float, count: int = FOLLOWED) -> tuple[Serving, bool]:
         """Serve so many requests a second; give what clients see, and whether it is in time."""
         burst = self.scenario.request.burst
-        return self._judged(*self.engines.within(rate, burst, self.demand.slo_s, count))
+        return self._with_verdict(*self.engines.within(rate, burst, self.demand.slo_s, count))
 
     def on_trace(self, replicas: int, pace: float = 1.0) -> tuple[Serving, bool]:
         """Serve a trace at a pace with so many; give what clients see, and whether in time."""
         load = traced(self.scenario.trace, pace)
-        return self._judged(*self.engines.traced(load, replicas, self.demand.slo_s))
+        return self._with_verdict(*self.engines.traced(load, replicas, self.demand.slo_s))
 
-    def _judged(self, serving: Serving, done: float) -> tuple[Serving, bool]:
+    def _with_verdict(self, serving: Serving, done: float) -> tuple[Serving, bool]:
         in_time = serving.meets(wanted_of(self.scenario.request))
         return serving, in_time and done >= self.demand.share
 
     def in_time(self, rate: float, count: int = FOLLOWED) -> Serving | None:
         """Serve so many requests a second; None where too few are done in time."""
-        serving, kept = self.at_rate(rate, count)
-        return serving if kept else None
+        serving, in_time = self.at_rate(rate, count)
+        return serving if in_time else None
 
     def most_rate(self) -> tuple[float, Serving | None]:
         """Find the most requests a second that are served in time, and what clients see then.
@@ -76,8 +76,8 @@ class Replica:
         """
 
         def enough(replicas: int) -> Serving | None:
-            serving, kept = self.on_trace(replicas, pace)
-            return serving if kept else None
+            serving, in_time = self.on_trace(replicas, pace)
+            return serving if in_time else None
 
         return fewest(1, len(self.scenario.trace), enough)
 

@@ -26,8 +26,8 @@ def lost_with_node(needed: int, spare: Spare, gpus: int, size: int) -> int:
     >>> lost_with_node(1, "replica", 2, 8), lost_with_node(1, "node", 2, 8)
     (2, 1)
     """
-    together = needed if spare == "node" else needed + spares(needed, spare, gpus, size)
-    return min(together, max(1, size // gpus))
+    same_place_count = needed if spare == "node" else needed + spares(needed, spare, gpus, size)
+    return min(same_place_count, max(1, size // gpus))
 
 
 def nodes_of(needed: int, spare: Spare, gpus: int, size: int) -> int:

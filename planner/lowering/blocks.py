@@ -66,20 +66,20 @@ def state_name(streams: Sequence[str]) -> str:
 
 def repack(work: RankWork, state: State, towers: Sequence[Tower]) -> Emits[State]:
     """Emit the rows laid end to end, or cut, as the towers of the next block take them."""
-    wanted = [tower.streams for tower in towers]
-    if all(streams in state for streams in wanted):
+    wanted_streams = [tower.streams for tower in towers]
+    if all(streams in state for streams in wanted_streams):
         return state
-    single: dict[tuple[str, ...], Tensor] = {}
+    by_stream: dict[tuple[str, ...], Tensor] = {}
     for streams, x in state.items():
         names = [state_name((stream,)) for stream in streams]
         rows = [work.spans[stream].rows for stream in streams]
         pieces = yield from split_rows(x, rows, names)
-        single |= {(s,): p for s, p in zip(streams, pieces, strict=True)}
-    packed = {}
-    for streams in wanted:
-        parts = [single.pop((stream,)) for stream in streams]
-        packed[streams] = yield from concat_rows(parts, state_name(streams))
-    return single | packed
+        by_stream |= {(s,): p for s, p in zip(streams, pieces, strict=True)}
+    repacked = {}
+    for streams in wanted_streams:
+        stream_rows = [by_stream.pop((stream,)) for stream in streams]
+        repacked[streams] = yield from concat_rows(stream_rows, state_name(streams))
+    return by_stream | repacked
 
 
 def live_towers(work: RankWork, layer: Block) -> list[Tower]:
@@ -103,18 +103,18 @@ def block(work: RankWork, layer: Block, state: State) -> Emits[State]:
     """Emit one layer of a block."""
     projected = []
     if layer.towers[0].mixer == "none":
-        return {**state, **(yield from _fed_alone(work, layer, state))}
+        return {**state, **(yield from _ffn_layer(work, layer, state))}
     for tower in live_towers(work, layer):
-        begun = yield from _open(work, layer, tower, state[tower.streams])
-        projected.append(begun)
+        projection = yield from _project_tower(work, layer, tower, state[tower.streams])
+        projected.append(projection)
     if work.memory == "store":
-        for begun in projected:
-            if begun.row is None and begun.tower.recurrence is None:
-                _, both = yield from _views(work, begun)
-                rows_here = work.spans[begun.tower.streams[0]].rows
-                kept = work.kept(begun.tower, layer.name, rows_here)
-                heads = work.kept_heads(begun.tower)
-                yield Rearrange(move="store", inputs=(both,), outputs=(kept,), parts=heads)
+        for projection in projected:
+            if projection.row is None and projection.tower.recurrence is None:
+                _, keys_values = yield from _views(work, projection)
+                local_rows = work.spans[projection.tower.streams[0]].rows
+                cache = work.kept(projection.tower, layer.name, local_rows)
+                heads = work.kept_heads(projection.tower)
+                yield Rearrange(move="store", inputs=(keys_values,), outputs=(cache,), parts=heads)
     results: dict[tuple[str, ...], Tensor] = {}
     for group in _groups(projected):
         if group[0].tower.mixer in RECURRENT:
@@ -123,20 +123,20 @@ def block(work: RankWork, layer: Block, state: State) -> Emits[State]:
         attend = _attend_chunks if work.chunks else _attend
         if group[0].row is not None:
             attend = _attend_latent
-        outs = yield from attend(work, layer, group, projected)
-        results |= outs
-    after = dict(state)
-    for begun in projected:
-        x, out = state[begun.tower.streams], results[begun.tower.streams]
-        after[begun.tower.streams] = yield from _close(work, begun, x, out)
-    return after
+        group_results = yield from attend(work, layer, group, projected)
+        results |= group_results
+    next_state = dict(state)
+    for projection in projected:
+        x, out = state[projection.tower.streams], results[projection.tower.streams]
+        next_state[projection.tower.streams] = yield from _finish_tower(work, projection, x, out)
+    return next_state
 
 
 def _groups(projected: Sequence[Projected]) -> list[list[Projected]]:
     """Group the towers that look at the same keys: they are attended in one kernel."""
     groups: dict[tuple[tuple[str, ...], bool], list[Projected]] = {}
-    for begun in projected:
-        groups.setdefault((begun.tower.keys, begun.tower.causal), []).append(begun)
+    for projection in projected:
+        groups.setdefault((projection.tower.keys, projection.tower.causal), []).append(projection)
     return list(groups.values())
 
 
@@ -146,19 +146,19 @@ def heads_here(work: RankWork, heads: Heads) -> tuple[int, int]:
     return heads.query // tensor, max(1, heads.key_value // tensor)
 
 
-def _open(work: RankWork, layer: Block, tower: Tower, x: Tensor) -> Emits[Projected]:
+def _project_tower(work: RankWork, layer: Block, tower: Tower, x: Tensor) -> Emits[Projected]:
     """Emit the norm, the projections, and the rotation of queries and keys, if there is one."""
     name = f"{layer.name}.{'+'.join(tower.streams)}"
     spans = work.rows(tower)
     modulation = yield from _modulation(work, tower, name)
     h = yield from _norm(x, modulation, f"{name}.h", 0)
-    opened = partial(Projected, tower=tower, name=name, spans=spans, modulation=modulation)
+    projected = partial(Projected, tower=tower, name=name, spans=spans, modulation=modulation)
     if tower.latent is not None:
         query, row = yield from latent_projections(work, tower, h, name, spans)
-        return opened(qkv=query, row=row)
+        return projected(qkv=query, row=row)
     if tower.recurrence is not None:
         out = yield from recurrent_mixing(work, tower, h, layer.name, name)
-        return opened(qkv=out)
+        return projected(qkv=out)
     query_part = Part(tower.heads.query, tower.heads.size)
     key_value = Part(tower.heads.key_value, tower.heads.size)
     parts = (query_part, key_value, key_value)
@@ -167,26 +167,30 @@ def _open(work: RankWork, layer: Block, tower: Tower, x: Tensor) -> Emits[Projec
     gates = (query_part,) if tower.gate else ()
     columns = (*parts, *gates, *fused)
     up = work.weight(f"{name}.qkv", (Part(tower.hidden),), columns, part="attention")
-    both = yield from matmul(h, up, f"{name}.qkv")
+    product = yield from matmul(h, up, f"{name}.qkv")
     inner = gate = None
     if gates:
         widths = (width, up.local_columns - width)
-        both, gate = yield from split_features(both, widths, (f"{name}.attn", f"{name}.gate"))
+        product, gate = yield from split_features(product, widths, (f"{name}.attn", f"{name}.gate"))
     if fused:
         widths = (width, up.local_columns - width)
-        both, inner = yield from split_features(both, widths, (f"{name}.attn", f"{name}.inner"))
+        product, inner = yield from split_features(
+            product, widths, (f"{name}.attn", f"{name}.inner")
+        )
     heads = heads_here(work, tower.heads)
-    qkv = both = yield from normed_across(work, both, heads, tower.heads.size, f"{name}.normed")
+    qkv = product = yield from normed_across(
+        work, product, heads, tower.heads.size, f"{name}.normed"
+    )
     if tower.mixer == "attention" and (tower.rotates or tower.qk_norm):
-        qkv = yield from _rotary(work, tower, both, spans, f"{name}.rotated")
-    return opened(qkv=qkv, inner=inner, gate=gate)
+        qkv = yield from _rotary(work, tower, product, spans, f"{name}.rotated")
+    return projected(qkv=qkv, inner=inner, gate=gate)
 
 
-def _fed_alone(work: RankWork, layer: Block, state: State) -> Emits[State]:
+def _ffn_layer(work: RankWork, layer: Block, state: State) -> Emits[State]:
     """Emit a layer that is a feed-forward alone."""
     (tower,) = layer.towers
     name = f"{layer.name}.{'+'.join(tower.streams)}"
-    x = yield from _fed(work, tower, name, None, state[tower.streams])
+    x = yield from _ffn_update(work, tower, name, None, state[tower.streams])
     return {tower.streams: x}
 
 
@@ -194,10 +198,10 @@ def _modulation(work: RankWork, tower: Tower, name: str) -> Emits[Tensor | None]
     spec = tower.modulation
     if spec is None:
         return (yield from own_vectors(work, tower, name))
-    given = Tensor(row_name(spec.inputs), (work.share.batch, 1, spec.inputs))
+    condition = Tensor(row_name(spec.inputs), (work.share.batch, 1, spec.inputs))
     vectors = []
     for copy in range(spec.copies):
-        row, width = given, spec.inputs
+        row, width = condition, spec.inputs
         if spec.rank:
             low = work.weight(f"{name}.low{copy}", (Part(width),), (Part(spec.rank),), "none")
             row = yield from matmul(row, low, f"{name}.low{copy}")
@@ -244,29 +248,33 @@ def _attend(
     """Emit the attention of one group; results by the streams of each of its towers."""
     tower = group[0].tower
     entries, owners = [], []
-    asking = {id(begun) for begun in group}
-    for begun in projected:
-        answers = all(stream in tower.keys for stream in begun.tower.streams)
+    querying = {id(projection) for projection in group}
+    for projection in projected:
+        gives_keys = all(stream in tower.keys for stream in projection.tower.streams)
         if work.memory == "append":
-            entries += yield from _append(work, layer, begun)
-            owners += [begun, begun]
-        elif id(begun) in asking or answers:
-            rows = yield from _rows(work, begun, has_queries=id(begun) in asking, has_keys=answers)
+            entries += yield from _append(work, layer, projection)
+            owners += [projection, projection]
+        elif id(projection) in querying or gives_keys:
+            rows = yield from _rows(
+                work, projection, has_queries=id(projection) in querying, has_keys=gives_keys
+            )
             entries += rows
-            owners += [begun] * len(rows)
+            owners += [projection] * len(rows)
     for stream in tower.keys:
         if work.cached(stream):
             entries.insert(0, (yield from _load(work, tower, layer, stream)))
-    name = f"{layer.name}.{'+'.join(begun.name.split('.')[-1] for begun in group)}"
+    name = f"{layer.name}.{'+'.join(projection.name.split('.')[-1] for projection in group)}"
     call = _call(work, tower, name, entries)
     outs = iter((yield from work.attend(call)))
     pieces: dict[tuple[str, ...], list[Tensor]] = {}
-    for begun, entry in zip(owners, call.entries[-len(owners) :], strict=True):
+    for projection, entry in zip(owners, call.entries[-len(owners) :], strict=True):
         if entry.has_queries:
-            pieces.setdefault(begun.tower.streams, []).append(next(outs))
+            pieces.setdefault(projection.tower.streams, []).append(next(outs))
     results = {}
-    for streams, parts in pieces.items():
-        results[streams] = yield from concat_rows(parts, f"{layer.name}.{'+'.join(streams)}.met")
+    for streams, tower_rows in pieces.items():
+        results[streams] = yield from concat_rows(
+            tower_rows, f"{layer.name}.{'+'.join(streams)}.met"
+        )
     return results
 
 
@@ -288,176 +296,188 @@ def _attend_chunks(
     work: RankWork, layer: Block, group: Sequence[Projected], projected: Sequence[Projected]
 ) -> Emits[dict[tuple[str, ...], Tensor]]:
     """Emit an attention for every chunk of a step: each of its sequences sees its own cache."""
-    (begun,) = group
+    (projection,) = group
     del projected
-    streams = begun.tower.streams
-    names = [f"{begun.name}.{chunk.name}" for chunk in work.chunks]
-    rows = yield from split_rows(begun.qkv, [span.rows for span in begun.spans], names)
-    parts = []
+    streams = projection.tower.streams
+    names = [f"{projection.name}.{chunk.name}" for chunk in work.chunks]
+    rows = yield from split_rows(projection.qkv, [span.rows for span in projection.spans], names)
+    chunk_results = []
     for chunk, piece, name in zip(work.chunks, rows, names, strict=True):
-        own = yield from regroup(piece, chunk.sequences, chunk.tokens, f"{name}.apart")
+        chunk_rows = yield from regroup(piece, chunk.sequences, chunk.tokens, f"{name}.apart")
         span = replace(chunk.span(streams[0]), copies=1)
-        alone = replace(begun, name=name, spans=(span,), qkv=own)
-        entries = yield from _append(work, layer, alone, chunk.name)
-        call = _call(work, begun.tower, f"{layer.name}.{name}", entries)
+        chunk_projection = replace(projection, name=name, spans=(span,), qkv=chunk_rows)
+        entries = yield from _append(work, layer, chunk_projection, chunk.name)
+        call = _call(work, projection.tower, f"{layer.name}.{name}", entries)
         outs = yield from work.attend(call)
-        part = yield from regroup(outs[0], 1, piece.shape[1], f"{name}.met")
-        parts.append(part)
-    met = yield from concat_rows(parts, f"{begun.name}.met", view=True)
-    return {streams: met}
+        chunk_result = yield from regroup(outs[0], 1, piece.shape[1], f"{name}.met")
+        chunk_results.append(chunk_result)
+    joined = yield from concat_rows(chunk_results, f"{projection.name}.met", view=True)
+    return {streams: joined}
 
 
 def _attend_latent(
     work: RankWork, layer: Block, group: Sequence[Projected], projected: Sequence[Projected]
 ) -> Emits[dict[tuple[str, ...], Tensor]]:
     """Emit latent attention of a tower, over its own rows and those kept."""
-    (begun,) = group
+    (projection,) = group
     del projected
-    assert begun.row is not None
-    given = Latents(
-        tower=begun.tower, layer=layer.name, name=begun.name, spans=begun.spans,
-        query=begun.qkv, row=begun.row,
+    assert projection.row is not None
+    latents = Latents(
+        tower=projection.tower, layer=layer.name, name=projection.name, spans=projection.spans,
+        query=projection.qkv, row=projection.row,
     )  # fmt: skip
-    out = yield from latent_attention(work, given)
-    return {begun.tower.streams: out}
+    out = yield from latent_attention(work, latents)
+    return {projection.tower.streams: out}
 
 
 def _rows(
-    work: RankWork, begun: Projected, *, has_queries: bool, has_keys: bool
+    work: RankWork, projection: Projected, *, has_queries: bool, has_keys: bool
 ) -> Emits[list[Entry]]:
     """Emit the rows of a tower, cut ones apart from whole ones; only features that take part."""
-    x = begun.qkv
+    x = projection.qkv
     if not (has_queries and has_keys):
-        views = yield from _views(work, begun)
+        views = yield from _views(work, projection)
         x = views[0] if has_queries else views[1]
     runs: list[list[Span]] = []
-    for span in begun.spans:
+    for span in projection.spans:
         if runs and bool(runs[-1][0].axes) == bool(span.axes):
             runs[-1].append(span)
         else:
             runs.append([span])
-    names_of_runs = [f"{x.name}.rows{number}" for number in range(len(runs))]
-    rows = yield from split_rows(x, [total_rows(run) for run in runs], names_of_runs)
+    run_names = [f"{x.name}.rows{number}" for number in range(len(runs))]
+    rows = yield from split_rows(x, [total_rows(run) for run in runs], run_names)
     return [
         Entry(spans=tuple(run), tensor=piece, has_queries=has_queries, has_keys=has_keys)
         for run, piece in zip(runs, rows, strict=True)
     ]
 
 
-def _views(work: RankWork, begun: Projected) -> Emits[list[Tensor]]:
+def _views(work: RankWork, projection: Projected) -> Emits[list[Tensor]]:
     """Emit queries apart from keys and values."""
-    query, key_value = heads_here(work, begun.tower.heads)
-    widths = [count * begun.tower.heads.size for count in (query, 2 * key_value)]
-    names = (f"{begun.name}.asks", f"{begun.name}.answers")
-    return (yield from split_features(begun.qkv, widths, names))
+    query, key_value = heads_here(work, projection.tower.heads)
+    widths = [count * projection.tower.heads.size for count in (query, 2 * key_value)]
+    names = (f"{projection.name}.asks", f"{projection.name}.answers")
+    return (yield from split_features(projection.qkv, widths, names))
 
 
-def _append(work: RankWork, layer: Block, begun: Projected, part: str = "") -> Emits[list[Entry]]:
+def _append(
+    work: RankWork, layer: Block, projection: Projected, part: str = ""
+) -> Emits[list[Entry]]:
     """Put new keys and values behind those kept; only the new rows are written.
 
     part : of the cache, for some of the sequences.
     """
-    query, both = yield from _views(work, begun)
-    out, seen = yield from work.appended(begun.tower, layer.name, begun.spans[0], both, part)
+    query, keys_values = yield from _views(work, projection)
+    cache, cached_spans = yield from work.appended(
+        projection.tower, layer.name, projection.spans[0], keys_values, part
+    )
     return [
-        Entry(spans=begun.spans, tensor=query, has_keys=False),
-        Entry(spans=seen, tensor=out, has_queries=False),
+        Entry(spans=projection.spans, tensor=query, has_keys=False),
+        Entry(spans=cached_spans, tensor=cache, has_queries=False),
     ]
 
 
 def _load(work: RankWork, tower: Tower, layer: Block, stream: str) -> Emits[Entry]:
     """Emit the keys and values of a stream that were computed ahead of the steps."""
-    kept = work.kept(tower, layer.name, work.spans[stream].rows, stream)
-    out = Tensor(f"loaded.{kept.name}", kept.shape, kept.itemsize)
-    yield Rearrange(move="load", inputs=(kept,), outputs=(out,), view=True)
+    cache = work.kept(tower, layer.name, work.spans[stream].rows, stream)
+    out = Tensor(f"loaded.{cache.name}", cache.shape, cache.itemsize)
+    yield Rearrange(move="load", inputs=(cache,), outputs=(out,), view=True)
     return Entry(spans=(work.spans[stream],), tensor=out, has_queries=False)
 
 
-def _close(work: RankWork, begun: Projected, x: Tensor, out: Tensor) -> Emits[Tensor]:
+def _finish_tower(work: RankWork, projection: Projected, x: Tensor, out: Tensor) -> Emits[Tensor]:
     """Emit the projection back, cross attention and feed-forward; the state has its name again."""
-    tower, name, share = begun.tower, begun.name, work.share
+    tower, name, share = projection.tower, projection.name, work.share
     if tower.ends:
         return x
     size = tower.heads.size if tower.latent is None else tower.latent.value_size
-    if begun.gate is not None:
-        out = yield from pointwise("gated", (out, begun.gate), f"{name}.gated")
+    if projection.gate is not None:
+        out = yield from pointwise("gated", (out, projection.gate), f"{name}.gated")
     rows = [Part(tower.heads.query, size)]
-    if begun.inner is not None and tower.ffn is not None:
-        active = yield from ffn_activation(tower.ffn, begun.inner, f"{name}.active")
+    if projection.inner is not None and tower.ffn is not None:
+        active = yield from ffn_activation(tower.ffn, projection.inner, f"{name}.active")
         out = yield from concat_features((out, active), f"{name}.joined")
         rows.append(Part(tower.ffn.width))
-    back = work.weight(f"{name}.out", rows, (Part(tower.hidden),), "rows", part="output")
-    part = yield from matmul(out, back, f"{name}.projected")
-    y = yield from reduce(part, share, f"{name}.reduced")
-    x = yield from _residual(x, y, begun.modulation, x.name, 0)
-    x = yield from _cross_attentions(work, begun, x)
-    if tower.ffn is not None and begun.inner is None:
-        x = yield from _fed(work, tower, name, begun.modulation, x)
+    out_weight = work.weight(f"{name}.out", rows, (Part(tower.hidden),), "rows", part="output")
+    partial_sum = yield from matmul(out, out_weight, f"{name}.projected")
+    y = yield from reduce(partial_sum, share, f"{name}.reduced")
+    x = yield from _residual(x, y, projection.modulation, x.name, 0)
+    x = yield from _cross_attentions(work, projection, x)
+    if tower.ffn is not None and projection.inner is None:
+        x = yield from _ffn_update(work, tower, name, projection.modulation, x)
     return x
 
 
-def _fed(
+def _ffn_update(
     work: RankWork, tower: Tower, name: str, modulation: Tensor | None, x: Tensor
 ) -> Emits[Tensor]:
     """Emit the feed-forward of a layer."""
     h = yield from _norm(x, modulation, f"{name}.ffn_in", 1)
-    part = yield from feed_forward(work, tower, h, f"{name}.ffn")
-    y = yield from reduce(part, work.share, f"{name}.ffn_reduced")
+    partial_sum = yield from feed_forward(work, tower, h, f"{name}.ffn")
+    y = yield from reduce(partial_sum, work.share, f"{name}.ffn_reduced")
     return (yield from _residual(x, y, modulation, x.name, 1))
 
 
-def _cross_attentions(work: RankWork, begun: Projected, x: Tensor) -> Emits[Tensor]:
+def _cross_attentions(work: RankWork, projection: Projected, x: Tensor) -> Emits[Tensor]:
     """Emit cross attentions; one that is `added` shares the queries of the one before."""
-    crosses = list(begun.tower.cross)
+    crosses = list(projection.tower.cross)
     while crosses:
         shared = [crosses.pop(0)]
         while crosses and crosses[0].added:
             shared.append(crosses.pop(0))
-        x = yield from _cross(work, begun, x, shared)
+        x = yield from _cross(work, projection, x, shared)
     return x
 
 
-def _cross(work: RankWork, begun: Projected, x: Tensor, crosses: Sequence[Cross]) -> Emits[Tensor]:
-    first, name = crosses[0], f"{begun.name}.to_{crosses[0].context}"
-    heads, hidden = first.heads, begun.tower.hidden
+def _cross(
+    work: RankWork, projection: Projected, x: Tensor, crosses: Sequence[Cross]
+) -> Emits[Tensor]:
+    first_cross, name = crosses[0], f"{projection.name}.to_{crosses[0].context}"
+    heads, hidden = first_cross.heads, projection.tower.hidden
     h = yield from pointwise("norm", (x,), f"{name}.h")
-    ask = work.weight(f"{name}.q", (Part(hidden),), (Part(heads.query, heads.size),))
-    query = yield from matmul(h, ask, f"{name}.q")
+    query_weight = work.weight(f"{name}.q", (Part(hidden),), (Part(heads.query, heads.size),))
+    query = yield from matmul(h, query_weight, f"{name}.q")
     count, size = heads_here(work, heads)[0], heads.size
     query = yield from normed_across(work, query, (count, 0), size, f"{name}.q_normed")
     sums: Tensor | None = None
     for cross in crosses:
-        out = yield from _cross_meeting(work, begun, query, cross)
+        out = yield from _context_attention(work, projection, query, cross)
         if sums is not None:
             out = yield from pointwise("residual", (sums, out), f"{name}.sum")
         sums = out
     assert sums is not None
-    back = work.weight(f"{name}.out", (Part(heads.query, heads.size),), (Part(hidden),), "rows")
-    part = yield from matmul(sums, back, f"{name}.projected")
-    y = yield from reduce(part, work.share, f"{name}.reduced")
+    out_weight = work.weight(
+        f"{name}.out", (Part(heads.query, heads.size),), (Part(hidden),), "rows"
+    )
+    partial_sum = yield from matmul(sums, out_weight, f"{name}.projected")
+    y = yield from reduce(partial_sum, work.share, f"{name}.reduced")
     return (yield from pointwise("residual", (x, y), x.name))
 
 
-def _cross_meeting(work: RankWork, begun: Projected, query: Tensor, cross: Cross) -> Emits[Tensor]:
+def _context_attention(
+    work: RankWork, projection: Projected, query: Tensor, cross: Cross
+) -> Emits[Tensor]:
     """Emit attention of this rank's rows to all rows of the context."""
-    name, span = f"{begun.name}.to_{cross.context}", work.spans[cross.context]
+    name, span = f"{projection.name}.to_{cross.context}", work.spans[cross.context]
     name = f"{name}.added" if cross.added else name
     shape = (work.share.batch, span.rows, cross.width)
     if any(stream.static for stream in work.model.streams if stream.name == span.stream):
-        given = Tensor(context_name(work.model, span.stream, cross.width), shape)
+        context = Tensor(context_name(work.model, span.stream, cross.width), shape)
     else:
-        given = Tensor(f"x.{cross.context}", shape)
+        context = Tensor(f"x.{cross.context}", shape)
     key_value = Part(cross.heads.key_value, cross.heads.size)
-    answer = work.weight(f"{name}.kv", (Part(cross.width),), (key_value, key_value))
-    both = yield from matmul(given, answer, f"{name}.kv")
+    key_value_weight = work.weight(f"{name}.kv", (Part(cross.width),), (key_value, key_value))
+    keys_values = yield from matmul(context, key_value_weight, f"{name}.kv")
     query_heads, key_value_heads = heads_here(work, cross.heads)
-    keys, size = (0, key_value_heads), cross.heads.size
-    both = yield from normed_across(work, both, keys, size, f"{name}.k_normed")
+    normed_heads, size = (0, key_value_heads), cross.heads.size
+    keys_values = yield from normed_across(
+        work, keys_values, normed_heads, size, f"{name}.k_normed"
+    )
     call = AttentionCall(
         name=name,
         entries=(
-            Entry(spans=begun.spans, tensor=query, has_keys=False),
-            Entry(spans=(span,), tensor=both, has_queries=False),
+            Entry(spans=projection.spans, tensor=query, has_keys=False),
+            Entry(spans=(span,), tensor=keys_values, has_queries=False),
         ),
         heads=query_heads,
         key_value_heads=key_value_heads,

@@ -27,14 +27,14 @@ def row_name(width: int) -> str:
 
 def condition_inputs(work: RankWork) -> list[Tensor]:
     """List what a step is told, and the prompt's rows before the model's own projection."""
-    known = work.numerics
-    if known is None:
+    numerics = work.numerics
+    if numerics is None:
         return []
-    given = [_told(work, spec) for spec in known.conditions]
-    given.append(of_steps(work, "change"))
+    inputs = [_condition_input(work, spec) for spec in numerics.conditions]
+    inputs.append(of_steps(work, "change"))
     if work.share.passes * work.share.guidance > 1:
-        given.append(scale_of(work))
-    return [*given, *(_rows(work, spec) for spec in known.rows)]
+        inputs.append(scale_of(work))
+    return [*inputs, *(_rows(work, spec) for spec in numerics.rows)]
 
 
 def of_steps(work: RankWork, name: str) -> Tensor:
@@ -50,12 +50,12 @@ def scale_of(work: RankWork) -> Tensor:
 
 def now(work: RankWork, name: str) -> Emits[Tensor]:
     """Emit the number of the step that runs, of an input that has one for each."""
-    given = of_steps(work, name)
-    out = Tensor(f"{name}.now", (given.shape[0], 1, 1), _NUMBER)
-    return (yield from move("turn", [given, TURN], out, axis="", degree=1))
+    step_values = of_steps(work, name)
+    out = Tensor(f"{name}.now", (step_values.shape[0], 1, 1), _NUMBER)
+    return (yield from move("turn", [step_values, TURN], out, axis="", degree=1))
 
 
-def _told(work: RankWork, spec: Embedding) -> Tensor:
+def _condition_input(work: RankWork, spec: Embedding) -> Tensor:
     if spec.name in OF_STEPS:
         return of_steps(work, spec.name)
     return Tensor(spec.name, (work.share.batch, 1, spec.features), _NUMBER if spec.waves else 2)
@@ -63,9 +63,9 @@ def _told(work: RankWork, spec: Embedding) -> Tensor:
 
 def rows_of(work: RankWork, stream: str) -> Embedding | None:
     """Find what is made of a stream's rows before any layer reads them."""
-    known = work.numerics
-    every = () if known is None else known.rows
-    return next((spec for spec in every if spec.name == stream), None)
+    numerics = work.numerics
+    embeddings = () if numerics is None else numerics.rows
+    return next((spec for spec in embeddings if spec.name == stream), None)
 
 
 def _rows(work: RankWork, spec: Embedding) -> Tensor:
@@ -78,18 +78,22 @@ def conditions(work: RankWork, hidden: int) -> Emits[None]:
 
     hidden : features of the latents' rows.
     """
-    known = work.numerics
-    if known is None:
+    numerics = work.numerics
+    if numerics is None:
         return
     row: Tensor | None = None
-    for spec in known.conditions:
-        given = _told(work, spec)
+    for spec in numerics.conditions:
+        value = _condition_input(work, spec)
         if spec.name in OF_STEPS:
-            given = yield from now(work, spec.name)
-        made = yield from embedded(spec, given, hidden, f"{spec.name}.row")
-        row = made if row is None else (yield from pointwise("residual", (row, made), "rows"))
+            value = yield from now(work, spec.name)
+        embedded_row = yield from embedded(spec, value, hidden, f"{spec.name}.row")
+        row = (
+            embedded_row
+            if row is None
+            else (yield from pointwise("residual", (row, embedded_row), "rows"))
+        )
     if row is not None:
-        yield from _placed(work, row)
+        yield from _named_row(work, row)
     for stream in work.model.streams:
         rows = rows_of(work, stream.name)
         if rows is not None and stream.static:
@@ -97,15 +101,15 @@ def conditions(work: RankWork, hidden: int) -> Emits[None]:
             yield from embedded(rows, _rows(work, rows), hidden, name)
 
 
-def _placed(work: RankWork, row: Tensor) -> Emits[None]:
+def _named_row(work: RankWork, row: Tensor) -> Emits[None]:
     """Emit the row under the name by which layers read it, and vectors that they all share."""
-    known, hidden = work.numerics, int(row.shape[-1])
-    assert known is not None
-    if known.timed == "layers":
+    numerics, hidden = work.numerics, int(row.shape[-1])
+    assert numerics is not None
+    if numerics.timed == "layers":
         yield from pointwise("silu", (row,), row_name(hidden))
         return
     yield from pointwise("cast", (row,), row_name(hidden))
-    if known.timed == "rows":
+    if numerics.timed == "rows":
         return
     active = yield from pointwise("silu", (row,), "time.active")
     weight = Weight(
@@ -125,8 +129,8 @@ def embedded(spec: Embedding, given: Tensor, hidden: int, name: str) -> Emits[Te
         )
 
     def weight(part: str, rows: int, columns: int) -> Weight:
-        own = f"{spec.name}.{part}" if part else spec.name
-        return Weight(name=own, rows=(Part(rows),), columns=(Part(columns),), layered=False)
+        weight_name = f"{spec.name}.{part}" if part else spec.name
+        return Weight(name=weight_name, rows=(Part(rows),), columns=(Part(columns),), layered=False)
 
     if not spec.activation:
         return (yield from matmul(x, weight("", features, hidden), name))
@@ -151,8 +155,8 @@ def _normed(spec: Embedding, x: Tensor, name: str) -> Emits[Tensor]:
 
 def own_vectors(work: RankWork, tower: Tower, name: str) -> Emits[Tensor | None]:
     """Emit a layer's shifts, scales and gates, where it adds a row of its own to all layers'."""
-    known = work.numerics
-    if known is None or known.timed != "tables":
+    numerics = work.numerics
+    if numerics is None or numerics.timed != "tables":
         return None
     shared = Tensor(VECTORS, (work.share.batch, 1, 6 * tower.hidden))
     return (yield from _offset(shared, f"{name}.mod"))
@@ -166,8 +170,8 @@ def _offset(x: Tensor, name: str) -> Emits[Tensor]:
 
 def timed_rows(work: RankWork, x: Tensor) -> Emits[Tensor]:
     """Emit the latents' rows with that of the step added, where a model adds it to them."""
-    known = work.numerics
-    if known is None or known.timed != "rows":
+    numerics = work.numerics
+    if numerics is None or numerics.timed != "rows":
         return x
     row = Tensor(row_name(int(x.shape[-1])), (x.shape[0], 1, x.shape[-1]))
     return (yield from pointwise("residual", (x, row), x.name))
@@ -175,28 +179,28 @@ def timed_rows(work: RankWork, x: Tensor) -> Emits[Tensor]:
 
 def final_norm(work: RankWork, x: Tensor) -> Emits[Tensor]:
     """Emit the last norm, modulated by the step where the model's is."""
-    known, hidden = work.numerics, int(x.shape[-1])
-    if known is None or known.timed not in ("layers", "tables"):
+    numerics, hidden = work.numerics, int(x.shape[-1])
+    if numerics is None or numerics.timed not in ("layers", "tables"):
         return (yield from pointwise("norm", (x,), "final"))
     row = Tensor(row_name(hidden), (x.shape[0], 1, hidden))
-    if known.timed == "layers":
+    if numerics.timed == "layers":
         weight = Weight(
             name="final.mod", rows=(Part(hidden),), columns=(Part(2 * hidden),), layered=False
         )
         vectors = yield from matmul(row, weight, "final.mod")
     else:
-        both = yield from concat_features((row, row), "final.both")
-        vectors = yield from _offset(both, "final.mod")
+        doubled_row = yield from concat_features((row, row), "final.both")
+        vectors = yield from _offset(doubled_row, "final.mod")
     return (yield from pointwise("modulated_norm", (x, vectors), "final"))
 
 
 def latent_features(work: RankWork, x: Tensor) -> Emits[Tensor]:
     """Emit predictions whose features stand as those of the latents do."""
-    known = work.numerics
-    if known is None or known.points == 1:
+    numerics = work.numerics
+    if numerics is None or numerics.points == 1:
         return x
     out = Tensor(f"{x.name}.latent", x.shape)
-    return (yield from move("interleave", [x], out, axis="", degree=known.points))
+    return (yield from move("interleave", [x], out, axis="", degree=numerics.points))
 
 
 def normed_across(
@@ -206,18 +210,18 @@ def normed_across(
 
     heads : of queries and keys that are here; their sums of squares are added up over ranks.
     """
-    known = work.numerics
-    if known is None or known.normed != "all":
+    numerics = work.numerics
+    if numerics is None or numerics.normed != "all":
         return x
     groups = sum(count > 0 for count in heads)
     sums = Tensor(f"{name}.squares", (*x.shape[:2], groups), _NUMBER)
     yield Pointwise(function="squares", inputs=(x,), outputs=(sums,), heads=heads, size=size)
     degree = work.share.tensor
-    every = yield from collective("all_reduce", sums, tp.AXIS, degree, f"{name}.sums")
+    total_sums = yield from collective("all_reduce", sums, tp.AXIS, degree, f"{name}.sums")
     out = Tensor(name, x.shape)
     yield Pointwise(
         function="across_norm",
-        inputs=(x, every),
+        inputs=(x, total_sums),
         outputs=(out,),
         heads=heads,
         size=size,

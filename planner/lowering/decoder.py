@@ -85,15 +85,15 @@ def step_input(work: RankWork, chunks: Sequence[Chunk], name: str) -> Tensor:
 
 def last_length(work: RankWork) -> Size:
     """Count the tokens in the cache at the end of the output, ahead of the last one."""
-    return _length(work, _behind_first(work))
+    return _length(work, _later_tokens(work))
 
 
 def mean_length(work: RankWork) -> Size:
     """Count the tokens in the cache at the middle of the output."""
-    return _length(work, _behind_first(work) // 2)
+    return _length(work, _later_tokens(work) // 2)
 
 
-def _behind_first(work: RankWork) -> Size:
+def _later_tokens(work: RankWork) -> Size:
     """Count the tokens of the output behind the first."""
     return cast(Size, larger(work.workload.output_tokens - 1, 0))
 
@@ -102,11 +102,11 @@ def _length(work: RankWork, extra: Size) -> Size:
     return work.workload.length(work.model.streams[0].name) + extra
 
 
-def _forward(work: RankWork, given: tuple[Tensor, Span]) -> Emits[None]:
+def _forward(work: RankWork, inputs: tuple[Tensor, Span]) -> Emits[None]:
     """Emit a forward through all stages of the pipeline, and the next token's scores."""
-    share, (whole, span) = work.share, given
-    x = Tensor(state_name((span.stream,)), (whole.shape[0], span.rows, whole.shape[2]))
-    turn = tuple(_layers(work, (whole, span, x)))
+    share, (tokens, span) = work.share, inputs
+    x = Tensor(state_name((span.stream,)), (tokens.shape[0], span.rows, tokens.shape[2]))
+    turn = tuple(_layers(work, (tokens, span, x)))
     if share.stages == 1:
         yield from turn
     else:
@@ -119,56 +119,58 @@ def _forward(work: RankWork, given: tuple[Tensor, Span]) -> Emits[None]:
         yield from _scores(work, x, span)
 
 
-def _layers(work: RankWork, given: tuple[Tensor, Span, Tensor]) -> Emits[None]:
-    whole, span, x = given
+def _layers(work: RankWork, inputs: tuple[Tensor, Span, Tensor]) -> Emits[None]:
+    tokens, span, x = inputs
     if work.stage == 0:
         if span.axes:
-            here = replace(whole, name="here", shape=x.shape)
+            local_tokens = replace(tokens, name="here", shape=x.shape)
             rows = (replace(span, start=0),)
-            whole = yield from move("shard", [whole], here, axis="", degree=span.parts, spans=rows)
-        yield from pointwise("cast", (whole,), x.name)
+            tokens = yield from move(
+                "shard", [tokens], local_tokens, axis="", degree=span.parts, spans=rows
+            )
+        yield from pointwise("cast", (tokens,), x.name)
     for layer, number in work.layers:
         body = layer_body(work, layer, {layer.towers[0].streams: x})
         yield Loop(name=layer.name, count=layer.count, body=body, layers=True, first=number)
 
 
-def _last(x: Tensor, span: Span) -> Emits[Tensor]:
+def _last_row_of(x: Tensor, span: Span) -> Emits[Tensor]:
     """Find the row that stands last in the stream, on whichever rank it is."""
-    last = Tensor("last", (x.shape[0], 1, x.shape[2]))
-    yield Rearrange(move="last", inputs=(x,), outputs=(last,), spans=(span,))
-    for axis, parts in reversed(span.axes):
-        stacked = replace(last, name=f"last.{axis}", shape=(1, *last.shape))
-        yield from move("stack", [last], stacked, axis=axis, degree=parts, view=True)
-        several = yield from collective("all_gather", stacked, axis, parts, f"last.{axis}.all")
-        yield from move("latest", [several], last, axis=axis, degree=parts, spans=(span,))
+    last_row = Tensor("last", (x.shape[0], 1, x.shape[2]))
+    yield Rearrange(move="last", inputs=(x,), outputs=(last_row,), spans=(span,))
+    for axis, degree in reversed(span.axes):
+        stacked = replace(last_row, name=f"last.{axis}", shape=(1, *last_row.shape))
+        yield from move("stack", [last_row], stacked, axis=axis, degree=degree, view=True)
+        gathered = yield from collective("all_gather", stacked, axis, degree, f"last.{axis}.all")
+        yield from move("latest", [gathered], last_row, axis=axis, degree=degree, spans=(span,))
         span = span.within(axis)
-    return last
+    return last_row
 
 
-def _last_of_chunks(work: RankWork, x: Tensor) -> Emits[Tensor]:
+def _last_chunk_rows(work: RankWork, x: Tensor) -> Emits[Tensor]:
     """Find the last row of every sequence of a step, or all rows, ``[1, rows, hidden]``."""
     chunks, stream = work.chunks, work.model.streams[0].name
     names = [f"last.{chunk.name}" for chunk in chunks]
     pieces = yield from split_rows(x, [chunk.span(stream).rows for chunk in chunks], names)
-    lasts = []
+    last_rows = []
     for chunk, piece, name in zip(chunks, pieces, names, strict=True):
         if chunk.scored:
-            lasts.append(piece)
+            last_rows.append(piece)
             continue
-        own = yield from regroup(piece, chunk.sequences, chunk.tokens, f"{name}.apart")
-        last = Tensor(f"{name}.last", (own.shape[0], 1, own.shape[2]))
+        chunk_rows = yield from regroup(piece, chunk.sequences, chunk.tokens, f"{name}.apart")
+        last_row = Tensor(f"{name}.last", (chunk_rows.shape[0], 1, chunk_rows.shape[2]))
         rows = (Span(stream, chunk.tokens),)
-        yield Rearrange(move="last", inputs=(own,), outputs=(last,), spans=rows)
-        row = yield from regroup(last, 1, chunk.sequences, f"{name}.row")
-        lasts.append(row)
-    return (yield from concat_rows(lasts, "last", view=True))
+        yield Rearrange(move="last", inputs=(chunk_rows,), outputs=(last_row,), spans=rows)
+        row = yield from regroup(last_row, 1, chunk.sequences, f"{name}.row")
+        last_rows.append(row)
+    return (yield from concat_rows(last_rows, "last", view=True))
 
 
 def _scores(work: RankWork, x: Tensor, span: Span) -> Emits[None]:
     """Project last tokens to the vocabulary, cut over the ranks that share a layer."""
     hidden, degree = work.model.main.hidden, work.share.tensor
-    last = yield from (_last_of_chunks(work, x) if work.chunks else _last(x, span))
-    h = yield from pointwise("norm", (last,), "final")
+    last_rows = yield from (_last_chunk_rows(work, x) if work.chunks else _last_row_of(x, span))
+    h = yield from pointwise("norm", (last_rows,), "final")
     vocabulary = ceil(work.model.vocabulary / degree) * degree
     head = Weight(
         name="head",
@@ -182,9 +184,9 @@ def _scores(work: RankWork, x: Tensor, span: Span) -> Emits[None]:
     if degree > 1:
         stacked = Tensor("scores.stacked", (1, *scores.shape))
         yield from move("stack", [scores], stacked, axis=tp.AXIS, degree=degree, view=True)
-        every = yield from collective("all_gather", stacked, tp.AXIS, degree, "scores.all")
-        out = Tensor("output", (*last.shape[:2], vocabulary))
+        gathered = yield from collective("all_gather", stacked, tp.AXIS, degree, "scores.all")
+        out = Tensor("output", (*last_rows.shape[:2], vocabulary))
         columns = head.columns
-        yield from move("unpack_heads", [every], out, axis=tp.AXIS, degree=degree, parts=columns)
+        yield from move("unpack_heads", [gathered], out, axis=tp.AXIS, degree=degree, parts=columns)
     else:
         yield from pointwise("cast", (scores,), "output")

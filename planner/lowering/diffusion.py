@@ -60,7 +60,7 @@ SERIAL_SHARE: Final = 0.2
 Published decodes reach 1.6 to 1.75 times on 2 GPUs and at most 3.3 on 8 (TensorRT-LLM's and
 SGLang's reports), which a fifth reproduces: 1.67, 3.33.
 """
-_OF_A_PIECE: Final = "piece.predictions"
+_PIECE_PREDICTIONS: Final = "piece.predictions"
 _TIME_VECTORS: Final = 1 + 6
 """The embedding; shifts, scales and gates of attention and feed-forward."""
 
@@ -78,24 +78,27 @@ def tower_of(model: Model, stream: str) -> Tower:
 def diffusion_inputs(work: RankWork) -> tuple[Tensor, ...]:
     """List the whole tensors that every rank is given: latents, texts, conditioning rows."""
     model, batch = work.model, work.share.batch
-    main, told = latent_stream(model), condition_inputs(work)
-    made, known = [latents(work), *told], {tensor.name for tensor in told}
+    main, condition_tensors = latent_stream(model), condition_inputs(work)
+    inputs, input_names = (
+        [latents(work), *condition_tensors],
+        {tensor.name for tensor in condition_tensors},
+    )
     for stream in model.streams:
-        if f"input.{stream.name}" in known:
+        if f"input.{stream.name}" in input_names:
             continue
         tokens = work.workload.length(stream.name)
         if stream.static:
-            made += [
+            inputs += [
                 Tensor(context_name(model, stream.name, width), (batch, tokens, width))
                 for width in context_widths(model, stream.name)
             ]
         elif stream.name != main.name:
             hidden = tower_of(model, stream.name).hidden
-            made.append(Tensor(f"input.{stream.name}", (batch, tokens, hidden)))
+            inputs.append(Tensor(f"input.{stream.name}", (batch, tokens, hidden)))
     if work.numerics is not None:
-        return tuple(made)
+        return tuple(inputs)
     widths = sorted({tower.modulation.inputs for tower in model.towers if tower.modulation})
-    return (*made, *[Tensor(row_name(width), (batch, 1, width)) for width in widths])
+    return (*inputs, *[Tensor(row_name(width), (batch, 1, width)) for width in widths])
 
 
 def latents(work: RankWork) -> Tensor:
@@ -110,39 +113,39 @@ def denoise(work: RankWork) -> tuple[Loop, ...]:
 
     Those that reuse features stand behind the others.
     """
-    together = _in_a_batch(work)
-    passes, steps = together.share.passes, work.workload.steps
-    turns = passes + together.share.stages - 1
+    batched = _batched_forwards(work)
+    passes, steps = batched.share.passes, work.workload.steps
+    turns = passes + batched.share.stages - 1
 
     def loop(count: Size, forward: Emits[None]) -> Loop:
-        once = Loop(name="forward", count=turns, body=tuple(forward), keeps=passes)
-        return Loop(name="denoise", count=count, body=(once, *_combined(work)))
+        forwards = Loop(name="forward", count=turns, body=tuple(forward), keeps=passes)
+        return Loop(name="denoise", count=count, body=(forwards, *_combining_ops(work)))
 
     if work.share.pieces > 1:
-        exact = cast(Size, smaller(steps, work.workload.warmup))
-        return loop(exact, _forward(together)), _in_pieces(work, together, steps - exact)
+        exact_steps = cast(Size, smaller(steps, work.workload.warmup))
+        return loop(exact_steps, _forward(batched)), _in_pieces(work, batched, steps - exact_steps)
     skipped = work.workload.skipped
-    every = loop(steps - skipped, _forward(together))
+    full_steps = loop(steps - skipped, _forward(batched))
     if work.workload.reuse is None:
-        return (every,)
-    return every, loop(skipped, _forward(together, reusing=True))
+        return (full_steps,)
+    return full_steps, loop(skipped, _forward(batched, reusing=True))
 
 
-def _in_pieces(work: RankWork, together: RankWork, steps: Size) -> Loop:
+def _in_pieces(work: RankWork, batched: RankWork, steps: Size) -> Loop:
     """Let the pieces of the latents follow one another through the stages, step after step.
 
     In the first turns no piece has reached the last stage.
     """
-    pieces, before = work.share.pieces, work.share.stages - 1
-    forward = tuple(_forward(in_pieces(together, pieces)))
-    filling = Loop(name="piece", count=before, body=forward)
-    shared = _from_last(_predictions(work, pieces), work.share.stages)
-    body = (*forward, *shared, *_combine(work, pieces))
-    full = Loop(name="piece", count=steps * pieces, body=body, first=before)
-    return Loop(name="denoise", count=1, body=(filling, full))
+    pieces, filling_turns = work.share.pieces, work.share.stages - 1
+    forward = tuple(_forward(in_pieces(batched, pieces)))
+    filling = Loop(name="piece", count=filling_turns, body=forward)
+    shared_predictions = _from_last(_predictions(work, pieces), work.share.stages)
+    body = (*forward, *shared_predictions, *_combine(work, pieces))
+    steady = Loop(name="piece", count=steps * pieces, body=body, first=filling_turns)
+    return Loop(name="denoise", count=1, body=(filling, steady))
 
 
-def _in_a_batch(work: RankWork) -> RankWork:
+def _batched_forwards(work: RankWork) -> RankWork:
     """Make the forwards of a step one, where whoever runs the model does."""
     share, habits = work.share, work.workload.habits
     if (share.stages > 1 and share.pieces == 1) or not work.model.named_in(habits.batched_guidance):
@@ -153,10 +156,10 @@ def _in_a_batch(work: RankWork) -> RankWork:
 def text_tower(work: RankWork) -> Loop:
     """Run the towers that do not depend on the step once, and keep their keys and values."""
     passes = work.share.passes
-    return Loop(name="text_tower", count=passes, body=_text_body(_of_texts(work)), keeps=passes)
+    return Loop(name="text_tower", count=passes, body=_text_body(_text_work(work)), keeps=passes)
 
 
-def _of_texts(work: RankWork) -> RankWork:
+def _text_work(work: RankWork) -> RankWork:
     """Leave out what no tower that is run ahead depends on, such as how other streams are cut."""
     spans = {name: span for name, span in work.spans.items() if work.cached(name)}
     layer = work.of_a_layer().share
@@ -177,8 +180,8 @@ def _text_layers(work: RankWork) -> Emits[None]:
     for layer in work.model.blocks:
         towers = tuple(t for t in layer.towers if all(work.cached(s) for s in t.streams))
         if towers:
-            alone = Block(name=layer.name, count=layer.count, towers=towers)
-            body = layer_body(replace(work, memory="store"), alone, state)
+            text_block = Block(name=layer.name, count=layer.count, towers=towers)
+            body = layer_body(replace(work, memory="store"), text_block, state)
             yield Loop(name=layer.name, count=layer.count, body=body, layers=True)
 
 
@@ -188,10 +191,10 @@ def _forward(work: RankWork, *, reusing: bool = False) -> Emits[None]:
     reusing : of layers that a cache of features skips the change is that of a step before.
     """
     if work.share.shards[1] > 1 or work.workload.reuse is not None:  # how many there are matters
-        items, after = _turn(replace(work, layers=tuple(work.layers)), reusing)
+        items, handed_on = _turn(replace(work, layers=tuple(work.layers)), reusing)
         yield from items
     else:
-        items, after = _turn(work.of_a_turn(), reusing)
+        items, handed_on = _turn(work.of_a_turn(), reusing)
         layers = iter(work.layers)
         for item in items:
             if isinstance(item, Loop):
@@ -199,8 +202,8 @@ def _forward(work: RankWork, *, reusing: bool = False) -> Emits[None]:
                 yield replace(item, count=layer.count, first=first)
             else:
                 yield item
-    for x in after:
-        yield _sent(x, work.share.stages)
+    for x in handed_on:
+        yield _send(x, work.share.stages)
 
 
 @once
@@ -214,94 +217,98 @@ def _turn(
 
 def _through_stage(work: RankWork, *, reusing: bool) -> Emits[list[Tensor]]:
     habits = work.workload.habits
-    own = habits.repository and work.model.own.token_modulation
-    if own or work.model.named_in(habits.token_modulation):
+    own_modulation = habits.repository and work.model.own.token_modulation
+    if own_modulation or work.model.named_in(habits.token_modulation):
         yield from _modulate_tokens(work)
     yield from conditions(work, tower_of(work.model, latent_stream(work.model).name).hidden)
     state: State = {}
     if work.stage == 0:  # this rank's rows, and the latents projected
-        for stream in _moving(work):
+        for stream in _moving_streams(work):
             state = {**state, **(yield from _enter(work, stream))}
     else:
-        state = _received(work)
+        state = _received_state(work)
     reuse = work.workload.reuse
-    always, others = _parted(work.layers, 0 if reuse is None else reuse.layers)
-    state = yield from _through(work, state, always)
+    first_layers, later_layers = _split_layers(work.layers, 0 if reuse is None else reuse.layers)
+    state = yield from _run_layers(work, state, first_layers)
     if reusing:
-        state = yield from _changed(work, state)
+        state = yield from _recall_change(work, state)
     else:
-        before = None
+        entering = None
         if reuse is not None:
             x = yield from _latent_rows(work, state)
-            before = yield from pointwise("cast", (x,), f"entering.{x.name}")
-        state = yield from _through(work, state, others)
-        if before is not None:
-            yield from _keep_change(work, before, state)
+            entering = yield from pointwise("cast", (x,), f"entering.{x.name}")
+        state = yield from _run_layers(work, state, later_layers)
+        if entering is not None:
+            yield from _keep_change(work, entering, state)
     if work.is_last:
         yield from _predict(work, state)
     if work.share.stages == 1:
         return []
-    singles = yield from _single(work, state)
+    singles = yield from _single_streams(work, state)
     return sorted(singles, key=lambda tensor: tensor.name)
 
 
-def _parted(layers: Layers, count: int) -> tuple[Layers, Layers]:
+def _split_layers(layers: Layers, count: int) -> tuple[Layers, Layers]:
     """Part the first `count` layers from those behind them."""
     if not count:
         return (), layers
-    first, rest = list[tuple[Block, int]](), list[tuple[Block, int]]()
+    leading, following = list[tuple[Block, int]](), list[tuple[Block, int]]()
     for layer, start in layers:
-        here = min(layer.count, count)
-        count -= here
-        if here:
-            first.append((replace(layer, count=here), start))
-        if layer.count > here:
-            rest.append((replace(layer, count=layer.count - here), start + here))
-    return first, rest
+        leading_count = min(layer.count, count)
+        count -= leading_count
+        if leading_count:
+            leading.append((replace(layer, count=leading_count), start))
+        if layer.count > leading_count:
+            following.append(
+                (replace(layer, count=layer.count - leading_count), start + leading_count)
+            )
+    return leading, following
 
 
-def _through(work: RankWork, state: State, layers: Layers) -> Emits[State]:
+def _run_layers(work: RankWork, state: State, layers: Layers) -> Emits[State]:
     for layer, first in layers:
         state = yield from repack(work, state, live_towers(work, layer))
         body = layer_body(work, layer, state)
         if work.share.shards[1] > 1:
-            yield from _sharded(work, layer, first, body)
+            yield from _sharded_layers(work, layer, first, body)
             continue
         yield Loop(name=layer.name, count=layer.count, body=body, layers=True, first=first)
     return state
 
 
-def _sharded(work: RankWork, layer: Block, first: int, body: tuple[Op | Loop, ...]) -> Emits[None]:
+def _sharded_layers(
+    work: RankWork, layer: Block, first: int, body: tuple[Op | Loop, ...]
+) -> Emits[None]:
     """Emit layers whose weights are gathered, the first one's ahead, others' beside a layer."""
-    over, last = work.share.shards, first + layer.count - 1
-    ahead = fsdp.gather(layer.name, body, over, beside=False)
-    yield Loop(name="fetch", count=1, body=(ahead,), layers=True, first=first)
-    beside = fsdp.gather(layer.name, body, over, beside=True)
-    both = (beside, *body)
-    yield Loop(name=layer.name, count=layer.count - 1, body=both, layers=True, first=first)
-    yield Loop(name=layer.name, count=1, body=body, layers=True, first=last)
+    shards, last_layer = work.share.shards, first + layer.count - 1
+    first_gather = fsdp.gather(layer.name, body, shards, beside=False)
+    yield Loop(name="fetch", count=1, body=(first_gather,), layers=True, first=first)
+    next_gather = fsdp.gather(layer.name, body, shards, beside=True)
+    overlapped = (next_gather, *body)
+    yield Loop(name=layer.name, count=layer.count - 1, body=overlapped, layers=True, first=first)
+    yield Loop(name=layer.name, count=1, body=body, layers=True, first=last_layer)
 
 
-def _keep_change(work: RankWork, before: Tensor, state: State) -> Emits[None]:
+def _keep_change(work: RankWork, entering: Tensor, state: State) -> Emits[None]:
     """Keep what the layers changed of the latent rows."""
     x = yield from _latent_rows(work, state)
-    change = yield from pointwise("difference", (x, before), f"change.{x.name}")
-    kept = replace(x, name=f"cache.{x.name}")
-    yield Rearrange(move="keep", inputs=(change,), outputs=(kept,), view=True)
+    change = yield from pointwise("difference", (x, entering), f"change.{x.name}")
+    cache = replace(x, name=f"cache.{x.name}")
+    yield Rearrange(move="keep", inputs=(change,), outputs=(cache,), view=True)
 
 
-def _changed(work: RankWork, state: State) -> Emits[State]:
+def _recall_change(work: RankWork, state: State) -> Emits[State]:
     """Add what was kept to the latent rows."""
     x = yield from _latent_rows(work, state)
-    kept, change = (replace(x, name=f"{place}.{x.name}") for place in ("cache", "change"))
-    yield Rearrange(move="recall", inputs=(kept,), outputs=(change,), view=True)
-    after = yield from pointwise("residual", (x, change), x.name)
-    return {(latent_stream(work.model).name,): after}
+    cache, change = (replace(x, name=f"{place}.{x.name}") for place in ("cache", "change"))
+    yield Rearrange(move="recall", inputs=(cache,), outputs=(change,), view=True)
+    restored = yield from pointwise("residual", (x, change), x.name)
+    return {(latent_stream(work.model).name,): restored}
 
 
 def _latent_rows(work: RankWork, state: State) -> Emits[Tensor]:
     """Emit the rows of the latents on their own."""
-    singles = yield from _single(work, state)
+    singles = yield from _single_streams(work, state)
     name = state_name((latent_stream(work.model).name,))
     return next(x for x in singles if x.name == name)
 
@@ -320,7 +327,7 @@ def _modulate_tokens(work: RankWork) -> Emits[None]:
     yield from matmul(x, weight, "modulations")
 
 
-def _single(work: RankWork, state: State) -> Emits[list[Tensor]]:
+def _single_streams(work: RankWork, state: State) -> Emits[list[Tensor]]:
     """Emit the state of every moving stream on its own, as it is handed from stage to stage."""
     singles: list[Tensor] = []
     for streams, x in state.items():
@@ -331,18 +338,18 @@ def _single(work: RankWork, state: State) -> Emits[list[Tensor]]:
 
 
 @once
-def _sent(x: Tensor, stages: int) -> SendReceive:
+def _send(x: Tensor, stages: int) -> SendReceive:
     return SendReceive(x=x, out=x, axis=pp.AXIS, degree=stages, ends=True, stream="compute")
 
 
-def _moving(work: RankWork) -> list[Stream]:
+def _moving_streams(work: RankWork) -> list[Stream]:
     return [s for s in work.model.streams if not s.static and not work.cached(s.name)]
 
 
-def _received(work: RankWork) -> State:
+def _received_state(work: RankWork) -> State:
     """Name the state of every moving stream as the stage before hands it on."""
     state: dict[tuple[str, ...], Tensor] = {}
-    for stream in _moving(work):
+    for stream in _moving_streams(work):
         hidden = tower_of(work.model, stream.name).hidden
         shape = (work.share.batch, work.spans[stream.name].rows, hidden)
         state[(stream.name,)] = Tensor(state_name((stream.name,)), shape)
@@ -355,12 +362,12 @@ def _enter(work: RankWork, stream: Stream) -> Emits[State]:
     text = rows_of(work, stream.name)
     features = work.model.input_features if stream.name == main else hidden
     features = text.features if text else features
-    whole = Tensor(f"input.{stream.name}", (work.share.batch, span.tokens, features))
+    source = Tensor(f"input.{stream.name}", (work.share.batch, span.tokens, features))
     if stream.name == main and work.numerics is not None:
-        narrow = replace(whole, name=f"narrow.{whole.name}")
-        yield Pointwise(function="cast", inputs=(latents(work),), outputs=(narrow,))
-        whole = narrow
-    x = yield from _shard(whole, span)
+        narrowed = replace(source, name=f"narrow.{source.name}")
+        yield Pointwise(function="cast", inputs=(latents(work),), outputs=(narrowed,))
+        source = narrowed
+    x = yield from _shard(source, span)
     name = state_name((stream.name,))
     if text:
         return {(stream.name,): (yield from embedded(text, x, hidden, name))}
@@ -405,21 +412,23 @@ def _predict(work: RankWork, state: State) -> Emits[None]:
         yield from move("unpack_rows", [gathered], out, axis=axis, degree=degree, spans=(span,))
         span = joined
     shape = (work.share.passes, *out.shape)
-    name = "predictions" if dict(span.axes).get(pipefusion.AXIS, 1) == 1 else _OF_A_PIECE
+    name = "predictions" if dict(span.axes).get(pipefusion.AXIS, 1) == 1 else _PIECE_PREDICTIONS
     yield Rearrange(move="collect", inputs=(out,), outputs=(Tensor(name, shape),), view=True)
 
 
-def _combined(work: RankWork) -> tuple[Op | Loop, ...]:
+def _combining_ops(work: RankWork) -> tuple[Op | Loop, ...]:
     """Write down how predictions of all rows come together, however layers are divided."""
     share, main = work.share, latent_stream(work.model)
-    alike = Share(batch=share.batch, passes=share.passes, guidance=share.guidance)
+    whole_share = Share(batch=share.batch, passes=share.passes, guidance=share.guidance)
     spans = {main.name: Span(main.name, work.workload.length(main.name))}
-    predictions, items = _of_all_rows(replace(work, share=alike, spans=spans, layers=(), stage=0))
+    predictions, items = _whole_predictions(
+        replace(work, share=whole_share, spans=spans, layers=(), stage=0)
+    )
     return (*_from_last(predictions, share.stages), *items)
 
 
 @once
-def _of_all_rows(work: RankWork) -> tuple[Tensor, tuple[Op | Loop, ...]]:
+def _whole_predictions(work: RankWork) -> tuple[Tensor, tuple[Op | Loop, ...]]:
     return _predictions(work), tuple(_combine(work))
 
 
@@ -427,13 +436,13 @@ def _predictions(work: RankWork, pieces: int = 1) -> Tensor:
     """Name what the forwards of a step have predicted."""
     main = latents(work)
     span = work.spans[latent_stream(work.model).name]
-    rows = _done(span, pieces).rows if pieces > 1 else main.shape[1]
-    name = "predictions" if pieces == 1 else _OF_A_PIECE
+    rows = _finished_piece(span, pieces).rows if pieces > 1 else main.shape[1]
+    name = "predictions" if pieces == 1 else _PIECE_PREDICTIONS
     shape = (work.share.passes, main.shape[0], rows, work.model.output_features)
     return Tensor(name, shape)
 
 
-def _done(span: Span, pieces: int) -> Span:
+def _finished_piece(span: Span, pieces: int) -> Span:
     return pipefusion.piece(span, pieces, pipefusion.DONE)
 
 
@@ -454,28 +463,34 @@ def _combine(work: RankWork, pieces: int = 1) -> Emits[None]:
     """Bring the step's predictions together, and update the latents: all, or one of the pieces."""
     share, main = work.share, latents(work)
     predictions = _predictions(work, pieces)
-    both = yield from collective(
+    gathered = yield from collective(
         "all_gather", predictions, "cfg", share.guidance, f"{predictions.name}.all"
     )
     noise = Tensor("noise", predictions.shape[1:], main.itemsize)
     if work.numerics is not None:
-        yield from _computed_step(work, both, noise)
+        yield from _computed_step(work, gathered, noise)
         return
-    yield Pointwise(function="guidance", inputs=(both,), outputs=(noise,))
+    yield Pointwise(function="guidance", inputs=(gathered,), outputs=(noise,))
     if pieces == 1:
         yield Pointwise(function="step", inputs=(main, noise), outputs=(main,))
         return
-    done = _done(work.spans[latent_stream(work.model).name], pieces)
-    here = yield from _shard(main, done)
-    yield Pointwise(function="step", inputs=(here, noise), outputs=(here,))
-    yield Rearrange(move="place", inputs=(main, here), outputs=(main,), spans=(done,), view=True)
+    finished_span = _finished_piece(work.spans[latent_stream(work.model).name], pieces)
+    local_latents = yield from _shard(main, finished_span)
+    yield Pointwise(function="step", inputs=(local_latents, noise), outputs=(local_latents,))
+    yield Rearrange(
+        move="place",
+        inputs=(main, local_latents),
+        outputs=(main,),
+        spans=(finished_span,),
+        view=True,
+    )
 
 
-def _computed_step(work: RankWork, both: Tensor, noise: Tensor) -> Emits[None]:
+def _computed_step(work: RankWork, gathered: Tensor, noise: Tensor) -> Emits[None]:
     """Emit guidance and a step of Euler's method, by numbers that are given; and count it."""
     main = latents(work)
-    scale = (scale_of(work),) if both.shape[0] > 1 else ()
-    yield Pointwise(function="guidance", inputs=(both, *scale), outputs=(noise,))
+    scale = (scale_of(work),) if gathered.shape[0] > 1 else ()
+    yield Pointwise(function="guidance", inputs=(gathered, *scale), outputs=(noise,))
     change = yield from now(work, "change")
     yield Pointwise(function="step", inputs=(main, noise, change), outputs=(main,))
     yield Pointwise(function="count", inputs=(TURN,), outputs=(TURN,))
@@ -513,8 +528,8 @@ def vae_decode(work: RankWork, degree: int) -> Loop:
     share = SERIAL_SHARE + (1 - SERIAL_SHARE) / degree if degree > 1 else 1.0
     tiles = vae.may_tile and work.model.named_in(habits.tiled_decode)
     slow = "any" in habits.slow_decoders or work.model.named_in(habits.slow_decoders)
-    again = vae.overlap if tiles else 1.0
-    pixels = work.share.batch * work.workload.pixels * share * again
+    overlap = vae.overlap if tiles else 1.0
+    pixels = work.share.batch * work.workload.pixels * share * overlap
     return _decoded(
         Convolve(
             name=vae.name,

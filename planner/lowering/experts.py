@@ -50,9 +50,9 @@ def routed(work: RankWork, ffn: Ffn, h: Tensor, name: str) -> Emits[Tensor]:
     """Emit the experts of rows; a partial sum where the ranks that have the rows share experts."""
     route, gates = yield from _routes(ffn, h, name)
     if not ffn.latent:
-        return (yield from _spread(work, ffn, (h, route, gates), name))
+        return (yield from _spread_experts(work, ffn, (h, route, gates), name))
     narrow = yield from _projected(h, ffn.latent, f"{name}.narrow")
-    sums = yield from _spread(work, ffn, (narrow, route, gates), name)
+    sums = yield from _spread_experts(work, ffn, (narrow, route, gates), name)
     return (yield from _projected(sums, int(h.shape[-1]), f"{name}.wide"))
 
 
@@ -62,7 +62,7 @@ def _projected(x: Tensor, features: int, name: str) -> Emits[Tensor]:
     return (yield from matmul(x, Weight(name=name, rows=rows, columns=columns), f"{name}.out"))
 
 
-def _spread(work: RankWork, ffn: Ffn, rows: Routed, name: str) -> Emits[Tensor]:
+def _spread_experts(work: RankWork, ffn: Ffn, rows: Routed, name: str) -> Emits[Tensor]:
     """Bring rows to the ranks of their experts, and results back.
 
     A token that all ranks of a sequence have goes nowhere: what their experts make is added up.
@@ -73,20 +73,22 @@ def _spread(work: RankWork, ffn: Ffn, rows: Routed, name: str) -> Emits[Tensor]:
         for axis, degree in axes:
             sums = yield from collective("all_reduce", sums, axis, degree, f"{name}.{axis}.sum")
         return sums
-    tokens = _tokens(work, ffn, h)
-    every, sent = rows, []
+    tokens = _expert_tokens(work, ffn, h)
+    gathered_rows, sent_rows = rows, []
     for axis, degree in reversed(axes):
-        sent.append((axis, degree, every[0]))
-        every = yield from _gathered(every, (axis, degree), f"{name}.{axis}", tokens)
-    sums = yield from _experts(work, ffn, every, name)
-    for axis, degree, own in reversed(sent):
-        apart = Tensor(f"{name}.{axis}.apart", (degree, *own.shape), own.itemsize)
-        yield from move("regroup", [sums], apart, axis=axis, degree=degree, view=True)
-        mine = yield from collective(
-            "reduce_scatter", apart, axis, degree, f"{name}.{axis}.own", tokens=tokens
+        sent_rows.append((axis, degree, gathered_rows[0]))
+        gathered_rows = yield from _gathered_rows(
+            gathered_rows, (axis, degree), f"{name}.{axis}", tokens
         )
-        sums = Tensor(f"{name}.{axis}.routed", own.shape, own.itemsize)
-        yield from move("unstack", [mine], sums, axis=axis, degree=degree, view=True)
+    sums = yield from _experts(work, ffn, gathered_rows, name)
+    for axis, degree, local_rows in reversed(sent_rows):
+        regrouped = Tensor(f"{name}.{axis}.apart", (degree, *local_rows.shape), local_rows.itemsize)
+        yield from move("regroup", [sums], regrouped, axis=axis, degree=degree, view=True)
+        local_sums = yield from collective(
+            "reduce_scatter", regrouped, axis, degree, f"{name}.{axis}.own", tokens=tokens
+        )
+        sums = Tensor(f"{name}.{axis}.routed", local_rows.shape, local_rows.itemsize)
+        yield from move("unstack", [local_sums], sums, axis=axis, degree=degree, view=True)
     return sums
 
 
@@ -101,7 +103,7 @@ def _routes(ffn: Ffn, h: Tensor, name: str) -> Emits[tuple[Tensor, Tensor]]:
     return route, gates
 
 
-def _tokens(work: RankWork, ffn: Ffn, h: Tensor) -> ExpertTokens | None:
+def _expert_tokens(work: RankWork, ffn: Ffn, h: Tensor) -> ExpertTokens | None:
     """Say what travels where each rank has whole experts of its own; None where others share them.
 
     What goes from rank to rank may then be left to whatever sends less than all tokens to all.
@@ -117,22 +119,22 @@ def _tokens(work: RankWork, ffn: Ffn, h: Tensor) -> ExpertTokens | None:
     return ExpertTokens(routing=routing, features=int(h.shape[-1]), precision=precision or "bf16")
 
 
-def _gathered(
-    rows: Routed, along: tuple[str, int], name: str, tokens: ExpertTokens | None
+def _gathered_rows(
+    rows: Routed, axis_degree: tuple[str, int], name: str, tokens: ExpertTokens | None
 ) -> Emits[Routed]:
     """Gather the rows of all ranks along an axis, with their routes, in one message."""
-    h, (axis, copies) = rows[0], along
+    h, (axis, copies) = rows[0], axis_degree
     packed = yield from concat_features(rows, f"{name}.mine", view=True)
     stacked = Tensor(f"{name}.stacked", (1, *packed.shape), packed.itemsize)
     yield from move("stack", [packed], stacked, axis=axis, degree=copies, view=True)
-    apart = yield from collective(
+    gathered = yield from collective(
         "all_gather", stacked, axis, copies, f"{name}.gathered", tokens=tokens
     )
-    every = Tensor(f"{name}.every", (copies * h.shape[0], *packed.shape[1:]), packed.itemsize)
-    yield from move("regroup", [apart], every, axis=axis, degree=copies, view=True)
+    all_rows = Tensor(f"{name}.every", (copies * h.shape[0], *packed.shape[1:]), packed.itemsize)
+    yield from move("regroup", [gathered], all_rows, axis=axis, degree=copies, view=True)
     widths = [tensor.shape[-1] for tensor in rows]
-    names = [f"{name}.all.{what}" for what in ("h", "route", "gates")]
-    h, route, gates = yield from split_features(every, widths, names)
+    names = [f"{name}.all.{kind}" for kind in ("h", "route", "gates")]
+    h, route, gates = yield from split_features(all_rows, widths, names)
     return h, route, gates
 
 

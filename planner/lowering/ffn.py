@@ -32,35 +32,37 @@ def feed_forward(work: RankWork, tower: Tower, h: Tensor, name: str) -> Emits[Te
     ffn = tower.ffn
     assert ffn is not None
     if ffn.convolved:
-        return (yield from _convolved(work, tower, ffn, h, name))
+        return (yield from _convolved_ffn(work, tower, ffn, h, name))
     if not ffn.experts:
-        return (yield from _dense(work, ffn, tower.hidden, h, name))
-    chosen = yield from routed(work, ffn, h, name)
+        return (yield from _dense_ffn(work, ffn, tower.hidden, h, name))
+    routed_output = yield from routed(work, ffn, h, name)
     if not ffn.shared:
-        return chosen
-    both = Ffn(width=ffn.shared, gated=ffn.gated, activation=ffn.activation)
-    shared = yield from _dense(work, both, tower.hidden, h, f"{name}.shared", "shared")
-    return (yield from pointwise("residual", (chosen, shared), f"{name}.sum"))
+        return routed_output
+    shared_ffn = Ffn(width=ffn.shared, gated=ffn.gated, activation=ffn.activation)
+    shared_output = yield from _dense_ffn(
+        work, shared_ffn, tower.hidden, h, f"{name}.shared", "shared"
+    )
+    return (yield from pointwise("residual", (routed_output, shared_output), f"{name}.sum"))
 
 
-def _dense(  # a product and where it stands
+def _dense_ffn(  # a product and where it stands
     work: RankWork, ffn: Ffn, hidden: int, h: Tensor, name: str, part: str = "feed_forward"
 ) -> Emits[Tensor]:
     up = work.weight(f"{name}.up", (Part(hidden),), ffn_columns(ffn), part=part)
-    beside = part == "shared"
-    inner = yield from matmul(h, up, f"{name}.inner", beside=beside)
+    is_shared = part == "shared"
+    inner = yield from matmul(h, up, f"{name}.inner", beside=is_shared)
     active = yield from ffn_activation(ffn, inner, f"{name}.active")
     down = work.weight(f"{name}.down", (Part(ffn.width),), (Part(hidden),), "rows", part=part)
-    return (yield from matmul(active, down, f"{name}.back", beside=beside))
+    return (yield from matmul(active, down, f"{name}.back", beside=is_shared))
 
 
-def _convolved(work: RankWork, tower: Tower, ffn: Ffn, h: Tensor, name: str) -> Emits[Tensor]:
+def _convolved_ffn(work: RankWork, tower: Tower, ffn: Ffn, h: Tensor, name: str) -> Emits[Tensor]:
     """Emit lines from neighbours, up, convolution, gate and down."""
     (stream,) = tower.streams
     span, line = work.spans[stream], work.workload.line
     halo: Size = line if span.axes else 0
     if span.axes:
-        h = yield from _surrounded(h, span, halo, name)
+        h = yield from _with_neighbours(h, span, halo, name)
     columns, hidden = ffn_columns(ffn), (Part(tower.hidden),)
     up = work.weight(f"{name}.up", hidden, columns)
     inner = yield from matmul(h, up, f"{name}.inner")
@@ -75,7 +77,7 @@ def _convolved(work: RankWork, tower: Tower, ffn: Ffn, h: Tensor, name: str) -> 
     return (yield from matmul(gated, down, f"{name}.back"))
 
 
-def _surrounded(x: Tensor, span: Span, halo: Size, name: str) -> Emits[Tensor]:
+def _with_neighbours(x: Tensor, span: Span, halo: Size, name: str) -> Emits[Tensor]:
     """Lay the neighbours' lines around this rank's."""
     batch, rows, features = x.shape
     edges = Tensor(f"{name}.edges", (1, batch, 2 * halo, features), x.itemsize)

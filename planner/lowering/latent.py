@@ -72,31 +72,33 @@ def latent_projections(
     rows, hidden = (Part(spec.row_size),), (Part(tower.hidden),)
     heads = Part(tower.heads.query, spec.score_size)
     if spec.query_rank:
-        low = (Part(spec.query_rank), *rows)
-        down = work.weight(f"{name}.down", hidden, low, "none", part="attention")
-        both = yield from matmul(h, down, f"{name}.low")
+        low_columns = (Part(spec.query_rank), *rows)
+        down = work.weight(f"{name}.down", hidden, low_columns, "none", part="attention")
+        low_rows = yield from matmul(h, down, f"{name}.low")
         widths = (spec.query_rank, spec.row_size)
-        asks, row = yield from split_features(both, widths, (f"{name}.low_q", f"{name}.low_kv"))
-        asks = yield from pointwise("norm", (asks,), f"{name}.normed_q")
+        query_input, row = yield from split_features(
+            low_rows, widths, (f"{name}.low_q", f"{name}.low_kv")
+        )
+        query_input = yield from pointwise("norm", (query_input,), f"{name}.normed_q")
         up = work.weight(f"{name}.up", (Part(spec.query_rank),), (heads,), part="attention")
     else:
-        asks = h
+        query_input = h
         down = work.weight(f"{name}.down", hidden, rows, "none", part="attention")
         row = yield from matmul(h, down, f"{name}.low_kv")
         up = work.weight(f"{name}.up", hidden, (heads,), part="attention")
-    query = yield from matmul(asks, up, f"{name}.q")
+    query = yield from matmul(query_input, up, f"{name}.q")
     count = heads.units // work.share.tensor
-    turned = Tensor(f"{name}.turned_q", query.shape, query.itemsize)
+    rotated_query = Tensor(f"{name}.turned_q", query.shape, query.itemsize)
     yield Pointwise(
-        function="rotary_tail", inputs=(query,), outputs=(turned,), spans=spans,
+        function="rotary_tail", inputs=(query,), outputs=(rotated_query,), spans=spans,
         heads=(count, 0), size=spec.score_size, place=spec.rotary_size,
     )  # fmt: skip
-    kept = Tensor(f"{name}.row", row.shape, row.itemsize)
+    cache_row = Tensor(f"{name}.row", row.shape, row.itemsize)
     yield Pointwise(
-        function="latent", inputs=(row,), outputs=(kept,), spans=spans,
+        function="latent", inputs=(row,), outputs=(cache_row,), spans=spans,
         heads=(1, 0), size=spec.row_size, place=spec.rotary_size,
     )  # fmt: skip
-    return turned, kept
+    return rotated_query, cache_row
 
 
 def latent_attention(work: RankWork, begun: Latents) -> Emits[Tensor]:
@@ -104,85 +106,97 @@ def latent_attention(work: RankWork, begun: Latents) -> Emits[Tensor]:
     if work.chunks:
         return (yield from _attend_chunks(work, begun))
     if work.memory == "append":
-        rows, seen = yield from work.appended(begun.tower, begun.layer, begun.spans[0], begun.row)
-        return (yield from _way(begun.row.shape[1])(work, begun, rows, seen))
+        rows, cached_spans = yield from work.appended(
+            begun.tower, begun.layer, begun.spans[0], begun.row
+        )
+        return (yield from _attention_form(begun.row.shape[1])(work, begun, rows, cached_spans))
     if work.memory == "store":
-        kept = work.kept(begun.tower, begun.layer, begun.row.shape[1])
-        yield Rearrange(move="store", inputs=(begun.row,), outputs=(kept,))
+        cache = work.kept(begun.tower, begun.layer, begun.row.shape[1])
+        yield Rearrange(move="store", inputs=(begun.row,), outputs=(cache,))
     return (yield from _expanded(work, begun, begun.row, begun.spans))
 
 
-def _attend_chunks(work: RankWork, begun: Latents) -> Emits[Tensor]:
+def _attend_chunks(work: RankWork, latents: Latents) -> Emits[Tensor]:
     """Emit an attention for every chunk of a step: each of its sequences sees its own cache."""
-    names = [f"{begun.name}.{chunk.name}" for chunk in work.chunks]
-    counts = [span.rows for span in begun.spans]
-    queries = yield from split_rows(begun.query, counts, [f"{name}.q" for name in names])
-    rows = yield from split_rows(begun.row, counts, [f"{name}.row" for name in names])
-    parts = []
+    names = [f"{latents.name}.{chunk.name}" for chunk in work.chunks]
+    counts = [span.rows for span in latents.spans]
+    queries = yield from split_rows(latents.query, counts, [f"{name}.q" for name in names])
+    rows = yield from split_rows(latents.row, counts, [f"{name}.row" for name in names])
+    chunk_results = []
     for chunk, name, query, row in zip(work.chunks, names, queries, rows, strict=True):
-        own = yield from regroup(query, chunk.sequences, chunk.tokens, f"{name}.q_apart")
-        new = yield from regroup(row, chunk.sequences, chunk.tokens, f"{name}.row_apart")
-        span = replace(chunk.span(begun.tower.streams[0]), copies=1)
-        alone = replace(begun, name=name, spans=(span,), query=own, row=new)
-        kept, seen = yield from work.appended(begun.tower, begun.layer, span, new, chunk.name)
-        way = _absorbed if chunk.scored else _way(chunk.tokens)
-        out = yield from way(work, alone, kept, seen)
-        met = yield from regroup(out, 1, query.shape[1], f"{name}.met")
-        parts.append(met)
-    return (yield from concat_rows(parts, f"{begun.name}.met", view=True))
+        chunk_query = yield from regroup(query, chunk.sequences, chunk.tokens, f"{name}.q_apart")
+        new_rows = yield from regroup(row, chunk.sequences, chunk.tokens, f"{name}.row_apart")
+        span = replace(chunk.span(latents.tower.streams[0]), copies=1)
+        chunk_latents = replace(latents, name=name, spans=(span,), query=chunk_query, row=new_rows)
+        cache, cached_spans = yield from work.appended(
+            latents.tower, latents.layer, span, new_rows, chunk.name
+        )
+        attend = _absorbed if chunk.scored else _attention_form(chunk.tokens)
+        out = yield from attend(work, chunk_latents, cache, cached_spans)
+        joined = yield from regroup(out, 1, query.shape[1], f"{name}.met")
+        chunk_results.append(joined)
+    return (yield from concat_rows(chunk_results, f"{latents.name}.met", view=True))
 
 
-def _way(rows: Size) -> Callable[..., Emits[Tensor]]:
+def _attention_form(rows: Size) -> Callable[..., Emits[Tensor]]:
     """Choose between the two forms: a row is absorbed, more of them expand what they see."""
     return _absorbed if isinstance(rows, int) and rows == 1 else _expanded
 
 
-def _shared(work: RankWork, begun: Latents) -> Weight:
+def _key_value_weight(work: RankWork, latents: Latents) -> Weight:
     """Name the matrix that makes keys and values of rows."""
-    spec, heads = begun.spec, begun.tower.heads.query
+    spec, heads = latents.spec, latents.tower.heads.query
     columns = (Part(heads, spec.content_size), Part(heads, spec.value_size))
-    name = f"{begun.layer}.{'+'.join(begun.tower.streams)}.kv"
+    name = f"{latents.layer}.{'+'.join(latents.tower.streams)}.kv"
     return work.weight(name, (Part(spec.key_value_rank),), columns, part="attention")
 
 
 def _expanded(
-    work: RankWork, begun: Latents, rows: Tensor, seen: tuple[Span, ...]
+    work: RankWork, latents: Latents, rows: Tensor, row_spans: tuple[Span, ...]
 ) -> Emits[Tensor]:
     """Make keys and values of every head of all rows that are seen."""
-    heads = begun.tower.heads.query // work.share.tensor
-    call = _call(begun, begun.query, (rows, seen), (heads, heads))
-    (out,) = yield from work.attend(replace(call, answers=partial(_keys_and_values, work, begun)))
+    heads = latents.tower.heads.query // work.share.tensor
+    call = _call(latents, latents.query, (rows, row_spans), (heads, heads))
+    (out,) = yield from work.attend(replace(call, answers=partial(_keys_and_values, work, latents)))
     return out
 
 
-def _keys_and_values(work: RankWork, begun: Latents, rows: Tensor) -> Emits[tuple[Tensor, Tensor]]:
+def _keys_and_values(
+    work: RankWork, latents: Latents, rows: Tensor
+) -> Emits[tuple[Tensor, Tensor]]:
     """Make keys and values of this rank's heads of rows, wherever they came from."""
-    spec, name, weight = begun.spec, f"{begun.name}.{rows.name}", _shared(work, begun)
+    spec, name, weight = (
+        latents.spec,
+        f"{latents.name}.{rows.name}",
+        _key_value_weight(work, latents),
+    )
     widths = (spec.key_value_rank, spec.rotary_size)
-    latent, turned = yield from split_features(rows, widths, (f"{name}.latent", f"{name}.turned"))
-    latent, turned = (replace(x, itemsize=2) for x in (latent, turned))
-    both = yield from matmul(latent, weight, f"{name}.kv")
+    latent, rotated = yield from split_features(rows, widths, (f"{name}.latent", f"{name}.turned"))
+    latent, rotated = (replace(x, itemsize=2) for x in (latent, rotated))
+    keys_values = yield from matmul(latent, weight, f"{name}.kv")
     degree = work.share.tensor
     content, value = yield from split_features(
-        both, [part.local(degree) for part in weight.columns], (f"{name}.content", f"{name}.v")
+        keys_values,
+        [part.local(degree) for part in weight.columns],
+        (f"{name}.content", f"{name}.v"),
     )
-    heads = begun.tower.heads.query // degree
+    heads = latents.tower.heads.query // degree
     key = Tensor(f"{name}.k", (*rows.shape[:2], heads * spec.score_size), content.itemsize)
     parts = (Part(heads, spec.content_size),)
-    yield Rearrange(move="concat_heads", inputs=(content, turned), outputs=(key,), parts=parts)
+    yield Rearrange(move="concat_heads", inputs=(content, rotated), outputs=(key,), parts=parts)
     return key, value
 
 
 def _absorbed(
-    work: RankWork, begun: Latents, rows: Tensor, seen: tuple[Span, ...]
+    work: RankWork, latents: Latents, rows: Tensor, row_spans: tuple[Span, ...]
 ) -> Emits[Tensor]:
     """Look at the rows themselves, which are keys and, but for their rotary part, values."""
-    spec, name, weight = begun.spec, begun.name, _shared(work, begun)
-    heads = begun.tower.heads.query // work.share.tensor
-    lead, item = begun.query.shape[:2], begun.query.itemsize
-    query = Tensor(f"{name}.into", (*lead, heads * spec.row_size), item)
+    spec, name, weight = latents.spec, latents.name, _key_value_weight(work, latents)
+    heads = latents.tower.heads.query // work.share.tensor
+    lead, itemsize = latents.query.shape[:2], latents.query.itemsize
+    query = Tensor(f"{name}.into", (*lead, heads * spec.row_size), itemsize)
     yield HeadProduct(
-        x=begun.query, out=query, weight=weight, heads=heads, part=CONTENT, turned=True,
+        x=latents.query, out=query, weight=weight, heads=heads, part=CONTENT, turned=True,
         carried=spec.rotary_size,
     )  # fmt: skip
 
@@ -192,26 +206,26 @@ def _absorbed(
         return rows, value
 
     call = replace(
-        _call(begun, query, (rows, seen), (heads, 1)),
+        _call(latents, query, (rows, row_spans), (heads, 1)),
         size=spec.row_size, values=spec.key_value_rank, answers=rows_themselves,
     )  # fmt: skip
-    (met,) = yield from work.attend(call)
-    out = Tensor(f"{name}.back", (*lead, heads * spec.value_size), item)
-    yield HeadProduct(x=met, out=out, weight=weight, heads=heads, part=VALUE)
+    (attended,) = yield from work.attend(call)
+    out = Tensor(f"{name}.back", (*lead, heads * spec.value_size), itemsize)
+    yield HeadProduct(x=attended, out=out, weight=weight, heads=heads, part=VALUE)
     return out
 
 
 def _call(
-    begun: Latents, query: Tensor, rows: tuple[Tensor, tuple[Span, ...]], heads: tuple[int, int]
+    latents: Latents, query: Tensor, rows: tuple[Tensor, tuple[Span, ...]], heads: tuple[int, int]
 ) -> AttentionCall:
     """Ask with the queries of heads here, expanded; scores are divided alike in both forms."""
-    spec, (answering, seen) = begun.spec, rows
+    spec, (key_rows, row_spans) = latents.spec, rows
     return AttentionCall(
-        name=begun.name,
+        name=latents.name,
         entries=(
-            Entry(spans=begun.spans, tensor=query, has_keys=False),
-            Entry(spans=seen, tensor=answering, has_queries=False),
+            Entry(spans=latents.spans, tensor=query, has_keys=False),
+            Entry(spans=row_spans, tensor=key_rows, has_queries=False),
         ),
         heads=heads[0], key_value_heads=heads[1], size=spec.score_size, values=spec.value_size,
-        scaled=spec.score_size, causal=begun.tower.causal,
+        scaled=spec.score_size, causal=latents.tower.causal,
     )  # fmt: skip

@@ -62,7 +62,7 @@ def lower(
     """
     work = rank_work(model, workload, plan)
     work = replace(work, whole=True) if whole else work
-    return _written(_with_layers(work, stage, ordered=ordered), plan)
+    return _rank_program(_with_layers(work, stage, ordered=ordered), plan)
 
 
 def lower_places(
@@ -80,7 +80,7 @@ def lower_places(
     if not differ or plan.degree("pp") == 1:
         return [lower(model, workload, plan)]
     work = rank_work(model, workload, plan)
-    return _at_every_place(work, lambda place: _written(place, plan), which)
+    return _at_every_place(work, lambda place: _rank_program(place, plan), which)
 
 
 def decode_steps(model: Model, workload: Workload, plan: Plan) -> list[Loop]:
@@ -94,7 +94,7 @@ def alike_places(model: Model, workload: Workload, plan: Plan) -> list[int]:
     """Give for every place of a pipeline the first one that has as much of every layer."""
     if plan.degree(pp.AXIS) == 1:
         return [0]
-    return _alike(_cuts(rank_work(model, workload, plan))[0])
+    return _matching_places(_cuts(rank_work(model, workload, plan))[0])
 
 
 def cuts_of_requests(model: Model, workload: Workload, plan: Plan, count: int) -> NDArray[np.intp]:
@@ -106,7 +106,7 @@ def cuts_of_requests(model: Model, workload: Workload, plan: Plan, count: int) -
     return pp.cut_numbers(model.kinds, costs, work.share.stages)
 
 
-def _alike(cuts: Sequence[Layers]) -> list[int]:
+def _matching_places(cuts: Sequence[Layers]) -> list[int]:
     ends = 0, len(cuts) - 1
     kinds = [
         (place if place in ends else -1, [(layer.name, layer.count) for layer, _ in cut])
@@ -122,14 +122,15 @@ def _at_every_place(
     if work.share.stages == 1:
         return [write(_with_layers(work, None))]
     cuts, _ = _cuts(work, which=which)
-    alike = _alike(cuts)
-    made = {
-        place: write(replace(work, layers=cuts[place], stage=place)) for place in sorted(set(alike))
+    matching_places = _matching_places(cuts)
+    written = {
+        place: write(replace(work, layers=cuts[place], stage=place))
+        for place in sorted(set(matching_places))
     }
-    return [made[place] for place in alike]
+    return [written[place] for place in matching_places]
 
 
-def _written(work: RankWork, plan: Plan) -> Program:
+def _rank_program(work: RankWork, plan: Plan) -> Program:
     model = work.model
     loops: tuple[Loop, ...]
     if model.kind == "decoder":
@@ -181,24 +182,24 @@ def one_turn(program: Program, place: int) -> Loop:
     stages = dict(program.axes).get(pp.AXIS, 1)
     if stages == 1:
         return step
-    forward, *last = step.body
+    forward, *scoring_ops = step.body
     assert isinstance(forward, Loop)
-    own = tuple(last) if place == stages - 1 else (replace(forward, count=1),)
-    return replace(step, body=own)
+    turn_ops = tuple(scoring_ops) if place == stages - 1 else (replace(forward, count=1),)
+    return replace(step, body=turn_ops)
 
 
 def decoding(model: Model, workload: Workload, plan: Plan) -> int:
     """Count the ranks that decode an image: those of the plan, or all where an engine does so."""
-    by_itself = model.named_in(workload.habits.parallel_decode)
-    wide = by_itself and model.vae is not None and model.vae.parallel
-    return plan.gpus // plan.degree("dp") if wide else plan.vae
+    engine_splits = model.named_in(workload.habits.parallel_decode)
+    all_ranks = engine_splits and model.vae is not None and model.vae.parallel
+    return plan.gpus // plan.degree("dp") if all_ranks else plan.vae
 
 
 def _diffusion(work: RankWork, vae: int) -> tuple[Loop, ...]:
-    ahead = any(work.cached(stream.name) for stream in work.model.streams)
+    has_text_tower = any(work.cached(stream.name) for stream in work.model.streams)
     return (
         text_encode(work),
-        *([text_tower(work)] if ahead else []),
+        *([text_tower(work)] if has_text_tower else []),
         *denoise(work),
         vae_decode(work, vae),
     )

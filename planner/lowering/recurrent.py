@@ -67,9 +67,9 @@ def sizes_of(tower: Tower) -> Sizes:
             value=spec.value_size, kernel=spec.kernel, normed=spec.value_size, chunk=CHUNK,
         )  # fmt: skip
     assert isinstance(spec, Mamba)
-    values, shared = Part(spec.count, spec.size), Part(spec.groups, spec.state_size)
+    values, group_states = Part(spec.count, spec.size), Part(spec.groups, spec.state_size)
     return Sizes(
-        kind="mamba", features=(values, shared, shared), gates=(Part(spec.count),),
+        kind="mamba", features=(values, group_states, group_states), gates=(Part(spec.count),),
         heads=spec.count, groups=spec.groups, key=spec.state_size, value=spec.size,
         kernel=spec.kernel, normed=spec.inner // spec.groups, chunk=spec.chunk,
     )  # fmt: skip
@@ -83,12 +83,14 @@ def recurrent_mixing(
     values = Part(sizes.heads, sizes.value)
     columns = (*sizes.features, values, *sizes.gates)
     into = work.weight(f"{name}.into", (Part(tower.hidden),), columns, part="attention")
-    both = yield from matmul(h, into, f"{name}.into")
+    projected = yield from matmul(h, into, f"{name}.into")
     counts = (len(sizes.features), 1, len(sizes.gates))
-    locals_ = [part.local(degree) for part in columns]
-    widths = [sum(locals_[sum(counts[:at]) : sum(counts[: at + 1])]) for at in range(3)]
-    names = [f"{name}.{what}" for what in ("features", "z", "gates")]
-    features, z, gates = yield from split_features(both, widths, names)
+    local_widths = [part.local(degree) for part in columns]
+    widths = [
+        sum(local_widths[sum(counts[:group]) : sum(counts[: group + 1])]) for group in range(3)
+    ]
+    names = [f"{name}.{kind}" for kind in ("features", "z", "gates")]
+    features, z, gates = yield from split_features(projected, widths, names)
     out = yield from _over_sequences(work, tower, (features, gates), layer, name)
     normed = Tensor(f"{name}.normed", out.shape, out.itemsize)
     yield Pointwise(
@@ -98,42 +100,50 @@ def recurrent_mixing(
 
 
 def _over_sequences(
-    work: RankWork, tower: Tower, given: tuple[Tensor, Tensor], layer: str, name: str
+    work: RankWork, tower: Tower, projected: tuple[Tensor, Tensor], layer: str, name: str
 ) -> Emits[Tensor]:
     """Emit the recurrence of a batch, or of every chunk of a step."""
     if not work.chunks:
-        return (yield from _recurrence(work, tower, given, layer, name))
-    features, gates = given
+        return (yield from _recurrence(work, tower, projected, layer, name))
+    features, gates = projected
     names = [f"{name}.{chunk.name}" for chunk in work.chunks]
     counts = [span.rows for span in work.rows(tower)]
-    pieces = yield from split_rows(features, counts, [f"{each}.features" for each in names])
-    gated = yield from split_rows(gates, counts, [f"{each}.gates" for each in names])
-    parts = []
-    for chunk, each, piece, gate in zip(work.chunks, names, pieces, gated, strict=True):
-        own = yield from regroup(piece, chunk.sequences, chunk.tokens, f"{each}.apart")
-        steps = yield from regroup(gate, chunk.sequences, chunk.tokens, f"{each}.gates_apart")
-        out = yield from _recurrence(work, tower, (own, steps), layer, each, chunk.name)
-        met = yield from regroup(out, 1, piece.shape[1], f"{each}.met")
-        parts.append(met)
-    return (yield from concat_rows(parts, f"{name}.met", view=True))
+    pieces = yield from split_rows(
+        features, counts, [f"{chunk_name}.features" for chunk_name in names]
+    )
+    gate_pieces = yield from split_rows(
+        gates, counts, [f"{chunk_name}.gates" for chunk_name in names]
+    )
+    chunk_results = []
+    for chunk, chunk_name, piece, gate in zip(work.chunks, names, pieces, gate_pieces, strict=True):
+        chunk_features = yield from regroup(
+            piece, chunk.sequences, chunk.tokens, f"{chunk_name}.apart"
+        )
+        steps = yield from regroup(gate, chunk.sequences, chunk.tokens, f"{chunk_name}.gates_apart")
+        out = yield from _recurrence(
+            work, tower, (chunk_features, steps), layer, chunk_name, chunk.name
+        )
+        joined = yield from regroup(out, 1, piece.shape[1], f"{chunk_name}.met")
+        chunk_results.append(joined)
+    return (yield from concat_rows(chunk_results, f"{name}.met", view=True))
 
 
 def _recurrence(
-    work: RankWork, tower: Tower, given: tuple[Tensor, Tensor], layer: str, name: str,
+    work: RankWork, tower: Tower, projected: tuple[Tensor, Tensor], layer: str, name: str,
     part: str = "",
 ) -> Emits[Tensor]:  # fmt: skip
     """Emit the convolution and the recurrence of sequences, from what is kept of them."""
-    (features, gates), sizes, degree = given, sizes_of(tower), work.share.tensor
+    (features, gates), sizes, degree = projected, sizes_of(tower), work.share.tensor
     heads, groups = sizes.heads // degree, max(1, sizes.groups // degree)
     lead, cache = features.shape[0], f"cache.{layer}.{tower.streams[0]}{f'.{part}' if part else ''}"
     inputs = Tensor(f"{cache}.inputs", (lead, sizes.kernel - 1, features.shape[2]))
     state = Tensor(f"{cache}.state", (lead, heads, sizes.key, sizes.value), STATE_BYTES)
-    before = [replace(kept, name=f"{kept.name}.before") for kept in (inputs, state)]
-    after = [replace(kept, name=f"{kept.name}.after") for kept in (inputs, state)]
+    before = [replace(tensor, name=f"{tensor.name}.before") for tensor in (inputs, state)]
+    after = [replace(tensor, name=f"{tensor.name}.after") for tensor in (inputs, state)]
     yield Rearrange(move="recall", inputs=(inputs, state), outputs=tuple(before), view=True)
-    own = f"{layer}.{tower.streams[0]}"
+    weight_prefix = f"{layer}.{tower.streams[0]}"
     taps = Weight(
-        name=f"{own}.taps", rows=(Part(sizes.kernel),), columns=sizes.features, split="columns",
+        name=f"{weight_prefix}.taps", rows=(Part(sizes.kernel),), columns=sizes.features, split="columns",
         degree=degree,
     )  # fmt: skip
     convolved = Tensor(f"{name}.convolved", features.shape, features.itemsize)
@@ -141,7 +151,7 @@ def _recurrence(
         x=features, kept=before[0], weight=taps, out=convolved, after=after[0]
     )  # fmt: skip
     decay = Weight(
-        name=f"{own}.decay", rows=(Part(2),), columns=(Part(sizes.heads),), split="columns",
+        name=f"{weight_prefix}.decay", rows=(Part(2),), columns=(Part(sizes.heads),), split="columns",
         degree=degree,
     )  # fmt: skip
     out = Tensor(f"{name}.recurred", (*features.shape[:2], heads * sizes.value), features.itemsize)

@@ -43,28 +43,28 @@ def as_run(program: Program, habits: Habits) -> Program:
     keys and values go to their heads one after the other.
     """
     changes = (
-        (habits.scattered_inputs, lambda: _scattered),
-        (habits.exchanges_apart, _apart),
-        (habits.rings == "gathered", _gathered),
-        (habits.wide_collectives, lambda: _widened),
+        (habits.scattered_inputs, lambda: _scatter_shard),
+        (habits.exchanges_apart, _split_exchanges),
+        (habits.rings == "gathered", _gather_rings),
+        (habits.wide_collectives, lambda: _widen_collective),
     )
-    for has, begin in changes:
-        if has:
-            stages = tuple(_mapped(loop, begin) for loop in program.stages)
+    for applies, begin in changes:
+        if applies:
+            stages = tuple(_changed_loop(loop, begin) for loop in program.stages)
             program = replace(program, stages=stages)
     return program
 
 
-def _mapped(loop: Loop, begin: Callable[[], Change]) -> Loop:
+def _changed_loop(loop: Loop, begin: Callable[[], Change]) -> Loop:
     """Change the operations of a loop; what a change remembers is of one body."""
     body: list[Op | Loop] = []
     change = begin()
     for item in loop.body:
-        body += [_mapped(item, begin)] if isinstance(item, Loop) else change(item)
+        body += [_changed_loop(item, begin)] if isinstance(item, Loop) else change(item)
     return replace(loop, body=tuple(body))
 
 
-def _apart() -> Change:
+def _split_exchanges() -> Change:
     """Let exchanges of queries, keys and values wait for what lays them out again."""
     packed: dict[str, Rearrange] = {}
 
@@ -74,14 +74,14 @@ def _apart() -> Change:
         elif isinstance(op, Collective) and op.x.name in packed:
             packed[op.out.name] = packed.pop(op.x.name)
         elif isinstance(op, Rearrange) and op.inputs[0].name in packed:
-            yield from _exchanged_apart(packed.pop(op.inputs[0].name), op)
+            yield from _exchange_parts(packed.pop(op.inputs[0].name), op)
         else:
             yield op
 
     return change
 
 
-def _exchanged_apart(pack: Rearrange, unpack: Rearrange) -> Iterator[Op | Loop]:
+def _exchange_parts(pack: Rearrange, unpack: Rearrange) -> Iterator[Op | Loop]:
     """Exchange one part of the features after the other, and lay them side by side again."""
     pieces = []
     columns: list[list[Tensor]] = []
@@ -91,20 +91,20 @@ def _exchanged_apart(pack: Rearrange, unpack: Rearrange) -> Iterator[Op | Loop]:
         columns.append((yield from split_features(x, widths, names)))
     for number, part in enumerate(pack.parts):
         name, width = f"{unpack.outputs[0].name}.alone{number}", part.local(pack.degree)
-        sent, met = (
+        sent, received = (
             replace(tensor, name=f"{name}.{kind}", shape=(*tensor.shape[:-1], width))
             for tensor, kind in ((pack.outputs[0], "packed"), (unpack.inputs[0], "received"))
         )
         rows = replace(unpack.outputs[0], name=name, shape=(*unpack.outputs[0].shape[:-1], width))
         inputs = tuple(column[number] for column in columns)
         yield replace(pack, inputs=inputs, outputs=(sent,), parts=(part,))
-        yield from collective("all_to_all", sent, pack.axis, pack.degree, met.name)
-        yield replace(unpack, inputs=(met,), outputs=(rows,))
+        yield from collective("all_to_all", sent, pack.axis, pack.degree, received.name)
+        yield replace(unpack, inputs=(received,), outputs=(rows,))
         pieces.append(rows)
     yield Rearrange(move="concat_features", inputs=tuple(pieces), outputs=unpack.outputs, view=True)
 
 
-def _gathered() -> Change:
+def _gather_rings() -> Change:
     passed: dict[str, tuple[Tensor, int]] = {}
 
     def change(op: Op) -> Iterator[Op | Loop]:
@@ -120,19 +120,21 @@ def _hop(op: SendReceive, passed: dict[str, tuple[Tensor, int]]) -> Iterator[Op]
     """Gather where a chunk sets out, and take it from there; `passed` are those on their way."""
     if op.x.name not in passed:
         packed = Tensor(f"{op.x.name}.packed", (1, *op.x.shape), op.x.itemsize)
-        every = Tensor(f"{op.x.name}.every", (op.degree, *op.x.shape), op.x.itemsize)
+        all_chunks = Tensor(f"{op.x.name}.every", (op.degree, *op.x.shape), op.x.itemsize)
         yield Rearrange(move="stack", inputs=(op.x,), outputs=(packed,))
-        yield Collective(kind="all_gather", x=packed, out=every, axis=op.axis, degree=op.degree)
-        passed[op.x.name] = (every, 0)
-    every, turn = passed[op.x.name]
-    passed[op.out.name] = (every, turn + 1)
+        yield Collective(
+            kind="all_gather", x=packed, out=all_chunks, axis=op.axis, degree=op.degree
+        )
+        passed[op.x.name] = (all_chunks, 0)
+    all_chunks, turn = passed[op.x.name]
+    passed[op.out.name] = (all_chunks, turn + 1)
     yield Rearrange(
-        move="hop", inputs=(every,), outputs=(op.out,), axis=op.axis, degree=op.degree,
+        move="hop", inputs=(all_chunks,), outputs=(op.out,), axis=op.axis, degree=op.degree,
         turn=turn + 1, view=True,
     )  # fmt: skip
 
 
-def _widened(op: Op) -> Iterator[Op]:
+def _widen_collective(op: Op) -> Iterator[Op]:
     if not isinstance(op, Collective) or op.x.itemsize >= WIDE:
         yield op
         return
@@ -143,20 +145,20 @@ def _widened(op: Op) -> Iterator[Op]:
     yield Pointwise(function="cast", inputs=(result,), outputs=(op.out,), stream=op.stream)
 
 
-def _scattered(op: Op) -> Iterator[Op]:
+def _scatter_shard(op: Op) -> Iterator[Op]:
     if not isinstance(op, Rearrange) or op.move != "shard" or is_piece(op.spans[0]):
         yield op
         return
     (span,), x = op.spans, op.inputs[0]
     for number, axis in enumerate(span.axes, 1):
-        held = replace(span, axes=span.axes[:number])
+        kept_span = replace(span, axes=span.axes[:number])
         name = op.outputs[0].name if number == len(span.axes) else f"{x.name}.{axis[0]}"
-        out = Tensor(name, (x.shape[0], held.rows, x.shape[2]), x.itemsize)
-        yield from _cut(x, out, axis, held)
+        out = Tensor(name, (x.shape[0], kept_span.rows, x.shape[2]), x.itemsize)
+        yield from _cut(x, out, axis, kept_span)
         x = out
 
 
-def _cut(x: Tensor, out: Tensor, axis: tuple[str, int], held: Span) -> Iterator[Op]:
+def _cut(x: Tensor, out: Tensor, axis: tuple[str, int], kept_span: Span) -> Iterator[Op]:
     """Divide by the ranks, lay the pieces of all ranks side by side, add up, keep one."""
     name, degree = axis
     scaled = replace(x, name=f"{out.name}.scaled")
@@ -165,7 +167,7 @@ def _cut(x: Tensor, out: Tensor, axis: tuple[str, int], held: Span) -> Iterator[
     yield Pointwise(function="scale", inputs=(x,), outputs=(scaled,), place=degree)
     yield Rearrange(
         move="pack_rows", inputs=(scaled,), outputs=(packed,), axis=name, degree=degree,
-        spans=(held,),
+        spans=(kept_span,),
     )  # fmt: skip
     yield Collective(kind="reduce_scatter", x=packed, out=summed, axis=name, degree=degree)
     yield Rearrange(move="unstack", inputs=(summed,), outputs=(out,), view=True)

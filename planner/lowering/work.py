@@ -21,7 +21,7 @@ from topology.catalogue import Precision
 Layers = Sequence[tuple[Block, int]]
 """Blocks with the layers that a rank holds of each, and the number of the first of them."""
 T = TypeVar("T")
-_KEPT: Final = 4096
+_CACHED_PARTS: Final = 4096
 """Parts of programs of a kind that are kept."""
 
 
@@ -31,12 +31,12 @@ def once(make: Callable[..., T]) -> Callable[..., T]:
     Plans that divide a layer alike, and the stages of their pipelines, have it in common. What is
     made of bare or large arrays is not kept.
     """
-    kept = lru_cache(maxsize=_KEPT)(make)
+    cached = lru_cache(maxsize=_CACHED_PARTS)(make)
 
     @wraps(make)
     def given(*parts: Any) -> T:  # noqa: ANN401  # whatever it is made of
         try:
-            return kept(*parts)
+            return cached(*parts)
         except TypeError:  # such arrays are not hashed
             return make(*parts)
 
@@ -108,7 +108,7 @@ class RankWork:
         last = min(self.share.stages, 3) - 1
         share = replace(self.share, stages=last + 1, replicas=1)
         stage = last if self.is_last else min(self.stage, 1)
-        return replace(self, share=share, stage=stage, layers=_each_once(tuple(self.layers)))
+        return replace(self, share=share, stage=stage, layers=_single_layers(tuple(self.layers)))
 
     @property
     def numerics(self) -> Numerics | None:
@@ -198,16 +198,18 @@ class RankWork:
 
         part : of what is kept, for some of the sequences.
         """
-        before, seen = self.behind(span)
-        kept = self.kept(tower, layer, before)
-        name = f"{kept.name}.{part}" if part else kept.name
-        kept = replace(kept, name=name, shape=(new.shape[0], *kept.shape[1:]))
+        rows_before, cached_spans = self.behind(span)
+        cache = self.kept(tower, layer, rows_before)
+        name = f"{cache.name}.{part}" if part else cache.name
+        cache = replace(cache, name=name, shape=(new.shape[0], *cache.shape[1:]))
         out = replace(
-            kept, name=f"grown.{name}", shape=(*new.shape[:1], before + span.rows, kept.shape[2])
+            cache,
+            name=f"grown.{name}",
+            shape=(*new.shape[:1], rows_before + span.rows, cache.shape[2]),
         )
         parts = self.kept_heads(tower)
-        yield Rearrange(move="append", inputs=(kept, new), outputs=(out,), parts=parts, view=True)
-        return out, seen
+        yield Rearrange(move="append", inputs=(cache, new), outputs=(out,), parts=parts, view=True)
+        return out, cached_spans
 
     def behind(self, span: Span) -> tuple[Size, tuple[Span, ...]]:
         """Count the rows kept here before those of `span`; and say where these and new ones stand.
@@ -216,11 +218,13 @@ class RankWork:
         """
         if not self.share.sequence:
             return span.start, (Span(span.stream, span.start + span.rows),)
-        before = self._before(span)
-        own = span if span.axes else replace(span, axes=self.share.sequence, grain=self.share.grain)
-        return total_rows(before), (*before, own)
+        earlier_spans = self._earlier_spans(span)
+        new_span = (
+            span if span.axes else replace(span, axes=self.share.sequence, grain=self.share.grain)
+        )
+        return total_rows(earlier_spans), (*earlier_spans, new_span)
 
-    def _before(self, span: Span) -> list[Span]:
+    def _earlier_spans(self, span: Span) -> list[Span]:
         """List what is kept ahead of a span: what was cached, and the prompt behind it."""
         cached = self.workload.cached
         new = span.start - cached
@@ -234,12 +238,12 @@ class RankWork:
     def cached(self, stream: str) -> bool:
         """Whether the keys and values of a stream are computed once, ahead of the steps."""
         tower = self.workload.habits.text_tower
-        once = tower == "once" or (tower == "usual" and self.share.stages == 1)
-        return self.memory == "load" and once and stream in self.model.reuses
+        runs_once = tower == "once" or (tower == "usual" and self.share.stages == 1)
+        return self.memory == "load" and runs_once and stream in self.model.reuses
 
 
 @once
-def _each_once(layers: Layers) -> Layers:
+def _single_layers(layers: Layers) -> Layers:
     return tuple((replace(layer, count=1), 0) for layer, _ in layers)
 
 

@@ -26,12 +26,12 @@ from planner.models.quantisation import Quantisation
 from topology.base.facts import facts
 from topology.base.values import dataclass
 
-_SHOWN: Final = (
+_HEAD_FIELDS: Final = (
     "name", "family", "kind", "source", "repository", "parameters", "active_parameters",
     "draft_parameters", "vision_parameters", "transformers", "layers",
 )  # fmt: skip
 """What is said of a model first."""
-_MIXED: Final = ("rotary", "window", "chunked", "sinks", "gate", "shares_values")
+_ATTENTION_FIELDS: Final = ("rotary", "window", "chunked", "sinks", "gate", "shares_values")
 """How a tower attends, beside its heads."""
 Activation = Literal["gelu", "silu", "relu2"]
 Kind = Literal["diffusion", "decoder", "encoder"]
@@ -93,15 +93,15 @@ class Ffn:
 
     def to_dict(self) -> dict[str, object]:
         """Describe it in numbers and text; what is of experts alone where there are some."""
-        every = asdict(self)
+        all_fields = asdict(self)
         if self.experts:
-            return every
-        return {name: every[name] for name in ("width", "gated", "activation", "biased")}
+            return all_fields
+        return {name: all_fields[name] for name in ("width", "gated", "activation", "biased")}
 
     def _expert(self, hidden: int) -> int:
-        across = self.latent or hidden
-        biases = (self.matrices - 1) * self.width + across if self.biased else 0
-        return self.matrices * across * self.width + biases
+        features = self.latent or hidden
+        biases = (self.matrices - 1) * self.width + features if self.biased else 0
+        return self.matrices * features * self.width + biases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +235,7 @@ class Tower:
             "heads": heads.query if heads else 0,
             "kv_heads": heads.key_value if heads else 0,
             "head_dim": heads.size if heads else 0,
-            **{name: getattr(self, name) for name in _MIXED},
+            **{name: getattr(self, name) for name in _ATTENTION_FIELDS},
             "latent": asdict(self.latent) if self.latent else None,
             "indexer": asdict(self.indexer) if self.indexer else None,
             "recurrence": asdict(self.recurrence) if self.recurrence else None,
@@ -580,12 +580,12 @@ class Model:
         """Count the weights of the layers that predict tokens after the next one."""
         return sum(block.count * block.parameters for block in self.draft)
 
-    def _kept(self) -> dict[str, int]:
+    def _cache_sizes(self) -> dict[str, int]:
         """Say what a sequence takes in 16 bits: each token where no window ends, and at once."""
         towers = [(block.count, tower.kept()) for block in self.blocks for tower in block.towers]
-        growing = [(n, kept) for n, kept in towers if not kept.window]
+        unwindowed = [(n, kept) for n, kept in towers if not kept.window]
         return {
-            "a_token": sum(n * (2 * kept.row + kept.indexed) for n, kept in growing),
+            "a_token": sum(n * (2 * kept.row + kept.indexed) for n, kept in unwindowed),
             "a_sequence": sum(n * kept.state for n, kept in towers),
             "windows": sum(n * 2 * kept.row * kept.window for n, kept in towers),
         }
@@ -610,7 +610,7 @@ class Model:
         widest = max((ffn.width for ffn in feeds), default=0)
         mixture = next((ffn for ffn in reversed(feeds) if ffn.experts), None)
         return {
-            **{name: getattr(self, name) for name in _SHOWN},
+            **{name: getattr(self, name) for name in _HEAD_FIELDS},
             "hidden": self.main.hidden,
             "heads": heads.query,
             "kv_heads": heads.key_value,
@@ -620,7 +620,7 @@ class Model:
             "active_experts": mixture.active if mixture else 0,
             "vocabulary": self.vocabulary,
             "context": self.context,
-            "kept_bytes": self._kept() if self.kind == "decoder" else None,
+            "kept_bytes": self._cache_sizes() if self.kind == "decoder" else None,
             "blocks": [block.to_dict() for block in self.blocks],
             "draft": [block.to_dict() for block in self.draft],
             "streams": [asdict(stream) for stream in self.streams],

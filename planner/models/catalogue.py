@@ -44,9 +44,9 @@ ALIASES: Final = {
 }
 _DATA: Final = Path(__file__).parent / "data"
 _TABLES: Final = ("vaes", "encoders", "repositories", "quantised")
-_LARGEST: Final = 10 * 2**20  # bytes
-_PROMPTS: Final = ("text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4")
-_WITH_A_SECOND: Final = {"wan2.1-14b": "wan2.2-a14b"}  # what two transformers make of an entry
+_LARGEST_CONFIG: Final = 10 * 2**20  # bytes
+_TEXT_ENCODERS: Final = ("text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4")
+_TWO_TRANSFORMERS: Final = {"wan2.1-14b": "wan2.2-a14b"}  # what two transformers make of an entry
 _USUAL_PROMPT: Final = 512  # tokens, where the usual entry has no encoder
 
 
@@ -92,23 +92,23 @@ def known_as(text: str) -> str:
     name = ALIASES.get(text.lower(), text.lower())
     if name in names():
         return name
-    if "/" not in text or _what_is_at(text):
+    if "/" not in text or _path_kind(text):
         return ""
-    found = _repositories().get(text.lower())
-    return found.model if found else ""
+    repository = _repositories().get(text.lower())
+    return repository.model if repository else ""
 
 
 @cache
 def repositories() -> dict[str, str]:
     """Read catalogue names by the repositories of their weights, in lower case."""
-    return {key: found.model for key, found in _repositories().items()}
+    return {key: repository.model for key, repository in _repositories().items()}
 
 
 @cache
 def _repositories() -> dict[str, Repository]:
     """Read repositories by their names in lower case; the usual one of a model comes first."""
-    every = load_repositories(_packaged("repositories"), _packaged("quantised"))
-    return {found.name.lower(): found for found in every}
+    all_repositories = load_repositories(_packaged("repositories"), _packaged("quantised"))
+    return {repository.name.lower(): repository for repository in all_repositories}
 
 
 @cache
@@ -118,15 +118,17 @@ def catalogued(name: str, repository: str = "") -> Model:
     repository : of the weights, which may be quantised ones; the usual one where it names none.
     """
     entry = _entry(name)
-    usual = (found for found in _repositories().values() if found.model == name)
-    found = _repositories().get(repository.lower()) or next(usual, None)
-    stored = {"quantization_config": found.quantization} if found and found.quantization else {}
-    fields = Fields(where=name, values={**entry.config, **stored})
+    default_weights = (weights for weights in _repositories().values() if weights.model == name)
+    weights = _repositories().get(repository.lower()) or next(default_weights, None)
+    quantization = (
+        {"quantization_config": weights.quantization} if weights and weights.quantization else {}
+    )
+    fields = Fields(where=name, values={**entry.config, **quantization})
     model = replace(
         reader_of(fields).read(fields),
         name=name,
         source=entry.source,
-        repository=found.name if found else "",
+        repository=weights.name if weights else "",
     )
     return _completed(model, entry)
 
@@ -138,18 +140,18 @@ def _completed(model: Model, entry: CatalogueEntry) -> Model:
 
 
 def _from_path(text: str) -> Model:
-    path, what = Path(text), _what_is_at(text)
-    if what == "folder":
+    path, path_kind = Path(text), _path_kind(text)
+    if path_kind == "folder":
         return _from_folder(path)
-    if what == "file" and path.suffix == ".onnx":
+    if path_kind == "file" and path.suffix == ".onnx":
         return _from_graph(path)
-    if what == "file":
-        name = _folder_name(path.parent) if path.name == "config.json" else _shown(path.stem)
-        return _configured(_config(path), name=name)
+    if path_kind == "file":
+        name = _folder_name(path.parent) if path.name == "config.json" else _path_text(path.stem)
+        return _configured(_config_fields(path), name=name)
     if os.sep in text and near(text, repositories()):
         raise unknown("model", text, repositories())
     if path.suffix in (".json", ".onnx") or os.sep in text:
-        raise InputError(f"no such file or folder: {_shown(text)}")
+        raise InputError(f"no such file or folder: {_path_text(text)}")
     raise unknown("model", text, [*names(), *ALIASES])
 
 
@@ -157,13 +159,15 @@ def _from_graph(path: Path) -> Model:
     """Read an ONNX file: what is recognised in its graph, completed as a lone config.json is."""
     from planner.models.onnx.reading import read_onnx  # noqa: PLC0415  # few have such a file
 
-    where = _shown(path)
-    read = read_onnx(path, where)
-    model = _configured(Fields(where=where, values=read.config), name=_shown(path.stem))
-    return replace(model, assumed=(*model.assumed, *read.assumed))
+    where = _path_text(path)
+    configuration = read_onnx(path, where)
+    model = _configured(
+        Fields(where=where, values=configuration.config), name=_path_text(path.stem)
+    )
+    return replace(model, assumed=(*model.assumed, *configuration.assumed))
 
 
-def _what_is_at(text: str) -> str:
+def _path_kind(text: str) -> str:
     """Say what a path leads to, "" for nothing or for text that cannot be a path."""
     try:
         if not text or Path(text).is_dir():
@@ -174,78 +178,88 @@ def _what_is_at(text: str) -> str:
 
 
 def _from_folder(folder: Path) -> Model:
-    if _what_is_at(str(folder / "model_index.json")) == "file":
+    if _path_kind(str(folder / "model_index.json")) == "file":
         return _from_pipeline(folder)
     path = folder / "config.json"
-    if _what_is_at(str(path)) != "file":
-        raise InputError(f"{_shown(folder)}: no config.json and no model_index.json in it")
-    return _configured(_config(path), name=_folder_name(folder))
+    if _path_kind(str(path)) != "file":
+        raise InputError(f"{_path_text(folder)}: no config.json and no model_index.json in it")
+    return _configured(_config_fields(path), name=_folder_name(folder))
 
 
-def _config(path: Path) -> Fields:
+def _config_fields(path: Path) -> Fields:
     """Read a config.json; modelopt writes how weights are stored into a file beside it."""
-    fields, beside = _file(path), path.with_name("hf_quant_config.json")
-    stated = fields.has("quantization_config", "compression_config")
-    if path.name != "config.json" or stated or _what_is_at(str(beside)) != "file":
+    fields, quant_path = _read_fields(path), path.with_name("hf_quant_config.json")
+    has_quantisation = fields.has("quantization_config", "compression_config")
+    if path.name != "config.json" or has_quantisation or _path_kind(str(quant_path)) != "file":
         return fields
-    stored = _file(beside).table("quantization")
-    values = {"quantization_config": stored.values} if stored else {}
+    quantisation = _read_fields(quant_path).table("quantization")
+    values = {"quantization_config": quantisation.values} if quantisation else {}
     return replace(fields, values={**fields.values, **values})
 
 
 def _folder_name(folder: Path) -> str:
-    return _shown(folder.resolve().name or "model")
+    return _path_text(folder.resolve().name or "model")
 
 
 def _configured(fields: Fields, *, name: str, transformers: int = 1) -> Model:
     """Read a lone config.json; request, autoencoder and encoders are those of the usual entry."""
     model = replace(reader_of(fields).read(fields), name=name)
-    usual = model.usual
-    if not usual:
+    usual_name = model.usual
+    if not usual_name:
         return model
     if transformers == 2:
-        usual = _WITH_A_SECOND.get(usual, usual)
-    entry = replace(_entry(usual), transformers=transformers)
-    assumed = f"size, steps and passes of a request, autoencoder and encoders as of {usual}"
-    return replace(_completed(model, entry), assumed=(*model.assumed, assumed))
+        usual_name = _TWO_TRANSFORMERS.get(usual_name, usual_name)
+    entry = replace(_entry(usual_name), transformers=transformers)
+    assumption = f"size, steps and passes of a request, autoencoder and encoders as of {usual_name}"
+    return replace(_completed(model, entry), assumed=(*model.assumed, assumption))
 
 
 def _from_pipeline(folder: Path) -> Model:
-    index = _file(folder / "model_index.json")
-    if not _listed(index, "transformer"):
+    index = _read_fields(folder / "model_index.json")
+    if not _has_component(index, "transformer"):
         wanted = "a pipeline with a transformer"
         raise InputError(f"{index.where}: transformer: got nothing, wanted {wanted}")
-    second = _listed(index, "transformer_2") and (folder / "transformer_2").is_dir()
-    first = _file(folder / "transformer" / "config.json")
-    model = _configured(first, name=_folder_name(folder), transformers=2 if second else 1)
-    model = replace(model, source=_shown(folder))
+    has_second = _has_component(index, "transformer_2") and (folder / "transformer_2").is_dir()
+    config = _read_fields(folder / "transformer" / "config.json")
+    model = _configured(config, name=_folder_name(folder), transformers=2 if has_second else 1)
+    model = replace(model, source=_path_text(folder))
     return _with_encoders(_with_vae(model, index, folder), index, folder)
 
 
 def _with_vae(model: Model, index: Fields, folder: Path) -> Model:
-    if not _listed(index, "vae") or not (folder / "vae").is_dir() or model.latent is None:
+    if not _has_component(index, "vae") or not (folder / "vae").is_dir() or model.latent is None:
         return model
-    config = _file(folder / "vae" / "config.json")
-    name, usual = recognised(config, _vaes()), model.latent
+    config = _read_fields(folder / "vae" / "config.json")
+    name, model_latent = recognised(config, _vaes()), model.latent
     spatial, temporal = strides(config)
-    latent = replace(usual, spatial=spatial or usual.spatial, temporal=temporal or usual.temporal)
+    latent = replace(
+        model_latent,
+        spatial=spatial or model_latent.spatial,
+        temporal=temporal or model_latent.temporal,
+    )
     if not name:
-        strange = f"{config.where}: an autoencoder nobody has measured; costs as of the usual one"
-        return replace(model, latent=latent, assumed=(*model.assumed, strange))
+        assumption = (
+            f"{config.where}: an autoencoder nobody has measured; costs as of the usual one"
+        )
+        return replace(model, latent=latent, assumed=(*model.assumed, assumption))
     return replace(model, latent=latent, vae=_vaes()[name].vae)
 
 
 def _with_encoders(model: Model, index: Fields, folder: Path) -> Model:
     """Take text encoders from the folder; each reads as many tokens as its usual counterpart."""
-    parts = [part for part in _PROMPTS if _listed(index, part) and (folder / part).is_dir()]
-    if not parts:
+    components = [
+        component
+        for component in _TEXT_ENCODERS
+        if _has_component(index, component) and (folder / component).is_dir()
+    ]
+    if not components:
         return model
-    usual = [encoder.tokens for encoder in model.encoders] or [_USUAL_PROMPT]
-    tokens = [*usual, *usual[-1:] * len(parts)]
+    usual_tokens = [encoder.tokens for encoder in model.encoders] or [_USUAL_PROMPT]
+    tokens = [*usual_tokens, *usual_tokens[-1:] * len(components)]
     try:
         encoders = tuple(
-            _encoder_of(_file(folder / part / "config.json"), part, count)
-            for part, count in zip(parts, tokens, strict=False)
+            _encoder_of(_read_fields(folder / component / "config.json"), component, count)
+            for component, count in zip(components, tokens, strict=False)
         )
     except InputError as error:
         return replace(model, assumed=(*model.assumed, f"usual encoders, since {error}"))
@@ -265,34 +279,34 @@ def _encoder_of(fields: Fields, name: str, tokens: int) -> Encoder:
     )
 
 
-def _listed(index: Fields, part: str) -> bool:
+def _has_component(index: Fields, component: str) -> bool:
     """Whether a pipeline has a component; [null, null] stands for none."""
-    entry = index.values.get(part)
+    entry = index.values.get(component)
     return isinstance(entry, list) and any(entry)
 
 
-def _file(path: Path) -> Fields:
-    return parse(_text(path), _shown(path))
+def _read_fields(path: Path) -> Fields:
+    return parse(_read_text(path), _path_text(path))
 
 
-def _shown(path: str | Path) -> str:
+def _path_text(path: str | Path) -> str:
     """Write a path for a message: on one line, and not for ever."""
     return repr(str(path)[-200:])[1:-1]
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """Read a file that should be small text."""
-    shown = _shown(path)
+    path_text = _path_text(path)
     try:
         if not path.is_file():
-            raise InputError(f"{shown}: not a file")
-        if path.stat().st_size > _LARGEST:
-            raise InputError(f"{shown}: larger than 10 MiB, wanted a config.json")
-        return read_up_to(path, _LARGEST).decode("utf-8-sig")
+            raise InputError(f"{path_text}: not a file")
+        if path.stat().st_size > _LARGEST_CONFIG:
+            raise InputError(f"{path_text}: larger than 10 MiB, wanted a config.json")
+        return read_up_to(path, _LARGEST_CONFIG).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{shown}: not UTF-8 text, wanted a config.json") from None
+        raise InputError(f"{path_text}: not UTF-8 text, wanted a config.json") from None
     except OSError as error:
-        raise InputError(f"{shown}: cannot be read: {error.strerror}") from None
+        raise InputError(f"{path_text}: cannot be read: {error.strerror}") from None
 
 
 @cache

@@ -25,9 +25,9 @@ from planner.models.fields import CHANNELS, Fields
 from topology.base import CatalogueError, Kind, check_keys, read_choice, read_sourced
 from topology.base.values import dataclass
 
-_SOURCED: Final = ("kind", "source")
-_OPTIONAL: Final = ("vae", "transformers", "attention", "own", "encoders", "defaults")
-_DECODER: Final = (
+_SOURCE_KEYS: Final = ("kind", "source")
+_OPTIONAL_KEYS: Final = ("vae", "transformers", "attention", "own", "encoders", "defaults")
+_DECODER_UNITS: Final = (
     ("may_tile", "1"), ("overlap", "1"), ("eager", "FLOP"), ("eager_work", "1"),
     ("eager_bytes_per_pixel", "B"),
 )  # fmt: skip
@@ -76,7 +76,7 @@ def load_entry(name: str, table: Mapping[str, object]) -> CatalogueEntry:
 
     Raises `CatalogueError` if a key is unknown, a table is missing or something has no source.
     """
-    row = check_keys(name, table, (*_SOURCED, "config"), _OPTIONAL)
+    row = check_keys(name, table, (*_SOURCE_KEYS, "config"), _OPTIONAL_KEYS)
     _check_sourced(name, row)
     keys = Fields(where=name, values=row)
     config, encoders = keys.table("config"), keys.table("encoders")
@@ -106,11 +106,11 @@ def load_repositories(
         for name in keys.texts(model):
             yield Repository(name=name, model=model)
     for row in _rows(quantised):
-        check_keys(row.where, row.values, (*_SOURCED, "model", "quantization_config"), ())
+        check_keys(row.where, row.values, (*_SOURCE_KEYS, "model", "quantization_config"), ())
         _check_sourced(row.where, row.values)
-        stored = row.table("quantization_config")
-        assert stored is not None
-        yield Repository(name=row.where, model=row.text("model"), quantization=stored.values)
+        quantization = row.table("quantization_config")
+        assert quantization is not None
+        yield Repository(name=row.where, model=row.text("model"), quantization=quantization.values)
 
 
 def load_vaes(tables: Mapping[str, object]) -> dict[str, VaeEntry]:
@@ -161,14 +161,14 @@ def _check_sourced(name: str, row: Mapping[str, object]) -> None:
 def _defaults(table: Fields | None) -> Defaults:
     if table is None:
         return Defaults()
-    _check_sourced(table.where, check_keys(table.where, table.values, _SOURCED, _REQUEST_KEYS))
+    _check_sourced(table.where, check_keys(table.where, table.values, _SOURCE_KEYS, _REQUEST_KEYS))
     return Defaults(**{key: table.integer(key) for key in _REQUEST_KEYS if table.has(key)})
 
 
 def _own(table: Fields | None) -> Own:
     if table is None:
         return Own()
-    check_keys(table.where, table.values, _SOURCED, ("masters", "token_modulation", "traffic"))
+    check_keys(table.where, table.values, _SOURCE_KEYS, ("masters", "token_modulation", "traffic"))
     traffic = table.table("traffic") or Fields(where="", values={})
     masters = table.text("masters", default="")
     read_choice(f"{table.where}: masters", masters, get_args(Masters))
@@ -194,7 +194,11 @@ def _vae(table: Fields) -> VaeEntry:
         frames_at_once=table.integer("frames_at_once", low=0),
         tile=table.integer("tile", low=0, default=0),
         parallel=table.boolean("parallel", default=False),
-        **{name: _quantity(table, table, name, unit) for name, unit in _DECODER if table.has(name)},
+        **{
+            name: _quantity(table, table, name, unit)
+            for name, unit in _DECODER_UNITS
+            if table.has(name)
+        },
     )
     channels = table.integer("channels", high=CHANNELS)
     return VaeEntry(vae=vae, class_name=table.text("class"), channels=channels)
@@ -221,10 +225,10 @@ def recognised(config: Fields, vaes: Mapping[str, VaeEntry]) -> str:
     'flux'
     """
     name = config.text("_class_name", default="")
-    alike = {key: vae.channels for key, vae in vaes.items() if vae.class_name == name}
-    usual = next(iter(alike.values()), 1)
-    channels = config.integer("latent_channels", "z_dim", high=CHANNELS, default=usual)
-    return next((key for key, count in alike.items() if count == channels), "")
+    class_channels = {key: vae.channels for key, vae in vaes.items() if vae.class_name == name}
+    default_channels = next(iter(class_channels.values()), 1)
+    channels = config.integer("latent_channels", "z_dim", high=CHANNELS, default=default_channels)
+    return next((key for key, count in class_channels.items() if count == channels), "")
 
 
 def strides(config: Fields) -> tuple[int, int]:

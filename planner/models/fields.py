@@ -21,7 +21,7 @@ CHANNELS: Final = 2**16
 EXPERTS: Final = 2**16
 VOCABULARY: Final = 2**24
 CONTEXT: Final = 2**32
-_LONGEST: Final = 10 * LAYERS
+_LONGEST_LIST: Final = 10 * LAYERS
 _HUGE_BITS: Final = 128
 
 
@@ -127,7 +127,7 @@ class Fields:
 
     def refused(self, name: str, value: object, wanted: str) -> InputError:
         """Build the error for a value that cannot be right."""
-        got = "nothing" if value is None else _show(value)
+        got = "nothing" if value is None else _value_text(value)
         return InputError(f"{self.where}: {_key(name)}: got {got}, wanted {wanted}")
 
     def _find(self, names: tuple[str, ...]) -> tuple[str, object]:
@@ -136,7 +136,7 @@ class Fields:
         return name, self.values.get(name)
 
     def _entries(self, name: str, value: object, wanted: str) -> tuple[object, ...]:
-        if not isinstance(value, list | tuple) or len(value) > _LONGEST:
+        if not isinstance(value, list | tuple) or len(value) > _LONGEST_LIST:
             raise self.refused(name, value, wanted)
         return tuple(value)
 
@@ -171,7 +171,7 @@ def _key(name: str) -> str:
     return name if name.isidentifier() and len(name) <= 60 else ascii(name)[:60]
 
 
-def _show(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > _HUGE_BITS:
         return "a number of more than 38 digits"
     if isinstance(value, Mapping):

@@ -33,13 +33,13 @@ class Kept:
         """
         if not self.row:
             return 0.0
-        most = self.window or inf
+        limit = self.window or inf
         if isinstance(length, int | float):
-            return float(min(length, most))
+            return float(min(length, limit))
         import numpy as np  # noqa: PLC0415  # what describes a model needs no arrays
 
-        kept = np.minimum(np.asarray(length, float), most)
-        return float(kept) if kept.ndim == 0 else kept
+        kept_tokens = np.minimum(np.asarray(length, float), limit)
+        return float(kept_tokens) if kept_tokens.ndim == 0 else kept_tokens
 
     def bytes(self, length: Size, itemsize: int = 2) -> Real:
         """Count the bytes that are kept of a sequence of `length` tokens.
@@ -187,7 +187,7 @@ class DeltaRule:
 
     def kept(self, degree: int = 1) -> int:
         """Count bytes of state and of the convolution's last inputs on one of `degree` ranks."""
-        return _kept(self.state, self.convolved, self.kernel, self.itemsize, degree)
+        return _recurrence_bytes(self.state, self.convolved, self.kernel, self.itemsize, degree)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,9 +237,9 @@ class Mamba:
 
     def kept(self, degree: int = 1) -> int:
         """Count bytes of state and of the convolution's last inputs on one of `degree` ranks."""
-        return _kept(self.state, self.convolved, self.kernel, self.itemsize, degree)
+        return _recurrence_bytes(self.state, self.convolved, self.kernel, self.itemsize, degree)
 
 
-def _kept(state: int, convolved: int, kernel: int, itemsize: int, degree: int) -> int:
+def _recurrence_bytes(state: int, convolved: int, kernel: int, itemsize: int, degree: int) -> int:
     """Count bytes of a recurrence; its convolution keeps inputs in 16 bits."""
     return (state * itemsize + (kernel - 1) * convolved * 2) // degree

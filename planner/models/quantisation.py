@@ -26,8 +26,8 @@ ALGORITHMS: Final[dict[str, Precision]] = {
     "INT8_SQ": "int8",
 }  # fmt: skip
 """The same by ``quant_algo`` of modelopt."""
-_LISTS: Final = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers")
-_TAILS: Final[dict[str, tuple[Part, ...]]] = {
+_UNCONVERTED_KEYS: Final = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers")
+_MODULE_PARTS: Final[dict[str, tuple[Part, ...]]] = {
     r"\b(o_proj|out_proj|wo)\b": ("output",),
     r"\b(q|k|v|qkv|q_a|q_b|kv_a|kv_b|in)_proj": ("attention",),
     r"attn|attention": ("attention", "output"),
@@ -36,11 +36,11 @@ _TAILS: Final[dict[str, tuple[Part, ...]]] = {
     r"mlp|feed_forward|ffn": ("feed_forward",),
 }
 """Parts that a module's name stands for; the first pattern that is in it counts."""
-_WEIGHTIEST: Final[tuple[Part, ...]] = (
+_PARTS_BY_WEIGHT: Final[tuple[Part, ...]] = (
     "experts", "feed_forward", "shared", "attention", "output",
 )  # fmt: skip
 _LAYER: Final = re.compile(r"(?<![a-z0-9])(\d+)(?![a-z0-9])")
-_SMALL: Final = re.compile(
+_SMALL_MODULES: Final = re.compile(
     r"router|\bgate\b(?!\|)|norm|conv1d|indexer|lm_head|embed|visual|vision|mtp|nextn"
 )
 
@@ -84,13 +84,14 @@ class Quantisation:
         size = f", groups of {self.group}" if self.group else ""
         if self.block:
             size = f", blocks of {self.block} x {self.group}"
-        stored = self.precision if self.precision == self.method else None
-        apart = {
-            name: [part for part, other in self.others if other == name] for _, name in self.others
+        method_name = self.precision if self.precision == self.method else None
+        parts_by_precision = {
+            name: [part for part, part_precision in self.others if part_precision == name]
+            for _, name in self.others
         }
         return "".join([
-            (stored or f"{self.precision} ({self.method})") + size,
-            *(f", {_in_words(parts)} in {name}" for name, parts in apart.items()),
+            (method_name or f"{self.precision} ({self.method})") + size,
+            *(f", {_in_words(parts)} in {name}" for name, parts in parts_by_precision.items()),
             f", {_in_words(self.kept)} in 16 bits" if self.kept else "",
         ])  # fmt: skip
 
@@ -128,12 +129,12 @@ def read_quantisation(fields: Fields, layers: int) -> Quantisation | None:
     if not method and not fields.has("bits", "quant_algo", "config_groups"):
         return None
     method = method or ("gptq" if fields.has("bits") else "modelopt")
-    kept, cache = _kept(fields, layers), _cache(fields)
-    grouped = method.replace("_", "-") == "compressed-tensors" or fields.has("config_groups")
+    unquantised, cache = _unquantised_parts(fields, layers), _cache(fields)
+    has_groups = method.replace("_", "-") == "compressed-tensors" or fields.has("config_groups")
     modelopt = method.startswith("modelopt")
-    if grouped or (modelopt and fields.text("quant_algo").upper() == "MIXED_PRECISION"):
-        schemes = list(_groups(fields)) if grouped else _by_module(fields)
-        combined = _combined(schemes, method, kept, layers)
+    if has_groups or (modelopt and fields.text("quant_algo").upper() == "MIXED_PRECISION"):
+        schemes = list(_groups(fields)) if has_groups else _by_module(fields)
+        combined = _combined(schemes, method, unquantised, layers)
         return replace(combined, cache=cache) if combined else None
     if modelopt:
         precision = _algorithm(fields)
@@ -142,14 +143,14 @@ def read_quantisation(fields: Fields, layers: int) -> Quantisation | None:
     elif method == "bitsandbytes":
         precision = "int4" if fields.boolean("load_in_4bit", default=False) else "int8"
     else:
-        known = ", ".join([*METHODS, "bitsandbytes", "compressed-tensors", "modelopt"])
-        raise fields.refused("quant_method", method, f"one of {known}")
+        method_names = ", ".join([*METHODS, "bitsandbytes", "compressed-tensors", "modelopt"])
+        raise fields.refused("quant_method", method, f"one of {method_names}")
     bits = fields.integer("bits", "w_bit", high=64, default=0)
     if precision == "int4" and bits not in (0, 4):
         raise fields.refused("bits", bits, "4, the only weights alone that are priced")
     rows, columns = _sizes(fields, precision)
     return Quantisation(
-        method=method, precision=precision, group=rows, block=columns, kept=kept, cache=cache
+        method=method, precision=precision, group=rows, block=columns, kept=unquantised, cache=cache
     )
 
 
@@ -183,59 +184,64 @@ def _groups(fields: Fields) -> Iterator[_Scheme]:
         if group is None or weights is None:
             continue
         form = group.text("format", default=fields.text("format", default=""))
-        precision = _scheme(weights, form, alone=group.table("input_activations") is None)
+        precision = _weights_precision(
+            weights, form, alone=group.table("input_activations") is None
+        )
         rows, columns = _sizes(weights, precision)
         targets = group.texts("targets", default=("Linear",))
-        whole = any(target in ("Linear", "FusedMoE") for target in targets)
-        modules = () if whole else targets
+        all_linear = any(target in ("Linear", "FusedMoE") for target in targets)
+        modules = () if all_linear else targets
         yield _Scheme(precision=precision, group=rows, block=columns, modules=modules)
 
 
 def _by_module(fields: Fields) -> list[_Scheme]:
     """Read modelopt's list of modules with an algorithm each."""
-    listed = fields.table("quantized_layers")
-    alike: dict[tuple[Precision, int, int], list[str]] = {}
-    for name in listed.values if listed else ():
-        module = listed.table(name) if listed else None
+    modules = fields.table("quantized_layers")
+    names_by_scheme: dict[tuple[Precision, int, int], list[str]] = {}
+    for name in modules.values if modules else ():
+        module = modules.table(name) if modules else None
         if module is not None:
             precision = _algorithm(module)
-            alike.setdefault((precision, *_sizes(module, precision)), []).append(name)
+            names_by_scheme.setdefault((precision, *_sizes(module, precision)), []).append(name)
     return [
         _Scheme(precision=precision, group=rows, block=columns, modules=tuple(names))
-        for (precision, rows, columns), names in alike.items()
+        for (precision, rows, columns), names in names_by_scheme.items()
     ]
 
 
 def _combined(
-    schemes: Sequence[_Scheme], method: str, kept: tuple[Part, ...], layers: int
+    schemes: Sequence[_Scheme], method: str, unquantised: tuple[Part, ...], layers: int
 ) -> Quantisation | None:
     """Give each part of a layer the scheme of most layers; that of the experts is the usual one."""
-    chosen: dict[Part, _Scheme] = {}
-    covered = [_layers_of(scheme.modules, layers) for scheme in schemes]
+    part_schemes: dict[Part, _Scheme] = {}
+    covered_layers = [_layers_of(scheme.modules, layers) for scheme in schemes]
     for part in PARTS:
         counts = [
-            len(seen[part]) if s.modules else 0.5 for s, seen in zip(schemes, covered, strict=True)
+            len(layers_by_part[part]) if s.modules else 0.5
+            for s, layers_by_part in zip(schemes, covered_layers, strict=True)
         ]
-        if part not in kept and max(counts, default=0):
-            chosen[part] = schemes[counts.index(max(counts))]
-    usual = next((chosen[part] for part in _WEIGHTIEST if part in chosen), None)
-    if usual is None:
+        if part not in unquantised and max(counts, default=0):
+            part_schemes[part] = schemes[counts.index(max(counts))]
+    usual_scheme = next(
+        (part_schemes[part] for part in _PARTS_BY_WEIGHT if part in part_schemes), None
+    )
+    if usual_scheme is None:
         return None
     return Quantisation(
         method=method,
-        precision=usual.precision,
-        group=usual.group,
-        block=usual.block,
-        kept=tuple(part for part in PARTS if part not in chosen),
+        precision=usual_scheme.precision,
+        group=usual_scheme.group,
+        block=usual_scheme.block,
+        kept=tuple(part for part in PARTS if part not in part_schemes),
         others=tuple(
             (part, scheme.precision)
-            for part, scheme in chosen.items()
-            if scheme.precision != usual.precision
+            for part, scheme in part_schemes.items()
+            if scheme.precision != usual_scheme.precision
         ),
     )
 
 
-def _scheme(weights: Fields, form: str, *, alone: bool) -> Precision:
+def _weights_precision(weights: Fields, form: str, *, alone: bool) -> Precision:
     bits = weights.integer("num_bits", high=64)
     floating = weights.text("type", default="int") == "float"
     if bits == 4 and floating:
@@ -248,27 +254,35 @@ def _scheme(weights: Fields, form: str, *, alone: bool) -> Precision:
 
 
 def _cache(fields: Fields) -> str:
-    stated = fields.values.get("kv_cache_scheme")
-    named = stated if isinstance(stated, str) else fields.text("kv_cache_quant_algo", default="")
-    if named.upper() == "FP8":
+    cache_scheme = fields.values.get("kv_cache_scheme")
+    algorithm = (
+        cache_scheme
+        if isinstance(cache_scheme, str)
+        else fields.text("kv_cache_quant_algo", default="")
+    )
+    if algorithm.upper() == "FP8":
         return "fp8"
-    scheme = None if isinstance(stated, str) else fields.table("kv_cache_scheme")
+    scheme = None if isinstance(cache_scheme, str) else fields.table("kv_cache_scheme")
     return "fp8" if scheme and scheme.values.get("num_bits") == 8 else ""
 
 
-def _kept(fields: Fields, layers: int) -> tuple[Part, ...]:
+def _unquantised_parts(fields: Fields, layers: int) -> tuple[Part, ...]:
     """List the parts that most layers keep in 16 bits, by names of modules that are left out."""
-    seen = _layers_of((name for key in _LISTS for name in fields.texts(key, default=())), layers)
-    return tuple(part for part in PARTS if len(seen[part]) > layers / 2)
+    layers_by_part = _layers_of(
+        (name for key in _UNCONVERTED_KEYS for name in fields.texts(key, default=())), layers
+    )
+    return tuple(part for part in PARTS if len(layers_by_part[part]) > layers / 2)
 
 
 def _layers_of(names: Iterable[str], layers: int) -> dict[Part, set[int]]:
     """Collect the layers of which names of modules name each part; all where they name none."""
-    seen: dict[Part, set[int]] = {part: set() for part in PARTS}
+    layers_by_part: dict[Part, set[int]] = {part: set() for part in PARTS}
     for name in names:
-        if _SMALL.search(name):
+        if _SMALL_MODULES.search(name):
             continue
         numbers = set(map(int, _LAYER.findall(name))) or set(range(layers))
-        for part in next((parts for tail, parts in _TAILS.items() if re.search(tail, name)), ()):
-            seen[part] |= numbers
-    return seen
+        for part in next(
+            (parts for pattern, parts in _MODULE_PARTS.items() if re.search(pattern, name)), ()
+        ):
+            layers_by_part[part] |= numbers
+    return layers_by_part

@@ -48,8 +48,10 @@ def lengths(
     if text_tokens is not None:
         _check_range("text tokens", text_tokens, _MOST_TEXT)
     images, rows, columns = grid(latent, height, width, frames)
-    main = images * rows * columns
-    return {stream.name: _length(stream, main, frames, text_tokens) for stream in model.streams}
+    grid_tokens = images * rows * columns
+    return {
+        stream.name: _length(stream, grid_tokens, frames, text_tokens) for stream in model.streams
+    }
 
 
 def latent_frames(latent: Latent, frames: Size) -> Size:
@@ -89,8 +91,11 @@ def sides_made(latent: Latent | None, height: int, width: int) -> tuple[int, int
     """
     if latent is None or latent.rounds != "down":
         return height, width
-    down, across = latent.spatial * latent.patch_height, latent.spatial * latent.patch_width
-    return height - height % down, width - width % across
+    row_step, column_step = (
+        latent.spatial * latent.patch_height,
+        latent.spatial * latent.patch_width,
+    )
+    return height - height % row_step, width - width % column_step
 
 
 def _side(latent: Latent, side: Size, patch: int) -> Size:
@@ -99,17 +104,17 @@ def _side(latent: Latent, side: Size, patch: int) -> Size:
     return ceil_div(ceil_div(side, latent.spatial), patch)
 
 
-def _length(stream: Stream, main: Size, frames: Size, text_tokens: int | None) -> Size:
+def _length(stream: Stream, grid_tokens: Size, frames: Size, text_tokens: int | None) -> Size:
     if stream.name == "text" and text_tokens is not None:
         tokens: Size = text_tokens
     elif stream.per_frame:
-        tokens = _rounded(frames, stream.per_frame)
+        tokens = _whole_tokens(frames, stream.per_frame)
     else:
-        tokens = stream.tokens or main
+        tokens = stream.tokens or grid_tokens
     return ceil_div(tokens, stream.multiple) * stream.multiple
 
 
-def _rounded(count: Size, rate: float) -> Size:
+def _whole_tokens(count: Size, rate: float) -> Size:
     """Count whole tokens at `rate` a frame, one at least."""
     if isinstance(count, int):
         return max(round(count * rate), 1)
@@ -127,27 +132,31 @@ def _check_sizes(model: Model, latent: Latent, height: Size, width: Size, frames
     for name, side, step in sides:
         _check_range(name, side, _LARGEST_SIDE)
         if latent.rounds == "down" and anywhere(side < step):
-            raise InputError(f"{name}: got {_shown(side)}, wanted {step} at least")
+            raise InputError(f"{name}: got {_count_text(side)}, wanted {step} at least")
         if not latent.rounds and anywhere(side % step):
-            raise InputError(f"{name}: got {_shown(side)}, wanted {_nearest(side, step)}")
+            raise InputError(
+                f"{name}: got {_count_text(side)}, wanted {_nearest_multiples(side, step)}"
+            )
     _check_range("frames", frames, _MOST_FRAMES)
     if latent.temporal == 1 and anywhere(frames != 1):
-        raise InputError(f"frames: got {_shown(frames)}, wanted 1: {model.name} makes one image")
+        raise InputError(
+            f"frames: got {_count_text(frames)}, wanted 1: {model.name} makes one image"
+        )
 
 
-def _check_range(name: str, count: Size, most: int) -> None:
+def _check_range(name: str, count: Size, maximum: int) -> None:
     kind = getattr(getattr(count, "dtype", None), "kind", "i" if type(count) is int else "")
-    if kind not in ("i", "u") or anywhere(count < 1) or anywhere(count > most):
-        raise InputError(f"{name}: got {_shown(count)}, wanted a whole number 1 to {most}")
+    if kind not in ("i", "u") or anywhere(count < 1) or anywhere(count > maximum):
+        raise InputError(f"{name}: got {_count_text(count)}, wanted a whole number 1 to {maximum}")
 
 
-def _nearest(side: Size, step: int) -> str:
-    wanted = f"a multiple of {step}"
+def _nearest_multiples(side: Size, step: int) -> str:
+    multiple_text = f"a multiple of {step}"
     if not isinstance(side, int):
-        return wanted
+        return multiple_text
     below, above = side // step * step, ceil_div(side, step) * step
-    return f"{wanted} ({below} or {above})" if below else f"{wanted} ({above})"
+    return f"{multiple_text} ({below} or {above})" if below else f"{multiple_text} ({above})"
 
 
-def _shown(count: Size) -> str:
+def _count_text(count: Size) -> str:
     return ascii(count)[:60] if isinstance(count, int | str | float) else "an array"

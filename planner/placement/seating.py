@@ -23,7 +23,7 @@ from topology.machine import Survey, fabric
 
 Groups = tuple[tuple[int, ...], ...]
 EXACT: Final = 8  # ranks of a host up to which every order is tried
-_BETTER: Final = 1 - 1e-3
+_GAIN_NEEDED: Final = 1 - 1e-3
 """An order must be cheaper by this to be taken before one that comes first."""
 
 
@@ -79,45 +79,47 @@ def seat(plan: Plan, subset: Subset, traffic: Traffic, *, exact_up_to: int = EXA
     """
     seating = _Seating(plan=plan, subset=subset, traffic=traffic)
     degrees, seats = seating.inner, len(subset.local)
-    if _alike(subset) or degrees is None:
+    if _interchangeable(subset) or degrees is None:
         return seating.placement(tuple(range(seats)), exact=degrees is not None)
     if seats > exact_up_to:
         candidates = [
             tuple(base[i] for i in order) for base in _bases(subset) for order in nested(degrees)
         ]
-        tried = [seating.placement(order, exact=False) for order in dict.fromkeys(candidates)]
-        return min(tried, key=lambda placement: placement.seconds)
-    return _exact(seating, degrees)
+        placements = [seating.placement(order, exact=False) for order in dict.fromkeys(candidates)]
+        return min(placements, key=lambda placement: placement.seconds)
+    return _best_order(seating, degrees)
 
 
-def _exact(seating: "_Seating", degrees: tuple[int, ...]) -> Placement:
+def _best_order(seating: "_Seating", degrees: tuple[int, ...]) -> Placement:
     bounds = seating.bounds(degrees)
     table = orders(degrees)
-    different = _different(seating.subset, table)
+    distinct = _distinct_orders(seating.subset, table)
     best: Placement | None = None
-    for index in different[np.argsort(bounds[different], kind="stable")]:
-        if best is not None and bounds[index] >= best.seconds * _BETTER:
+    for index in distinct[np.argsort(bounds[distinct], kind="stable")]:
+        if best is not None and bounds[index] >= best.seconds * _GAIN_NEEDED:
             break
         placement = seating.placement(tuple(map(int, table[index])), exact=True)
-        if best is None or placement.seconds < best.seconds * _BETTER:
+        if best is None or placement.seconds < best.seconds * _GAIN_NEEDED:
             best = placement
     assert best is not None, "no order of no ranks"
     return best
 
 
-def _different(subset: Subset, table: NDArray[np.int64]) -> NDArray[np.int64]:
+def _distinct_orders(subset: Subset, table: NDArray[np.int64]) -> NDArray[np.int64]:
     """Keep the first of the orders in which every two ranks reach each other in the same way."""
     names = [gpu.name for gpu in subset.chosen]
     labels = {(a, b): subset.survey.label(a, b) for a in names for b in names if a != b}
     codes = {label: number for number, label in enumerate(dict.fromkeys(labels.values()), 1)}
     ways = np.array([[codes[labels[a, b]] if a != b else 0 for b in names] for a in names])
-    seen = ways.astype(np.uint8)[table[:, :, None], table[:, None, :]].reshape(len(table), -1)
-    rows = np.ascontiguousarray(seen).view(f"V{seen.shape[1]}").ravel()
+    reach_codes = ways.astype(np.uint8)[table[:, :, None], table[:, None, :]].reshape(
+        len(table), -1
+    )
+    rows = np.ascontiguousarray(reach_codes).view(f"V{reach_codes.shape[1]}").ravel()
     return np.sort(np.unique(rows, return_index=True)[1])
 
 
 @lru_cache(maxsize=64)
-def _alike(subset: Subset) -> bool:
+def _interchangeable(subset: Subset) -> bool:
     """Whether any GPU in use may stand for any other."""
     names = [gpu.name for gpu in subset.chosen]
     labels = {subset.survey.label(a, b) for i, a in enumerate(names) for b in names[i + 1 :]}
@@ -127,15 +129,15 @@ def _alike(subset: Subset) -> bool:
 def _bases(subset: Subset) -> list[list[int]]:
     """List GPUs in the order of the machine, and so that those joined best are neighbours."""
     pairs, chosen = subset.survey.pairs, subset.chosen
-    left = list(range(len(chosen)))
-    near = [left.pop(0)]
-    while left:
-        last = chosen[near[-1]].name
-        joined = {i: pairs.get((last, chosen[i].name)) for i in left}
-        nearest = max(left, key=lambda i: (pair.bandwidth if (pair := joined[i]) else 0.0, -i))
-        near.append(nearest)
-        left.remove(nearest)
-    return [list(range(len(chosen))), near]
+    unplaced = list(range(len(chosen)))
+    ordered = [unplaced.pop(0)]
+    while unplaced:
+        last_name = chosen[ordered[-1]].name
+        links = {i: pairs.get((last_name, chosen[i].name)) for i in unplaced}
+        nearest = max(unplaced, key=lambda i: (pair.bandwidth if (pair := links[i]) else 0.0, -i))
+        ordered.append(nearest)
+        unplaced.remove(nearest)
+    return [list(range(len(chosen))), ordered]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,40 +154,40 @@ class _Seating:
 
         An axis that spans hosts counts with its ranks on one.
         """
-        left, degrees = len(self.subset.local), list[int]()
+        free_seats, degrees = len(self.subset.local), list[int]()
         for _, degree in reversed(self.plan.axes):
-            here = min(degree, left)
-            if degree % here or left % here:
+            local_degree = min(degree, free_seats)
+            if degree % local_degree or free_seats % local_degree:
                 return None
-            degrees.insert(0, here)
-            left //= here
+            degrees.insert(0, local_degree)
+            free_seats //= local_degree
         return tuple(degrees)
 
     def placement(self, order: tuple[int, ...], *, exact: bool) -> Placement:
         """Seat the ranks of every host in this order of its GPUs in use."""
-        worst: dict[str, Fabric] = {}
+        slowest: dict[str, Fabric] = {}
         total = 0.0
         for number, (name, _) in enumerate(self.plan.axes):
             groups = self._groups(number, order)
-            worst[name], time = _slowest(self.subset.survey, groups, self.traffic.get(name, ()))
+            slowest[name], time = _slowest(self.subset.survey, groups, self.traffic.get(name, ()))
             total += time
         return Placement(
             devices=tuple(self.subset.local[i] for i in order),
             hosts=self.subset.hosts,
-            fabrics=worst,
+            fabrics=slowest,
             seconds=total,
             exact=exact,
         )
 
     def _groups(self, axis: int, order: tuple[int, ...]) -> Groups:
         """List the groups along an axis that have a rank on the first host."""
-        local, per = self.subset.local, len(self.subset.machine.gpus)
+        local, host_gpus = self.subset.local, len(self.subset.machine.gpus)
         seats = len(local)
         degrees = tuple(degree for _, degree in self.plan.axes)
         rows = group_ranks(degrees, axis)
-        near = rows[np.any(rows < seats, axis=1)]
-        place = np.array([local[i] for i in order])
-        ranks = near // seats * per + place[near % seats]
+        near_rows = rows[np.any(rows < seats, axis=1)]
+        devices = np.array([local[i] for i in order])
+        ranks = near_rows // seats * host_gpus + devices[near_rows % seats]
         return tuple(sorted(tuple(sorted(row)) for row in ranks.tolist()))
 
     def bounds(self, degrees: tuple[int, ...]) -> NDArray[np.float64]:
@@ -195,10 +197,10 @@ class _Seating:
             messages = self.traffic.get(name, ())
             if messages and degrees[number] == degree > 1:  # within one host
                 masks = group_masks(degrees, number)
-                total += np.max(self._alone(masks, messages), axis=1)
+                total += np.max(self._lone_seconds(masks, messages), axis=1)
         return total
 
-    def _alone(
+    def _lone_seconds(
         self, masks: NDArray[np.int64], messages: tuple[RepeatedMessage, ...]
     ) -> NDArray[np.float64]:
         local = self.subset.local
@@ -225,8 +227,8 @@ def _slowest(
     """Find the group that takes longest for its messages, and the seconds."""
     links = _fabrics(survey, groups)
     times = {link: seconds_on(messages, link) for link in links}
-    worst = max(links, key=lambda link: (times[link], -link.bandwidth))
-    return worst, times[worst]
+    slowest = max(links, key=lambda link: (times[link], -link.bandwidth))
+    return slowest, times[slowest]
 
 
 @lru_cache(maxsize=256)
@@ -253,13 +255,13 @@ def orders(degrees: tuple[int, ...]) -> NDArray[np.int64]:
     [6, 840, 5040, 1]
     """
     count = int(np.prod(degrees, initial=1))
-    rest = np.array(list(permutations(range(1, count))), dtype=np.int64).reshape(-1, count - 1)
-    candidates = np.hstack([np.zeros((len(rest), 1), dtype=np.int64), rest])
-    kept = np.ones(len(candidates), dtype=bool)
+    tails = np.array(list(permutations(range(1, count))), dtype=np.int64).reshape(-1, count - 1)
+    candidates = np.hstack([np.zeros((len(tails), 1), dtype=np.int64), tails])
+    rising = np.ones(len(candidates), dtype=bool)
     for axis in range(len(degrees)):
         line = group_ranks(degrees, axis)[0]  # from rank 0 on
-        kept &= np.all(np.diff(candidates[:, line], axis=1) > 0, axis=1)
-    return candidates[kept]
+        rising &= np.all(np.diff(candidates[:, line], axis=1) > 0, axis=1)
+    return candidates[rising]
 
 
 @lru_cache(maxsize=64)
@@ -277,11 +279,11 @@ def nested(degrees: tuple[int, ...]) -> list[tuple[int, ...]]:
     [(0, 1, 2, 3), (0, 2, 1, 3)]
     """
     count = int(np.prod(degrees, initial=1))
-    listed = []
+    orderings = []
     for sequence in permutations(range(len(degrees))):
         inner = np.arange(count).reshape([degrees[axis] for axis in sequence])
-        listed.append(tuple(map(int, np.moveaxis(inner, range(len(degrees)), sequence).ravel())))
-    return list(dict.fromkeys(listed))
+        orderings.append(tuple(map(int, np.moveaxis(inner, range(len(degrees)), sequence).ravel())))
+    return list(dict.fromkeys(orderings))
 
 
 def pairs_of(plan: Plan, devices: Sequence[int]) -> Iterator[str]:

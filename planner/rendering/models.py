@@ -24,8 +24,8 @@ def catalogue_entries() -> list[dict[str, object]]:
     entries = []
     for name in names():
         model = read_model(name)
-        described = {**model.to_dict(), "name": name}
-        shape = {key: described[key] for key in SHAPE}
+        model_facts = {**model.to_dict(), "name": name}
+        shape = {key: model_facts[key] for key in SHAPE}
         entries.append({**shape, "not_planned": "; ".join(unsupported(model))})
     return entries
 

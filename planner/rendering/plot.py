@@ -8,7 +8,7 @@ from topology.base.chart import round_step
 
 WIDTH: Final = 64
 HEIGHT: Final = 14
-_EXACT: Final = 2.0**-30
+_ROW_TOLERANCE: Final = 2.0**-30
 """Rounding of a value in rows."""
 
 
@@ -36,38 +36,38 @@ def plot(
                   1 B  4 B
                        o one
     """
-    points = [(math.log2(x), y) for each in series.values() for x, y in each if x > 0]
+    points = [(math.log2(x), y) for curve in series.values() for x, y in curve if x > 0]
     if not points:
         return ""
     low, high = min(x for x, _ in points), max(x for x, _ in points)
     values = [y for _, y in points]
-    whole = all(float(y).is_integer() for y in values)
+    all_integers = all(float(y).is_integer() for y in values)
     step = round_step((max(values) or 1.0) / (height - 1))
-    step = max(1.0, step) if whole else step
-    top = max(1, math.ceil(max(values) / step - _EXACT))
+    step = max(1.0, step) if all_integers else step
+    top = max(1, math.ceil(max(values) / step - _ROW_TOLERANCE))
     grid = [[" "] * width for _ in range(top + 1)]
-    for name, each in series.items():
-        for x, y in each:
+    for name, curve in series.items():
+        for x, y in curve:
             column = round((math.log2(x) - low) / ((high - low) or 1.0) * (width - 1))
-            row = math.ceil(y / step - _EXACT) if whole else round(y / step)
+            row = math.ceil(y / step - _ROW_TOLERANCE) if all_integers else round(y / step)
             grid[row][column] = name[0]
     rows = reversed([*enumerate(grid)])
-    lines = [f"{_written(step * n):>12} |{''.join(row)}".rstrip() for n, row in rows]
-    below = f"{shows[0]}{' ' * max(1, width - len(shows[0]) - len(shows[1]))}{shows[1]}"
+    lines = [f"{_tick_text(step * n):>12} |{''.join(row)}".rstrip() for n, row in rows]
+    axis_line = f"{shows[0]}{' ' * max(1, width - len(shows[0]) - len(shows[1]))}{shows[1]}"
     if between is not None and high > low:
-        below = _labelled(below, (math.log2(between[0]) - low) / (high - low), between[1])
+        axis_line = _with_label(axis_line, (math.log2(between[0]) - low) / (high - low), between[1])
     legend = ", ".join(f"{name[0]} {name}" for name in series)
-    return "\n".join([*lines, f"{'':14}{below}", f"{'':19}{legend}"])
+    return "\n".join([*lines, f"{'':14}{axis_line}", f"{'':19}{legend}"])
 
 
-def _written(value: float) -> str:
+def _tick_text(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def _labelled(line: str, part: float, label: str) -> str:
+def _with_label(line: str, part: float, label: str) -> str:
     """Write a label at a part of a line of two others, if there is room.
 
-    >>> _labelled("1/s         4/s", 0.5, "2/s"), _labelled("1/s 4/s", 0.5, "2/s")
+    >>> _with_label("1/s         4/s", 0.5, "2/s"), _with_label("1/s 4/s", 0.5, "2/s")
     ('1/s   2/s   4/s', '1/s 4/s')
     """
     start = round(part * (len(line) - 1)) - len(label) // 2

@@ -27,33 +27,39 @@ FEW: Final = 2
 
 def headlines(simulation: Simulation) -> Iterator[str]:
     """Say how long it took, beside the closed form."""
-    estimate, apart = simulation.estimate, simulation.apart
-    same = (
+    estimate, difference = simulation.estimate, simulation.apart
+    verdict = (
         "as the closed form has it"
-        if abs(apart) < LEAST
-        else f"{abs(100 * apart):.1f} % {'more' if apart > 0 else 'less'} than the "
+        if abs(difference) < LEAST
+        else f"{abs(100 * difference):.1f} % {'more' if difference > 0 else 'less'} than the "
         f"{format_seconds(estimate.latency_s)} of the closed form"
     )
     basis = estimate.basis.name.lower()
-    yield f"{estimate.plan}: {format_seconds(simulation.latency_s)} simulated, {same}; {basis}"
+    yield f"{estimate.plan}: {format_seconds(simulation.latency_s)} simulated, {verdict}; {basis}"
     turns = f"{simulation.turns:g} turns" if simulation.turns != 1 else "1 turn"
     yield (
         f"{worded(simulation.stage)}: {turns} of {format_seconds(simulation.turn_s)}, of which "
         "one was run; "
-        f"{simulation.tasks:,} operations on {_ranks(simulation)}"
+        f"{simulation.tasks:,} operations on {_rank_count_words(simulation)}"
     )
     shares = {kind: s / simulation.turn_s for kind, s in by_kind(simulation.path).items()}
-    told = (f"{worded(kind)} {100 * x:.0f} %" for kind, x in shares.items() if x >= SHOWN_SHARE)
-    yield f"critical path of a turn: {', '.join(told)}"
+    share_texts = (
+        f"{worded(kind)} {100 * x:.0f} %" for kind, x in shares.items() if x >= SHOWN_SHARE
+    )
+    yield f"critical path of a turn: {', '.join(share_texts)}"
     if simulation.latencies_s:
-        within = (f"{name} {format_seconds(s)}" for name, s in simulation.percentiles_s.items())
-        yield f"of requests drawn from the runs: {', '.join(within)}"
-    yield from (f"{name}: {number}" for name, number in _as_simulated(simulation).token_rows())
+        percentile_texts = (
+            f"{name} {format_seconds(s)}" for name, s in simulation.percentiles_s.items()
+        )
+        yield f"of requests drawn from the runs: {', '.join(percentile_texts)}"
+    yield from (
+        f"{name}: {number}" for name, number in _simulated_estimate(simulation).token_rows()
+    )
     yield from _unevenness(simulation)
     replicas = estimate.plan.degree("dp")
     if replicas > 1:
-        which = "one" if len(simulation.ranks) < estimate.gpus else "the slowest"
-        yield f"{which} of {replicas} replicas, which meet on links alone"
+        shown_replica = "one" if len(simulation.ranks) < estimate.gpus else "the slowest"
+        yield f"{shown_replica} of {replicas} replicas, which meet on links alone"
 
 
 def _unevenness(simulation: Simulation) -> Iterator[str]:
@@ -63,16 +69,16 @@ def _unevenness(simulation: Simulation) -> Iterator[str]:
         return
     tokens = {rank.rank: rank.tokens or 0 for rank in simulation.ranks}
     most, mean = max(tokens.values()), sum(tokens.values()) / len(tokens)
-    busiest = [rank for rank, held in tokens.items() if held == most]
+    busiest = [rank for rank, token_count in tokens.items() if token_count == most]
     who = ranks_named(busiest) if len(busiest) <= FEW else counted(len(busiest), "rank")
-    less = 100 * (1 - even_s / simulation.latency_s)
+    percent_less = 100 * (1 - even_s / simulation.latency_s)
     yield (
         f"most to do: {who}, {most:,} tokens of {mean:,.1f} on average; even sequences would take "
-        f"{format_seconds(even_s)}, {less:.1f} % less"
+        f"{format_seconds(even_s)}, {percent_less:.1f} % less"
     )
 
 
-def _as_simulated(simulation: Simulation) -> PlanEstimate:
+def _simulated_estimate(simulation: Simulation) -> PlanEstimate:
     """Give the estimate the stages that were simulated; what clients see under load stays."""
     estimate = simulation.estimate
     if estimate.serving is not None:
@@ -81,7 +87,7 @@ def _as_simulated(simulation: Simulation) -> PlanEstimate:
     return replace(estimate, stages_s=simulation.stages_s, throughput_per_s=rate)
 
 
-def _ranks(simulation: Simulation) -> str:
+def _rank_count_words(simulation: Simulation) -> str:
     """Count the ranks, and those of them that were run where others are like them."""
     leads, all_ranks = len(set(simulation.first)), counted(len(simulation.ranks), "rank")
     return all_ranks if leads >= len(simulation.ranks) else f"{leads} of {all_ranks}, which differ"
@@ -94,7 +100,7 @@ def parts(
     asked: tuple[Sequence[LinkUse], Sequence[WhatIf], Sequence[JobBeside], StepComparison | None],
 ) -> Iterator[Part]:
     """Say everything that ``planner simulate`` does; of what was `asked` beside, what there is."""
-    uses, changes, jobs, compared = asked
+    uses, changes, jobs, comparison = asked
     yield Title(text=headline, level=1)
     yield Said(lines=[*headlines(simulation)])
     yield from ("", simulation.stage_table())
@@ -107,8 +113,8 @@ def parts(
         yield from ("", what_if_table(simulation, changes))
     if jobs:
         yield from ("", beside_table(jobs))
-    if compared:
-        yield from compared.parts()
+    if comparison:
+        yield from comparison.parts()
     yield simulation.timeline()
     yield Drawing(svg=timelines([simulation.estimate]))
     yield Drawing(svg=memory([simulation.estimate]))
@@ -119,8 +125,8 @@ def trace(simulation: Simulation) -> str:
     """Write the turn as Chrome's trace events, which Perfetto and chrome://tracing open."""
     events: list[dict[str, object]] = []
     for rank in sorted({event.rank for event in simulation.events}):
-        events.append(_named("process_name", rank, 0, f"rank {rank}"))
-        events += [_named("thread_name", rank, tid, name) for name, tid in _LANES.items()]
+        events.append(_metadata_event("process_name", rank, 0, f"rank {rank}"))
+        events += [_metadata_event("thread_name", rank, tid, name) for name, tid in _LANES.items()]
     for event in simulation.events:
         events.append({
             "name": event.label.name,
@@ -142,22 +148,22 @@ def trace(simulation: Simulation) -> str:
 
 def _arrows(simulation: Simulation) -> Iterator[dict[str, object]]:
     """Let an arrow go from the rank that a message waited for to each of the others."""
-    met: dict[int, list[Event]] = defaultdict(list)
+    rank_events: dict[int, list[Event]] = defaultdict(list)
     for event in simulation.events:
         if event.label.kind == "communication":
-            met[event.task].append(event)
-    for number, ranks in met.items():
-        last = max(ranks, key=lambda event: event.came_s)
+            rank_events[event.task].append(event)
+    for number, ranks in rank_events.items():
+        latest = max(ranks, key=lambda event: event.came_s)
         for event in ranks:
-            if event is not last:
+            if event is not latest:
                 flow = {"name": event.label.name, "cat": "message", "id": f"{number}-{event.rank}"}
-                at = {"ts": event.start_s * MICROSECONDS, "tid": _LANES[event.stream]}
-                yield {**flow, **at, "ph": "s", "pid": last.rank}
-                yield {**flow, **at, "ph": "f", "bp": "e", "pid": event.rank}
+                position = {"ts": event.start_s * MICROSECONDS, "tid": _LANES[event.stream]}
+                yield {**flow, **position, "ph": "s", "pid": latest.rank}
+                yield {**flow, **position, "ph": "f", "bp": "e", "pid": event.rank}
 
 
 _LANES: Final = {"compute": 0, "comm": 1}
 
 
-def _named(what: str, pid: int, tid: int, name: str) -> dict[str, object]:
-    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
+def _metadata_event(event: str, pid: int, tid: int, name: str) -> dict[str, object]:
+    return {"name": event, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}

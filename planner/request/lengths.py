@@ -56,15 +56,15 @@ class Lengths:
         """Draw prompts and answers, the same ones whenever they are asked for."""
         random = np.random.default_rng(SEED)
         if self.rows:  # each as often as it is to be, in an order that is drawn
-            heights = np.cumsum([often for _, _, often in self.rows])
+            heights = np.cumsum([frequency for _, _, frequency in self.rows])
             places = (random.permutation(count) + 0.5) / count * heights[-1]
-            drawn = np.searchsorted(heights, places)
-            return [self.rows[n][0] for n in drawn], [self.rows[n][1] for n in drawn]
-        apart = self.spread or self.scatter
-        low, wide = 1.0 - apart, 2.0 * apart
-        parts = low + wide * random.random((2, count))
-        prompts = np.maximum(1, np.rint(self.prompt * parts[0]))
-        outputs = np.maximum(1, np.rint(self.output * parts[1]))
+            indices = np.searchsorted(heights, places)
+            return [self.rows[n][0] for n in indices], [self.rows[n][1] for n in indices]
+        half_range = self.spread or self.scatter
+        low, width = 1.0 - half_range, 2.0 * half_range
+        factors = low + width * random.random((2, count))
+        prompts = np.maximum(1, np.rint(self.prompt * factors[0]))
+        outputs = np.maximum(1, np.rint(self.output * factors[1]))
         return prompts.astype(int).tolist(), outputs.astype(int).tolist()
 
     def dealt(self, count: int) -> list[tuple[int, int]]:
@@ -80,18 +80,20 @@ class Lengths:
         orders = [random.permutation(count)] * 2
         if self.rows:
             rows = np.array(sorted(self.rows, key=lambda row: row[0] + row[1]))
-            often = rows[:, 2] / rows[:, 2].sum()
-            heights = np.append(0.0, often.cumsum())
-            sums = [np.append(0.0, (often * rows[:, place]).cumsum()) for place in (0, 1)]
-            behind = [np.interp(share, heights, each) for each in sums]
+            frequencies = rows[:, 2] / rows[:, 2].sum()
+            heights = np.append(0.0, frequencies.cumsum())
+            sums = [np.append(0.0, (frequencies * rows[:, place]).cumsum()) for place in (0, 1)]
+            running_totals = [np.interp(share, heights, column) for column in sums]
         else:
             rises = share * (1.0 - self.spread * (1.0 - share))
-            behind, orders[1] = (
+            running_totals, orders[1] = (
                 [self.prompt * rises, self.output * rises],
                 random.permutation(count),
             )
-        tokens = [np.maximum(1, np.diff(np.rint(count * each))).astype(int) for each in behind]
-        prompts, outputs = (each[order] for each, order in zip(tokens, orders, strict=True))
+        tokens = [
+            np.maximum(1, np.diff(np.rint(count * column))).astype(int) for column in running_totals
+        ]
+        prompts, outputs = (column[order] for column, order in zip(tokens, orders, strict=True))
         return list(zip(prompts.tolist(), outputs.tolist(), strict=True))
 
 
@@ -101,10 +103,10 @@ def lengths_in(rows: Iterable[tuple[int, int, float]]) -> Lengths:
     >>> lengths_in([(100, 10, 3.0), (500, 30, 1.0)])
     Lengths(prompt=200, output=15, spread=0.0, scatter=0.0, rows=((100, 10, 3.0), (500, 30, 1.0)))
     """
-    kept = tuple(rows)
-    prompts, outputs, often = zip(*kept, strict=True)
-    mean = partial(np.average, weights=often)
-    return Lengths(prompt=round(mean(prompts)), output=round(mean(outputs)), rows=kept)
+    counted_rows = tuple(rows)
+    prompts, outputs, counts = zip(*counted_rows, strict=True)
+    mean = partial(np.average, weights=counts)
+    return Lengths(prompt=round(mean(prompts)), output=round(mean(outputs)), rows=counted_rows)
 
 
 def read_requests(request: Request) -> tuple[Lengths | None, Trace]:
@@ -117,41 +119,41 @@ def read_requests(request: Request) -> tuple[Lengths | None, Trace]:
     if request.arrivals:
         timed = sorted(_rows("arrivals", request.arrivals, _arrival))
         trace = tuple((time - timed[0][0], prompt, output) for time, prompt, output in timed)
-        found = lengths_in((prompt, output, 1.0) for _, prompt, output in trace)
+        lengths = lengths_in((prompt, output, 1.0) for _, prompt, output in trace)
     elif request.lengths:
-        found = lengths_in(_rows("lengths", request.lengths, _length))
+        lengths = lengths_in(_rows("lengths", request.lengths, _length))
     else:
         return None, trace
-    beside = "arrivals" if trace else "lengths"
-    for name, mean in (("input_tokens", found.prompt), ("output_tokens", found.output)):
-        given = getattr(request, name)
-        if given not in (None, mean):
-            raise InputError(f"{name}: got {given} beside {beside}, wanted none")
+    source_field = "arrivals" if trace else "lengths"
+    for name, mean in (("input_tokens", lengths.prompt), ("output_tokens", lengths.output)):
+        requested = getattr(request, name)
+        if requested not in (None, mean):
+            raise InputError(f"{name}: got {requested} beside {source_field}, wanted none")
     if request.spread is not None:
-        raise InputError(f"spread: got {request.spread:g} beside {beside}, wanted none")
-    return found, trace
+        raise InputError(f"spread: got {request.spread:g} beside {source_field}, wanted none")
+    return lengths, trace
 
 
-def _rows(what: str, source: str | Rows, read: Reader[Row]) -> list[Row]:
+def _rows(field: str, source: str | Rows, read: Reader[Row]) -> list[Row]:
     """Read requests from a CSV file, or from rows of numbers that a program passed."""
     if isinstance(source, str):
-        return _in_file(what, source, read)
+        return _rows_in_file(field, source, read)
     rows = []
     for number, row in enumerate(source, 1):
-        if not len(COLUMNS[what]) - (what == "lengths") <= len(row) <= len(COLUMNS[what]):
-            wanted = ", ".join(COLUMNS[what])
-            raise InputError(f"{what}, row {number}: got {shown(row)}, wanted {wanted}")
-        rows.append(read(dict(zip(COLUMNS[what], row, strict=False)), f"{what}, row {number}"))
+        if not len(COLUMNS[field]) - (field == "lengths") <= len(row) <= len(COLUMNS[field]):
+            wanted = ", ".join(COLUMNS[field])
+            raise InputError(f"{field}, row {number}: got {shown(row)}, wanted {wanted}")
+        rows.append(read(dict(zip(COLUMNS[field], row, strict=False)), f"{field}, row {number}"))
     return rows
 
 
-def _in_file(what: str, path: str, read: Reader[Row]) -> list[Row]:
-    text = text_at(what, path, MOST_BYTES, "a CSV file of requests")
+def _rows_in_file(field: str, path: str, read: Reader[Row]) -> list[Row]:
+    text = text_at(field, path, MOST_BYTES, "a CSV file of requests")
     try:
         columns, rows = csv_of(text)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    needed = [name for name in COLUMNS[what] if name != "count"]
+    needed = [name for name in COLUMNS[field] if name != "count"]
     missing = [name for name in needed if name not in columns]
     if missing:
         raise InputError(f"{path}: got no column {missing[0]}, wanted {', '.join(needed)}")
@@ -165,8 +167,8 @@ def text_at(what: str, path: str, most: int, wanted: str) -> str:
     try:
         return decoded(content(path, most), path)
     except InputError as error:
-        why = str(error).removeprefix(f"{path}: ")
-        raise InputError(f"{what}: got {shown(path)}, {why}; wanted {wanted}") from None
+        reason = str(error).removeprefix(f"{path}: ")
+        raise InputError(f"{what}: got {shown(path)}, {reason}; wanted {wanted}") from None
 
 
 def _arrival(row: Mapping[str, object], where: str) -> tuple[float, int, int]:
@@ -177,19 +179,19 @@ def _arrival(row: Mapping[str, object], where: str) -> tuple[float, int, int]:
 
 
 def _length(row: Mapping[str, object], where: str) -> tuple[int, int, float]:
-    often = _number(row, "count", where) if row.get("count") not in (None, "") else 1.0
-    if not 0 < often <= MOST_COUNT:
+    frequency = _number(row, "count", where) if row.get("count") not in (None, "") else 1.0
+    if not 0 < frequency <= MOST_COUNT:
         raise InputError(
-            f"{where}: count: got {often:g}, wanted more than 0, at most {MOST_COUNT:g}"
+            f"{where}: count: got {frequency:g}, wanted more than 0, at most {MOST_COUNT:g}"
         )
-    return _tokens(row, "input_tokens", where), _tokens(row, "output_tokens", where), often
+    return _tokens(row, "input_tokens", where), _tokens(row, "output_tokens", where), frequency
 
 
 def _tokens(row: Mapping[str, object], name: str, where: str) -> int:
     tokens = _number(row, name, where)
-    most = LARGEST["input_tokens"]
-    if not 1 <= tokens <= most or tokens != int(tokens):
-        wanted = f"a whole number from 1 to {most:,}"
+    maximum = LARGEST["input_tokens"]
+    if not 1 <= tokens <= maximum or tokens != int(tokens):
+        wanted = f"a whole number from 1 to {maximum:,}"
         raise InputError(f"{where}: {name}: got {tokens:g}, wanted {wanted}")
     return int(tokens)
 
@@ -223,9 +225,9 @@ class Load:
 
     def part(self, number: int, engines: int) -> "Load":
         """Return the requests of one of several engines, which take turns."""
-        own = slice(number, None, engines)
-        arrivals = None if self.arrivals is None else self.arrivals[own]
-        return Load(prompts=self.prompts[own], outputs=self.outputs[own], arrivals=arrivals)
+        turns = slice(number, None, engines)
+        arrivals = None if self.arrivals is None else self.arrivals[turns]
+        return Load(prompts=self.prompts[turns], outputs=self.outputs[turns], arrivals=arrivals)
 
 
 def closed(lengths: Lengths, concurrency: int, requests: int) -> Load:

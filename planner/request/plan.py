@@ -33,8 +33,13 @@ class Plan:
 
     def __str__(self) -> str:
         text = ".".join(f"{name}{degree}" for name, degree in self.axes) or "single"
-        beside = (("vae", self.vae), ("ep", self.ep), ("patch", self.patch), ("fsdp", self.fsdp))
-        return text + "".join(f"/{name}{degree}" for name, degree in beside if degree > 1)
+        inner_degrees = (
+            ("vae", self.vae),
+            ("ep", self.ep),
+            ("patch", self.patch),
+            ("fsdp", self.fsdp),
+        )
+        return text + "".join(f"/{name}{degree}" for name, degree in inner_degrees if degree > 1)
 
     @property
     def gpus(self) -> int:
@@ -171,12 +176,12 @@ def nearest(plan: Plan, legal: Iterable[Plan], count: int = 3) -> list[Plan]:
 
 
 def _distance(plan: Plan, other: Plan) -> float:
-    degrees, others = dict(plan.axes), dict(other.axes)
-    apart = len(degrees.keys() ^ others.keys())
-    shared = sum(
-        abs(degrees.get(name, 1) - others.get(name, 1))
-        / max(degrees.get(name, 1), others.get(name, 1))
-        for name in {**degrees, **others}
+    degrees, other_degrees = dict(plan.axes), dict(other.axes)
+    unshared_axes = len(degrees.keys() ^ other_degrees.keys())
+    degree_gap = sum(
+        abs(degrees.get(name, 1) - other_degrees.get(name, 1))
+        / max(degrees.get(name, 1), other_degrees.get(name, 1))
+        for name in {**degrees, **other_degrees}
     )
-    same = ((plan.ep, other.ep), (plan.sequence_ranks, other.sequence_ranks))
-    return 2 * apart + shared + sum(abs(a - b) / max(a, b) for a, b in same)
+    pairs = ((plan.ep, other.ep), (plan.sequence_ranks, other.sequence_ranks))
+    return 2 * unshared_axes + degree_gap + sum(abs(a - b) / max(a, b) for a, b in pairs)

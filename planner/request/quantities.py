@@ -53,11 +53,11 @@ def read_time(what: str, text: str) -> float:
     return seconds
 
 
-def _positive(what: str, number: str, text: str) -> float:
+def _positive(field: str, number: str, text: str) -> float:
     try:
         value = float(number)
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise InputError(f"{what}: got {shown(text)}, wanted more than 0")
+        raise InputError(f"{field}: got {shown(text)}, wanted more than 0")
     return value

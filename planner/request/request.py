@@ -217,16 +217,16 @@ class Request:
 
     def to_dict(self) -> dict[str, object]:
         """Return the fields; a model and a machine that were read by their names."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        given["links"] = dict(self.links)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["links"] = dict(self.links)
         if not isinstance(self.topology, str):
-            given["topology"] = self.topology.name
-        return {**given, "model": self.model_name}
+            values["topology"] = self.topology.name
+        return {**values, "model": self.model_name}
 
     def __post_init__(self) -> None:
         """Refuse numbers and names that cannot be right."""
-        for name, part in (("model", "layers"), ("topology", "gpus")):
-            if not hasattr(getattr(self, name), part):  # what has been read is no name
+        for name, attribute in (("model", "layers"), ("topology", "gpus")):
+            if not hasattr(getattr(self, name), attribute):  # what has been read is no name
                 _check_name(name, getattr(self, name))
         values = {field.name: (field.type, getattr(self, field.name)) for field in fields(self)}
         for name, (kind, value) in values.items():
@@ -242,7 +242,7 @@ class Request:
                 _check_count(name, value)
         for name in (*SHARES, *POSITIVE):
             _check_real(name, values[name][1])
-        _check_told(self)
+        _check_sources(self)
         _check_load(self)
         _check_pools(self)
         for name in CHOICES:
@@ -251,16 +251,16 @@ class Request:
 
 def _check_real(name: str, value: object) -> None:
     """Raise unless `value` is a share, or a number of something that there is."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    real = cast(float, value) if number else math.nan
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    numeric = cast(float, value) if is_number else math.nan
     left_out = value is None and Request.__dataclass_fields__[name].default is None
-    if name in SHARES and not left_out and not 0 <= real < 1:
+    if name in SHARES and not left_out and not 0 <= numeric < 1:
         raise InputError(f"{name}: got {shown(value)}, wanted a share, 0 or more and less than 1")
     if name in POSITIVE and not left_out:
-        least, most = POSITIVE[name]
-        if not least < real <= most:
+        lower, upper = POSITIVE[name]
+        if not lower < numeric <= upper:
             raise InputError(
-                f"{name}: got {shown(value)}, wanted more than {least:g} and at most {most:,}"
+                f"{name}: got {shown(value)}, wanted more than {lower:g} and at most {upper:,}"
             )
 
 
@@ -284,12 +284,12 @@ def _check_load(request: Request) -> None:
 
 def _check_pools(request: Request) -> None:
     """Refuse half of two pools, and a batch beside them."""
-    for one, other in (("prefill", "decode"), ("decode", "prefill")):
-        plan, workers = getattr(request, f"{one}_plan"), getattr(request, f"{one}_workers")
-        if plan and not getattr(request, f"{other}_plan"):
-            raise InputError(f"{one}_plan: got {plan[:60]}, wanted {other}_plan beside it")
+    for pool, other_pool in (("prefill", "decode"), ("decode", "prefill")):
+        plan, workers = getattr(request, f"{pool}_plan"), getattr(request, f"{pool}_workers")
+        if plan and not getattr(request, f"{other_pool}_plan"):
+            raise InputError(f"{pool}_plan: got {plan[:60]}, wanted {other_pool}_plan beside it")
         if workers and not plan:
-            raise InputError(f"{one}_workers: got {workers}, wanted {one}_plan beside it")
+            raise InputError(f"{pool}_workers: got {workers}, wanted {pool}_plan beside it")
     name = "prefill_plan" if request.two_pools else "disaggregate"
     if getattr(request, name) and request.batch > 1:
         raise InputError(f"batch: got {request.batch} beside {name}, wanted one of the two")
@@ -297,7 +297,7 @@ def _check_pools(request: Request) -> None:
         raise InputError("prefill_plan: got one beside disaggregate, which searches it, wanted one")
 
 
-def _check_told(request: Request) -> None:
+def _check_sources(request: Request) -> None:
     """Refuse to be told twice of a machine, or of a machine or drafts where there are none."""
     if request.topology and request.detect:
         raise InputError("detect: got a topology too, wanted one of the two")
@@ -315,15 +315,15 @@ def told_of_nothing(name: str, value: object) -> InputError:
 
 def _check_choice(name: str, value: object) -> None:
     choices = get_args(CHOICES[name])
-    known = isinstance(value, str) and value in choices
-    if not known and (value is not None or name == "objective"):
+    is_choice = isinstance(value, str) and value in choices
+    if not is_choice and (value is not None or name == "objective"):
         raise unknown(name, value if isinstance(value, str) else shown(value), choices)
 
 
-def _check_name(what: str, name: object) -> None:
-    if not isinstance(name, str | tuple if what in ROWS else str):
-        wanted = "a file, or rows of numbers" if what in ROWS else "a name"
-        raise InputError(f"{what}: got {shown(name)}, wanted {wanted}")
+def _check_name(field: str, name: object) -> None:
+    if not isinstance(name, str | tuple if field in ROWS else str):
+        wanted = "a file, or rows of numbers" if field in ROWS else "a name"
+        raise InputError(f"{field}: got {shown(name)}, wanted {wanted}")
 
 
 def _check_distribution(value: object) -> None:
@@ -339,9 +339,9 @@ def _check_distribution(value: object) -> None:
 def check_links(links: Sequence[tuple[object, object]]) -> None:
     """Raise unless every link has a name, once, and a number."""
     for name, times in links:
-        number = isinstance(times, int | float) and not isinstance(times, bool)
-        within = number and 0 <= cast(float, times) <= FASTEST
-        if not isinstance(name, str) or not name or not within:
+        is_number = isinstance(times, int | float) and not isinstance(times, bool)
+        in_range = is_number and 0 <= cast(float, times) <= FASTEST
+        if not isinstance(name, str) or not name or not in_range:
             raise InputError(
                 f"links: got {shown(name)} and {shown(times)}, wanted a link and times its "
                 f"bandwidth, 0 to {FASTEST:g}, such as {{'GPU0-NVSwitch': 0.5}}"
@@ -358,8 +358,8 @@ def _check_count(name: str, value: object) -> None:
     topology.base.errors.InputError: gpus: got 0, wanted a whole number from 1 to 16384
     """
     largest = LARGEST[name]
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or not 1 <= cast(int, value) <= largest:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or not 1 <= cast(int, value) <= largest:
         raise InputError(f"{name}: got {shown(value)}, wanted a whole number from 1 to {largest}")
 
 

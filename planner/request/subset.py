@@ -33,8 +33,8 @@ from topology.machine import (
     survey_of,
 )
 
-_TRIED: Final = 10  # GPUs of a host up to which every subset is tried
-_ALIKE: Final = 0.05  # drivers keep back as much of a memory
+_EXHAUSTIVE_GPUS: Final = 10  # GPUs of a host up to which every subset is tried
+_MEMORY_TOLERANCE: Final = 0.05  # drivers keep back as much of a memory
 _PROBE: Final = 16 * MIB  # B, the all-reduce that compares subsets
 
 
@@ -60,8 +60,8 @@ class Subset:
     @property
     def members(self) -> tuple[int, ...]:
         """Numbers of the GPUs in use, counted through one host, then the next."""
-        per = len(self.machine.gpus)
-        return tuple(host * per + seat for host in range(self.hosts) for seat in self.local)
+        host_gpus = len(self.machine.gpus)
+        return tuple(host * host_gpus + seat for host in range(self.hosts) for seat in self.local)
 
     @property
     def chosen(self) -> tuple[Gpu, ...]:
@@ -70,8 +70,8 @@ class Subset:
 
     def fabric(self) -> Fabric:
         """Describe the links of all GPUs in use as one group."""
-        whole = len(self.local) == len(self.machine.gpus)
-        ranks = range(self.gpus) if whole else self.members
+        uses_all = len(self.local) == len(self.machine.gpus)
+        ranks = range(self.gpus) if uses_all else self.members
         return fabric(self.machine, ranks, survey=self.survey)
 
     def on(self, gpus: int, nodes: int = 0) -> "Subset":
@@ -82,26 +82,26 @@ class Subset:
         if gpus == self.gpus and nodes in (0, self.hosts):
             return self
         machine = self.machine
-        per = len(machine.gpus)
-        hosts = nodes or -(-gpus // per)
+        host_gpus = len(machine.gpus)
+        hosts = nodes or -(-gpus // host_gpus)
         if gpus > machine.gpu_count or hosts > machine.copies:
             wanted = f"{gpus} GPUs" + (f" on {nodes} nodes" if nodes else "")
             raise TopologyError(
                 f"{machine.name}: got {wanted}, wanted at most {machine.gpu_count} on "
                 f"{machine.copies}"
             )
-        if gpus % hosts or gpus // hosts > per:
+        if gpus % hosts or gpus // hosts > host_gpus:
             raise TopologyError(
                 f"{counted(gpus, 'GPU')} of {machine.name} over {counted(hosts, 'node')}: "
                 f"got {gpus / hosts:g} a node, "
-                f"wanted a whole number up to {per}"
+                f"wanted a whole number up to {host_gpus}"
             )
         return replace(self, hosts=hosts, local=best_subset(self.survey, gpus // hosts))
 
     def beside(self, taken: Collection[int]) -> "Subset":
         """Take as many GPUs of each host, the best of those that are not taken; enough are left."""
-        left = tuple(seat for seat in range(len(self.machine.gpus)) if seat not in taken)
-        return replace(self, local=best_subset(self.survey, len(self.local), left))
+        free_seats = tuple(seat for seat in range(len(self.machine.gpus)) if seat not in taken)
+        return replace(self, local=best_subset(self.survey, len(self.local), free_seats))
 
     def ruling(self, precision: str) -> Hardware:
         """Describe the GPU that all others wait for, with the least memory of any.
@@ -110,14 +110,14 @@ class Subset:
         """
         kinds = [find_hardware(name) for name in dict.fromkeys(map(_kind, self.chosen))]
         slowest = min(kinds, key=lambda kind: kind.device.needed_peak(precision))
-        narrow = min(kind.device.memory_bandwidth.value for kind in kinds)
-        width = _ruled(slowest.device.memory_bandwidth, narrow)
-        device = replace(slowest.device, memory_bandwidth=width)
+        least_bandwidth = min(kind.device.memory_bandwidth.value for kind in kinds)
+        bandwidth = _derived(slowest.device.memory_bandwidth, least_bandwidth)
+        device = replace(slowest.device, memory_bandwidth=bandwidth)
         if self.gpus == 1 and self.chosen[0].mig:
             device = sliced(device, self.chosen[0].slice)
-        device = replace(device, memory=_ruled(device.memory, min(map(_memory, self.chosen))))
-        per = len(self.machine.gpus)
-        return replace(slowest, device=device, gpus=per, domain=per)
+        device = replace(device, memory=_derived(device.memory, min(map(_memory, self.chosen))))
+        host_gpus = len(self.machine.gpus)
+        return replace(slowest, device=device, gpus=host_gpus, domain=host_gpus)
 
     def obstacle(self) -> str:
         """Say why the GPUs in use cannot work together; empty where they can."""
@@ -139,19 +139,19 @@ class Subset:
         """List what was assumed about the machine, and which GPU rules among different ones."""
         return (
             *(f"assumed: {line}" for line in self.machine.assumptions),
-            *self._unusual(),
+            *self._unusual_notes(),
             *(f"warning: {line}" for line in self.machine.warnings),
         )
 
-    def _unusual(self) -> Iterator[str]:
+    def _unusual_notes(self) -> Iterator[str]:
         """Say which GPU rules among several kinds, or is a slice, or has another memory."""
-        kinds, small = sorted({_kind(gpu) for gpu in self.chosen}), min(self.chosen, key=_memory)
-        held = format_bytes(_memory(small))
+        kinds, smallest = sorted({_kind(gpu) for gpu in self.chosen}), min(self.chosen, key=_memory)
+        memory_text = format_bytes(_memory(smallest))
         if len(kinds) > 1:
             slowest = min(kinds, key=lambda name: _speed(find_hardware(name)))
             yield (
                 f"mixed GPUs ({', '.join(kinds)}): every rank waits for {slowest}, and plans must "
-                f"fit the {held} of {_kind(small)}"
+                f"fit the {memory_text} of {_kind(smallest)}"
             )
         gpu = self.chosen[0]
         share = mig_share(gpu.slice)
@@ -160,11 +160,14 @@ class Subset:
                 f"priced as one MIG slice {gpu.slice} of {_kind(gpu)}: {100 * share[0]:.3g} % of "
                 f"its multiprocessors, {share[1] / 10**9:g} GB of its memory"
             )
-        listed = find_hardware(_kind(small)).device.memory.value
-        if not small.mig and abs(_memory(small) - listed) >= _ALIKE * listed:
+        catalogue_bytes = find_hardware(_kind(smallest)).device.memory.value
+        if (
+            not smallest.mig
+            and abs(_memory(smallest) - catalogue_bytes) >= _MEMORY_TOLERANCE * catalogue_bytes
+        ):
             yield (
-                f"{small.name} has {held} of memory as the machine says, where {_kind(small)} has "
-                f"{format_bytes(listed)}"
+                f"{smallest.name} has {memory_text} of memory as the machine says, where {_kind(smallest)} has "
+                f"{format_bytes(catalogue_bytes)}"
             )
 
 
@@ -175,9 +178,9 @@ def profile_on(machine: Machine, hardware: str, named: str) -> Profile | None:
     """
     products = {gpu.product for gpu in machine.gpus}
     if not named and len(products) == 1:
-        own = own_profile(hardware, products.pop(), len(machine.gpus))
-        if own is not None:
-            return own
+        machine_profile = own_profile(hardware, products.pop(), len(machine.gpus))
+        if machine_profile is not None:
+            return machine_profile
     return profile_for(hardware, named)
 
 
@@ -209,8 +212,8 @@ def read_machine(
     if not machine.gpus:
         raise TopologyError(f"{machine.name}: got no GPU, wanted at least one")
     machine = altered(machine, links)
-    everything = tuple(range(len(machine.gpus)))
-    return Subset(survey=survey_of(machine), hosts=machine.copies, local=everything)
+    all_seats = tuple(range(len(machine.gpus)))
+    return Subset(survey=survey_of(machine), hosts=machine.copies, local=all_seats)
 
 
 def usual_machine(hardware: str, gpus: int, nodes: int, links: Mapping[str, float]) -> Subset:
@@ -249,9 +252,9 @@ def _read(
 
 def _kind(gpu: Gpu) -> str:
     if gpu.hardware is None:
-        why = f"{gpu.product!r} is not in the catalogue" if gpu.product else "has no known kind"
+        cause = f"{gpu.product!r} is not in the catalogue" if gpu.product else "has no known kind"
         raise InputError(
-            f"topology: {gpu.name} {why}: say which it is (is most like) with --hardware, "
+            f"topology: {gpu.name} {cause}: say which it is (is most like) with --hardware, "
             f"such as rtx-4090 or a file that describes it (as examples/my_gpu.toml)"
         )
     return gpu.hardware
@@ -275,13 +278,13 @@ def sliced(device: Device, profile: str) -> Device:
     eighths = max(1, round((SLICES + 1) * share[1] / device.memory.value))
     width = min(1.0, eighths / (SLICES + 1))
 
-    def part(number: Sourced, of: float) -> Sourced:
-        return Sourced(value=number.value * of, kind="derived", source=source)
+    def part(number: Sourced, fraction: float) -> Sourced:
+        return Sourced(value=number.value * fraction, kind="derived", source=source)
 
-    whole = max(1.0, device.multiprocessors.value * share[0] // 1)
+    multiprocessors = max(1.0, device.multiprocessors.value * share[0] // 1)
     return replace(
         device,
-        multiprocessors=Sourced(value=whole, kind="derived", source=source),
+        multiprocessors=Sourced(value=multiprocessors, kind="derived", source=source),
         memory=Sourced(value=share[1], kind="derived", source=source),
         memory_bandwidth=part(device.memory_bandwidth, width),
         l2=part(device.l2, width),
@@ -289,7 +292,7 @@ def sliced(device: Device, profile: str) -> Device:
     )
 
 
-def _ruled(number: Sourced, value: float) -> Sourced:
+def _derived(number: Sourced, value: float) -> Sourced:
     if value == number.value:
         return number
     return Sourced(value=value, kind="derived", source="the least of the machine's GPUs")
@@ -318,29 +321,29 @@ def best_subset(
     if survey.uniform and not any(gpu.mig for gpu in gpus):
         return seats[:count]
     subsets: Iterable[tuple[int, ...]] = combinations(seats, count)
-    if len(seats) > _TRIED:
+    if len(seats) > _EXHAUSTIVE_GPUS:
         subsets = (seats[first : first + count] for first in range(len(seats) - count + 1))
-    worth = {subset: _worth(survey, subset) for subset in subsets}
-    most = max(worth.values())
-    equal = [subset for subset, value in worth.items() if value == most]
-    if len(equal) == 1 or count == 1:
-        return equal[0]
-    return min(equal, key=lambda subset: _together(survey, subset, "all_to_all"))
+    scores = {subset: _subset_score(survey, subset) for subset in subsets}
+    best_score = max(scores.values())
+    tied = [subset for subset, value in scores.items() if value == best_score]
+    if len(tied) == 1 or count == 1:
+        return tied[0]
+    return min(tied, key=lambda subset: _collective_seconds(survey, subset, "all_to_all"))
 
 
-def _together(survey: Survey, subset: Sequence[int], op: str) -> float:
+def _collective_seconds(survey: Survey, subset: Sequence[int], op: str) -> float:
     """Give the seconds of a collective over some GPUs of a host."""
     return collective_time(op, _PROBE, fabric(survey.machine, subset, survey=survey))
 
 
-def _worth(survey: Survey, subset: Sequence[int]) -> tuple[float, ...]:
+def _subset_score(survey: Survey, subset: Sequence[int]) -> tuple[float, ...]:
     gpus = [survey.machine.gpus[seat] for seat in subset]
-    whole = not any(gpu.mig for gpu in gpus)
+    unsliced = not any(gpu.mig for gpu in gpus)
     pace = min(_speed(find_hardware(_kind(gpu))) for gpu in gpus)
     memory = min(_memory(gpu) for gpu in gpus)
     if len(gpus) == 1:
-        return whole, pace, memory, 0.0, 0.0
-    together = _together(survey, subset, "all_reduce")
+        return unsliced, pace, memory, 0.0, 0.0
+    reduce_seconds = _collective_seconds(survey, subset, "all_reduce")
     pairs = [survey.pairs.get((a.name, b.name)) for a, b in combinations(gpus, 2)]
-    joined = sum(pair.bandwidth for pair in pairs if pair is not None)
-    return whole, pace, memory, -together, joined
+    bandwidth_sum = sum(pair.bandwidth for pair in pairs if pair is not None)
+    return unsliced, pace, memory, -reduce_seconds, bandwidth_sum

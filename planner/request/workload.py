@@ -43,12 +43,12 @@ class HostTimes:
 
     def of(self, runtime: Runtime) -> Runtime:
         """Return a runtime with these times."""
-        own = (("all_reduce", self.all_reduce), ("all_gather", self.all_gather))
+        named_times = (("all_reduce", self.all_reduce), ("all_gather", self.all_gather))
         return replace(
             runtime,
             host_kernel=self.kernel or runtime.host_kernel,
             host_collective=self.collective or runtime.host_collective,
-            calls=tuple((kind, time.value) for kind, time in own if time is not None),
+            calls=tuple((kind, time.value) for kind, time in named_times if time is not None),
         )
 
 
@@ -87,8 +87,8 @@ class TokenWay:
     @property
     def taken(self) -> Taken:
         """Give the way that tokens take as the cost models have it."""
-        most = {"most": float(self.most)} if self.most else {}
-        return Taken(way=self.way, sent=self.sent, **most)
+        limit = {"most": float(self.most)} if self.most else {}
+        return Taken(way=self.way, sent=self.sent, **limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,9 +177,9 @@ class Habits:
         if fabric is None or fabric.ranks == 1 or not model.has_experts:
             return ()
         top_k = max(tower.ffn.active for tower in model.towers if tower.ffn is not None)
-        served = [way for way in self.tokens if way.serves(top_k, fabric, device)]
-        last = next((place for place, way in enumerate(served) if not way.most), len(served))
-        return tuple(served[: last + 1])
+        usable = [way for way in self.tokens if way.serves(top_k, fabric, device)]
+        last_index = next((place for place, way in enumerate(usable) if not way.most), len(usable))
+        return tuple(usable[: last_index + 1])
 
     def window_room(self, family: str) -> float:
         """Return the share of a sequence that is kept in layers with a window, at the least."""

@@ -61,8 +61,12 @@ class Launch:
         >>> Launch(engine="E", command="run", request={"height": 512}, notes=("fp8: no flag",)).line
         'run  # each request: height=512; fp8: no flag'
         """
-        each = ", ".join(f"{name}={size}" for name, size in self.request.items())
-        comments = [*self.calls, *([f"each request: {each}"] if each else []), *self.notes]
+        request_text = ", ".join(f"{name}={size}" for name, size in self.request.items())
+        comments = [
+            *self.calls,
+            *([f"each request: {request_text}"] if request_text else []),
+            *self.notes,
+        ]
         command = f"{self.command} {self.prompt}".strip()
         return "  # ".join([command, *(["; ".join(comments)] if comments else [])])
 
@@ -86,12 +90,12 @@ def launched(
     if deployment.runner is not None:
         launch = launch_of(scenario, deployment.runner, plan, told)
     else:
-        runtime, command = deployment.runtime.name, _ours(scenario, plan)
+        runtime, command = deployment.runtime.name, _own_command(scenario, plan)
         launch = Launch(engine=deployment.title, runtime=runtime, command=command)
     return seated_on(launch, scenario, placement)
 
 
-def _ours(scenario: Scenario, plan: Plan) -> str:
+def _own_command(scenario: Scenario, plan: Plan) -> str:
     """Write the command of ours that builds a plan, or runs it in PyTorch."""
     request = scenario.request
     if request.precision == usual_precision(scenario.model, scenario.deployment.hardware):
@@ -100,20 +104,20 @@ def _ours(scenario: Scenario, plan: Plan) -> str:
     parts = [f"--model {shell_path(name)}", f"--plan {plan}"]
     runtime = scenario.deployment.runtime.name
     if runtime in MODES:
-        flags = [*_asked_flags(request, VALIDATED), "--backend torch", f"--mode {MODES[runtime]}"]
+        flags = [*_request_flags(request, VALIDATED), "--backend torch", f"--mode {MODES[runtime]}"]
         return " ".join(["planner validate", *parts, *flags])
     folder = shell_path(f"{scenario.model.name}-{plan}".replace("/", "-"))
-    flags = [*_asked_flags(request, BUILT), f"--output {folder}"]
+    flags = [*_request_flags(request, BUILT), f"--output {folder}"]
     return " ".join(["planner export", *parts, *flags])
 
 
-def _asked_flags(request: Request, names: Sequence[str]) -> Iterator[str]:
+def _request_flags(request: Request, names: Sequence[str]) -> Iterator[str]:
     """Write what a request asks for beside what is usual; a machine that was read has no name."""
-    for asked in fields(Request):
-        value = getattr(request, asked.name)
-        if asked.name not in names or value == asked.default or "\n" in str(value):
+    for option in fields(Request):
+        value = getattr(request, option.name)
+        if option.name not in names or value == option.default or "\n" in str(value):
             continue
-        flag = f"--{asked.name.replace('_', '-')}"
+        flag = f"--{option.name.replace('_', '-')}"
         if isinstance(value, bool):
             yield flag if value else flag.replace("--", "--no-")
         elif isinstance(value, str | int) and value != "":
@@ -156,33 +160,39 @@ def launches(
     engines: Engines, model: Model, plan: Plan, settings: Settings | None = None
 ) -> list[Launch]:
     """Say for every engine of the model's kind how it runs the plan, or why it cannot."""
-    told = settings or Settings()
-    return [launch_with(engine, model, plan, told) for engine in engines.of_kind(model.kind)]
+    engine_settings = settings or Settings()
+    return [
+        launch_with(engine, model, plan, engine_settings) for engine in engines.of_kind(model.kind)
+    ]
 
 
 def launch_with(engine: Engine, model: Model, plan: Plan, settings: Settings) -> Launch:
     """Say how one engine runs a plan with settings, or why it cannot."""
     reason = refusal_of(engine, model, plan, settings)
     limits = engine.limits_of(model.name, model.family)
-    has = engine.runtimes_of(model.name, model.family)
-    if settings.runtime not in has:
-        settings = replace(settings, runtime=has[0])
+    runtimes = engine.runtimes_of(model.name, model.family)
+    if settings.runtime not in runtimes:
+        settings = replace(settings, runtime=runtimes[0])
     settings = whole_prompts(engine, settings)
     if reason or limits is None:
         return Launch(engine=engine.title, runtime=settings.runtime, reason=reason)
     line = engine.line_of(limits)
-    one = one_copy(line, model, plan)
-    own = replace(settings, hosts=ceil(settings.hosts * one.gpus / plan.gpus))
-    command, note = _command(engine, limits, model, one, own)
-    flags = [each for flag in _flags(line, limits, model, one, own) for each in _of(limits, flag)]
+    copy_plan = one_copy(line, model, plan)
+    copy_settings = replace(settings, hosts=ceil(settings.hosts * copy_plan.gpus / plan.gpus))
+    command, note = _command(engine, limits, model, copy_plan, copy_settings)
+    flags = [
+        part
+        for flag in _flags(line, limits, model, copy_plan, copy_settings)
+        for part in _written_flags(limits, flag)
+    ]
     if settings.spread is not None:
         ways = engine.habits.ways(model, *settings.spread)
         flags += dict.fromkeys(way.flag for way in ways if way.flag)
-    request = _by_size(line, limits, line.request, settings)
-    shared = _copies(line, model, plan)
+    request = _size_words(line, limits, line.request, settings)
+    copy_notes = _copy_notes(line, model, plan)
     notes = (
-        *_untold(line, limits, plan, settings),
-        *shared,
+        *_unflagged_notes(line, limits, plan, settings),
+        *copy_notes,
         note,
         line.after.format(gpus=plan.gpus, made="video" if settings.video else "image"),
     )
@@ -199,9 +209,9 @@ def launch_with(engine: Engine, model: Model, plan: Plan, settings: Settings) ->
 
 def whole_prompts(engine: Engine, settings: Settings) -> Settings:
     """Give a step of an engine that cuts no prompts room for the longest request."""
-    ways = engine.scheduling
-    chunk = settings.sizes.get("chunk", ways.chunk)
-    if ways.chunked or settings.longest <= chunk:
+    scheduling = engine.scheduling
+    chunk = settings.sizes.get("chunk", scheduling.chunk)
+    if scheduling.chunked or settings.longest <= chunk:
         return settings
     return replace(settings, sizes={**settings.sizes, "chunk": settings.longest})
 
@@ -214,9 +224,9 @@ def _command(
     line = engine.line_of(limits)
     command, note = line.command, ""
     if settings.hosts > 1:
-        whole = bool(several.replicas) and copies > 1
-        command = several.replicas if whole else line.hosts or several.command
-        note = several.replicas_note if whole else several.note
+        by_copies = bool(several.replicas) and copies > 1
+        command = several.replicas if by_copies else line.hosts or several.command
+        note = several.replicas_note if by_copies else several.note
     repository = settings.folder or limits.name or model.repository or model.name
     filled = command.format(
         repo=shell_path(repository),
@@ -239,12 +249,12 @@ def _sizes(model: Model, settings: Settings) -> Mapping[str, int]:
     return {name: settings.sizes.get(name, getattr(model.defaults, name)) for name in names}
 
 
-def _of(limits: Limits, flag: str) -> list[str]:
+def _written_flags(limits: Limits, flag: str) -> list[str]:
     """Write a flag, or a call once for every transformer that it is to be made of."""
     if "{transformer}" not in flag:
         return [flag] if flag else []
-    told = flag.replace("{words}", limits.words)
-    return [told.replace("{transformer}", name) for name in limits.transformers]
+    named_flag = flag.replace("{words}", limits.words)
+    return [named_flag.replace("{transformer}", name) for name in limits.transformers]
 
 
 def _flags(
@@ -254,12 +264,14 @@ def _flags(
     yield from (
         line.calls[axis].replace("{n}", str(n)) for axis, n in plan.axes if axis in line.calls
     )
-    without = set(line.calls)
+    skipped_axes = set(line.calls)
     if plan.degree("adp") > 1 and "{ranks}" in line.axes["adp"]:
-        without.add("tp")
+        skipped_axes.add("tp")
     ranks = plan.expert_ranks
     axes = [
-        line.axes[axis].format(n=n, ranks=ranks) for axis, n in plan.axes if axis not in without
+        line.axes[axis].format(n=n, ranks=ranks)
+        for axis, n in plan.axes
+        if axis not in skipped_axes
     ]
     if line.call and axes:
         yield line.call.format(arguments=", ".join(axes), transformer="{transformer}")
@@ -282,7 +294,7 @@ def _flags(
         yield shlex.join(word.replace("{n}", str(settings.copies)) for word in line.copies.split())
     yield line.offload if settings.offload else line.resident
     sizes = _sizes(model, settings)
-    for size, flag in _by_size(line, limits, line.sizes, settings).items():
+    for size, flag in _size_words(line, limits, line.sizes, settings).items():
         ranks = plan.degree("adp") if size in line.whole else 1
         yield flag.format(n=settings.sizes[size] * ranks, **sizes)
 
@@ -297,13 +309,13 @@ def _speculation(flags: str, settings: Settings) -> str:
     return " ".join(words)
 
 
-def _by_size(line: LaunchLine, limits: Limits, names: Words, settings: Settings) -> Words:
+def _size_words(line: LaunchLine, limits: Limits, names: Words, settings: Settings) -> Words:
     """Look up the sizes that were asked for; a video's may go by other words."""
     words = {**names, **(line.video if names and settings.video else {})}
     return {n: words[n] for n in settings.sizes if n in words and n not in limits.lacks}
 
 
-def _copies(line: LaunchLine, model: Model, plan: Plan) -> Iterator[str]:
+def _copy_notes(line: LaunchLine, model: Model, plan: Plan) -> Iterator[str]:
     """Say what to do for axes whose flag says something else of a model with experts."""
     if model.has_experts:
         for axis, degree in plan.axes:
@@ -319,7 +331,9 @@ def _other_weights(line: LaunchLine, settings: Settings) -> Iterator[str]:
         yield f"{settings.precision}: {line.untold.get(settings.precision, 'no flag')}"
 
 
-def _untold(line: LaunchLine, limits: Limits, plan: Plan, settings: Settings) -> Iterator[str]:
+def _unflagged_notes(
+    line: LaunchLine, limits: Limits, plan: Plan, settings: Settings
+) -> Iterator[str]:
     """Say of everything that was asked for and has no flag that it has none."""
     flagged = {**line.sizes, **line.request, **(line.video if settings.video else {})}
     reasons = {**line.untold, **limits.lacks}
@@ -329,8 +343,8 @@ def _untold(line: LaunchLine, limits: Limits, plan: Plan, settings: Settings) ->
     if settings.cache and settings.cache not in line.cache:
         yield f"{settings.cache} keys and values: {line.untold.get('kv', 'no flag')}"
     if settings.drafter and settings.drafter not in line.speculation:
-        told = line.untold[settings.drafter].replace("{n}", str(settings.drafted))
-        yield f"drafts: {told.replace('{draft}', settings.draft)}"
+        draft_note = line.untold[settings.drafter].replace("{n}", str(settings.drafted))
+        yield f"drafts: {draft_note.replace('{draft}', settings.draft)}"
     yield from _other_weights(line, settings)
     if settings.copies and not line.copies:
         yield f"{settings.copies} copies of experts: {line.untold.get('copies', 'no flag')}"

@@ -68,23 +68,23 @@ def settings_of(scenario: Scenario, plan: Plan, told: Mapping[str, int] | None =
     told : sizes of the load that plans are ranked under.
     """
     request, model, workload = scenario.request, scenario.model, scenario.workload
-    language = model.kind == "decoder"
+    is_language = model.kind == "decoder"
     deployment = scenario.deployment.on(plan.gpus)
     links = deployment.spread(plan)
     load = told or {}
     video = int(workload.frames) > 1 or model.defaults.frames > 1
-    called = request.model_name if known_as(request.model_name) else request.model_path
+    model_text = request.model_name if known_as(request.model_name) else request.model_path
     features, _, threshold = ("" if workload.reuse is None else workload.reuse.name).partition("=")
-    usual = usual_cache(model, workload.precision, scenario.deployment.habits)
-    stored = None if scenario.as_published else model.quantisation
+    default_cache = usual_cache(model, workload.precision, scenario.deployment.habits)
+    stored_weights = None if scenario.as_published else model.quantisation
     return Settings(
-        folder="" if known_as(called) else folder_of(called, pipeline=not language),
-        sizes=_lengths(scenario, load) if language else _sizes(scenario, video=video),
-        longest=_prompted(workload, load) if language else 0,
+        folder="" if known_as(model_text) else folder_of(model_text, pipeline=not is_language),
+        sizes=_lengths(scenario, load) if is_language else _sizes(scenario, video=video),
+        longest=_longest_request(workload, load) if is_language else 0,
         video=video,
-        cache=workload.kv_precision if "fp8" in (workload.kv_precision, usual) else "",
+        cache=workload.kv_precision if "fp8" in (workload.kv_precision, default_cache) else "",
         precision="" if scenario.as_published else workload.precision,
-        stored="" if stored is None else stored.precision,
+        stored="" if stored_weights is None else stored_weights.precision,
         runtime=scenario.deployment.runtime.name,
         attention="" if request.attention in USUAL_ATTENTION else request.attention,
         offload=request.offload,
@@ -126,8 +126,8 @@ def _sizes(scenario: Scenario, *, video: bool) -> dict[str, int]:
     names = ("height", "width", *(["frames"] if video else []))
     sizes = {name: getattr(request, name) for name in names}
     sizes["steps"] = request.steps or (steps if steps != model.defaults.steps else 0)
-    made = sides_made(model.latent, request.height or 0, request.width or 0)
-    sizes["height"], sizes["width"] = made
+    sides = sides_made(model.latent, request.height or 0, request.width or 0)
+    sizes["height"], sizes["width"] = sides
     sizes["batch"] = request.batch if request.batch > 1 else 0
     return {name: int(size) for name, size in sizes.items() if size}
 
@@ -139,32 +139,32 @@ def _drafts(scenario: Scenario) -> dict[str, Any]:
         return {}
     if speculation.own:
         return {"drafter": OWN, "drafted": speculation.tokens}
-    named = scenario.request.draft
+    draft_text = scenario.request.draft
     draft = speculation.draft
-    where = draft.repository if known_as(named) else folder_of(named, pipeline=False)
-    return {"drafter": "draft", "drafted": speculation.tokens, "draft": where or draft.name}
+    location = draft.repository if known_as(draft_text) else folder_of(draft_text, pipeline=False)
+    return {"drafter": "draft", "drafted": speculation.tokens, "draft": location or draft.name}
 
 
 def _lengths(scenario: Scenario, load: Mapping[str, int]) -> dict[str, int]:
     """Give tokens of a request, the longest under load; of a step; and requests at once."""
     request, workload = scenario.request, scenario.workload
-    given = request.input_tokens is not None or request.output_tokens is not None
-    told = {"batch": request.batch, "length": _longest(workload), **load}
-    told |= {} if request.chunk is None else {"chunk": request.chunk}
+    has_lengths = request.input_tokens is not None or request.output_tokens is not None
+    sizes = {"batch": request.batch, "length": _request_tokens(workload), **load}
+    sizes |= {} if request.chunk is None else {"chunk": request.chunk}
     if "batch" not in load and request.batch == 1:
-        del told["batch"]
-    if not (given or request.arrivals or request.lengths):
-        del told["length"]
-    return told
+        del sizes["batch"]
+    if not (has_lengths or request.arrivals or request.lengths):
+        del sizes["length"]
+    return sizes
 
 
-def _prompted(workload: Workload, load: Mapping[str, int]) -> int:
+def _longest_request(workload: Workload, load: Mapping[str, int]) -> int:
     """Count the tokens of the longest request; none of a load without steps for prompts."""
     if load and "chunk" not in load:
         return 0
-    return load.get("length", _longest(workload))
+    return load.get("length", _request_tokens(workload))
 
 
-def _longest(workload: Workload) -> int:
+def _request_tokens(workload: Workload) -> int:
     prompt = max((int(tokens) for _, tokens in workload.tokens), default=0)
     return prompt + int(workload.output_tokens)

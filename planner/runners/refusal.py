@@ -60,18 +60,18 @@ def refuser(scenario: Scenario) -> Callable[[Plan], str]:
     """Say of many plans what `refusal` says of one; what is asked of all is collected once."""
     engine = scenario.deployment.runner
     if engine is None:
-        return cache(partial(_refusal_here, scenario))
-    alike = cache(lambda gpus: settings_of(scenario, Plan((("dp", gpus),))))
+        return cache(partial(_own_refusal, scenario))
+    shared_settings = cache(lambda gpus: settings_of(scenario, Plan((("dp", gpus),))))
 
     def refuses(plan: Plan) -> str:
-        spread = plan.degree("adp") > 1  # over links that settings tell of
-        settings = settings_of(scenario, plan) if spread else alike(plan.gpus)
+        spreads_experts = plan.degree("adp") > 1  # over links that settings tell of
+        settings = settings_of(scenario, plan) if spreads_experts else shared_settings(plan.gpus)
         return refusal_of(engine, scenario.model, plan, settings)
 
     return cache(refuses)
 
 
-def _refusal_here(scenario: Scenario, plan: Plan) -> str:
+def _own_refusal(scenario: Scenario, plan: Plan) -> str:
     """Say why TensorRT or `planner validate` cannot run a plan."""
     if scenario.workload.prefixed:
         return "runs whole prompts, of which nothing is cached"
@@ -82,8 +82,8 @@ def _refusal_here(scenario: Scenario, plan: Plan) -> str:
 
 def executor_refusal(plan: Plan) -> str:
     """Say why `planner validate` runs no such plan in PyTorch; empty where it does."""
-    beside = plan.patch > 1 or plan.fsdp > 1 or plan.degree("uaa") > 1
-    return "proved by the reference, not run here" if beside else ""
+    unsupported = plan.patch > 1 or plan.fsdp > 1 or plan.degree("uaa") > 1
+    return "proved by the reference, not run here" if unsupported else ""
 
 
 def tensorrt_refusal(scenario: Scenario, plan: Plan) -> str:
@@ -94,13 +94,13 @@ def tensorrt_refusal(scenario: Scenario, plan: Plan) -> str:
         return "its networks keep no features of another step"
     hardware, precision = scenario.deployment.hardware, scenario.workload.precision
     version = scenario.request.tensorrt_version
-    stands = [*allowed().obstacles(plan, hardware, version, precision=precision)]
-    follow = anywhere(scenario.workload.output_tokens > 0)
-    if scenario.model.kind == "decoder" and plan.sequence_ranks > 1 and follow:
-        stands.append(
+    obstacles = [*allowed().obstacles(plan, hardware, version, precision=precision)]
+    decodes = anywhere(scenario.workload.output_tokens > 0)
+    if scenario.model.kind == "decoder" and plan.sequence_ranks > 1 and decodes:
+        obstacles.append(
             "parts of a cut cache are merged by log-sum-exps, which its attention does not give"
         )
-    return "; ".join([*layers(scenario.model), *stands])
+    return "; ".join([*layers(scenario.model), *obstacles])
 
 
 def refusals(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Refusal, ...]:
@@ -110,13 +110,13 @@ def refusals(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Refusal, ...]:
     """
     refuses = refuser(scenario)
     reasons = {plan: refuses(plan) for plan in plans}
-    runs = [plan for plan, reason in reasons.items() if not reason]
-    most = GOOD if scenario.deployment.exported else len(runs)
+    runnable = [plan for plan, reason in reasons.items() if not reason]
+    limit = GOOD if scenario.deployment.exported else len(runnable)
     return tuple(
         Refusal(
             plan=plan,
             reason=reason,
-            nearest=tuple(nearest(plan, [p for p in runs if p.gpus == plan.gpus][:most])),
+            nearest=tuple(nearest(plan, [p for p in runnable if p.gpus == plan.gpus][:limit])),
         )
         for plan, reason in reasons.items()
         if reason
@@ -150,7 +150,7 @@ class _Case:
         return name if name in self.engine.models else f"the {self.model.family} family"
 
 
-def _stranger(case: _Case) -> str:
+def _load_refusal(case: _Case) -> str:
     """Say why an engine cannot load a model; empty where it can."""
     limits = case.limits
     if limits.reason:
@@ -164,12 +164,12 @@ def _device(case: _Case) -> str:
     """Say that a GPU is of a generation that an engine has no kernels for, or none of a format."""
     engine, settings, published = case.engine, case.settings, case.model.quantisation
     precision = settings.precision or (published.precision if published else "")
-    special = engine.capabilities.get(precision, ())
-    needs, has = max(engine.capability, special), settings.capability
-    if not has or has >= needs:
+    format_capability = engine.capabilities.get(precision, ())
+    needed, present = max(engine.capability, format_capability), settings.capability
+    if not present or present >= needed:
         return ""
-    of = f" for {precision}" if needs > engine.capability else ""
-    return f"needs GPUs of compute capability {dotted(needs)}{of}, and these have {dotted(has)}"
+    purpose = f" for {precision}" if needed > engine.capability else ""
+    return f"needs GPUs of compute capability {dotted(needed)}{purpose}, and these have {dotted(present)}"
 
 
 def _axes(case: _Case) -> str:
@@ -187,24 +187,24 @@ def _axes(case: _Case) -> str:
     return ""
 
 
-def _together(case: _Case) -> str:
+def _exclusions(case: _Case) -> str:
     """Say which of what is asked for exclude each other: axes, precision, attention, offloading."""
     settings = case.settings
-    asked = {"offload": settings.offload, "speculation": bool(settings.drafter)}
+    options = {"offload": settings.offload, "speculation": bool(settings.drafter)}
     used = [axis for axis, _ in case.plan.axes]
-    used += [settings.precision, settings.attention, *(name for name in asked if asked[name])]
+    used += [settings.precision, settings.attention, *(name for name in options if options[name])]
     for name, others in case.limits.alone.items():
-        beside = [other for other in used if other in others]
-        if name in used and beside:
-            return f"{name} and {beside[0]} exclude each other"
+        excluded = [other for other in used if other in others]
+        if name in used and excluded:
+            return f"{name} and {excluded[0]} exclude each other"
     return ""
 
 
 def _speculation(case: _Case) -> str:
     """Say that an engine cannot be told of drafts."""
     drafter, line = case.settings.drafter, case.line
-    able = not drafter or drafter in {**line.speculation, **line.untold}
-    return "" if able else "has no speculative decoding"
+    supported = not drafter or drafter in {**line.speculation, **line.untold}
+    return "" if supported else "has no speculative decoding"
 
 
 def _features(case: _Case) -> str:
@@ -258,9 +258,9 @@ def _division(case: _Case) -> str:
     latent, plan = case.model.latent, case.plan
     if latent is None:
         return ""
-    sizes, usual = case.settings.sizes, case.model.defaults
+    sizes, defaults = case.settings.sizes, case.model.defaults
     height, width, frames = (
-        sizes.get(name, getattr(usual, name)) for name in ("height", "width", "frames")
+        sizes.get(name, getattr(defaults, name)) for name in ("height", "width", "frames")
     )
     along_frames, rows, columns = (int(n) for n in grid(latent, height, width, frames))
     ranks = plan.sequence_ranks // plan.degree("uaa")
@@ -273,23 +273,23 @@ def _division(case: _Case) -> str:
         "sides": ([rows, columns], ranks),
     }
     for name in case.limits.divide:
-        values, over = counts[name]
-        if all(value % over for value in values):
-            whole = " and ".join(f"{value:,}" for value in values)
-            return f"{DIVISIONS[name].format(whole)} do not divide by {over}"
+        values, divisor = counts[name]
+        if all(value % divisor for value in values):
+            sizes_text = " and ".join(f"{value:,}" for value in values)
+            return f"{DIVISIONS[name].format(sizes_text)} do not divide by {divisor}"
     return ""
 
 
 def _precision(case: _Case) -> str:
-    asked, limits, published = case.settings.precision, case.limits, case.model.quantisation
-    if not asked and published is not None:
-        read = published.method in case.line.published
-        return "" if read else f"does not read {published.method} checkpoints"
-    known = ("bf16", *case.line.precision, *case.line.untold)
-    if asked in (known if limits.precisions is None else limits.precisions):
+    precision, limits, published = case.settings.precision, case.limits, case.model.quantisation
+    if not precision and published is not None:
+        reads_method = published.method in case.line.published
+        return "" if reads_method else f"does not read {published.method} checkpoints"
+    known_precisions = ("bf16", *case.line.precision, *case.line.untold)
+    if precision in (known_precisions if limits.precisions is None else limits.precisions):
         return ""
-    lacks = [limits.lacks[asked]] if asked in limits.lacks else []
-    return ": ".join([f"has no {asked} for {case.of}", *lacks])
+    lacks = [limits.lacks[precision]] if precision in limits.lacks else []
+    return ": ".join([f"has no {precision} for {case.of}", *lacks])
 
 
 def _attention(case: _Case) -> str:
@@ -303,13 +303,17 @@ def _attention(case: _Case) -> str:
 
 def _size(case: _Case) -> str:
     """Say that an engine makes videos of some sizes alone, and not the one asked for."""
-    sizes, usual, known = case.settings.sizes, case.model.defaults, case.limits.sizes
-    width, height = (sizes.get(name, getattr(usual, name)) for name in ("width", "height"))
-    asked = f"{width}x{height}"
-    return f"{asked}: expected one of {', '.join(known)}" if known and asked not in known else ""
+    sizes, defaults, allowed_sizes = case.settings.sizes, case.model.defaults, case.limits.sizes
+    width, height = (sizes.get(name, getattr(defaults, name)) for name in ("width", "height"))
+    size_text = f"{width}x{height}"
+    return (
+        f"{size_text}: expected one of {', '.join(allowed_sizes)}"
+        if allowed_sizes and size_text not in allowed_sizes
+        else ""
+    )
 
 
-def _padded(case: _Case) -> str:
+def _padding_refusal(case: _Case) -> str:
     """Say that no engine here pads a FFN whose width does not divide; empty where none must.
 
     vLLM does not either: vllm-project/vllm#16260.
@@ -330,7 +334,7 @@ def one_copy(line: LaunchLine, model: Model, plan: Plan) -> Plan:
     return replace(plan, axes=tuple(axis for axis in plan.axes if axis[0] not in apart))
 
 
-def _spread(case: _Case) -> str:
+def _hosts_refusal(case: _Case) -> str:
     """Say why an engine cannot run a plan over several hosts; empty where it can."""
     several, hosts = case.engine.several_hosts, case.settings.hosts
     one = one_copy(case.line, case.model, case.plan)
@@ -344,9 +348,9 @@ def _spread(case: _Case) -> str:
         return f"{several.reason or 'runs on one host'}, not on {hosts}"
     if case.limits.line and not case.line.hosts:
         return f"runs {case.of} on one host"
-    never = next((axis for axis, _ in one.axes if axis in several.never), "")
-    if never:
-        return f"has no {never} axis over {hosts} hosts"
+    barred_axes = next((axis for axis, _ in one.axes if axis in several.never), "")
+    if barred_axes:
+        return f"has no {barred_axes} axis over {hosts} hosts"
     copies = group_copies(one) if several.replicas else 1
     return _split(copies, hosts) if copies > 1 and copies % hosts else ""
 
@@ -356,8 +360,8 @@ def _split(copies: int, hosts: int) -> str:
 
 
 RULES: Final = (
-    _stranger, _device, _axes, _together, _parallel_decode, _experts, _pieces, _shares_weights,
-    _division, _precision, _attention, _features, _speculation, _size, _padded, _spread,
+    _load_refusal, _device, _axes, _exclusions, _parallel_decode, _experts, _pieces, _shares_weights,
+    _division, _precision, _attention, _features, _speculation, _size, _padding_refusal, _hosts_refusal,
 )  # fmt: skip
 """What may stand against a plan, in the order in which it is said."""
 
@@ -369,18 +373,18 @@ SIGN: Final = "!"
 def instead(scenario: Scenario, plan: Plan, refuses: Callable[[Plan], str]) -> str:
     """Name the plans most like one that is refused, of all that are not, and that fit."""
     model, work, shared = scenario.model, scenario.workload, Shared()
-    able = (
+    runnable = (
         other
         for other in plans(model, plan.gpus)
         if not any(objections(model, work, other, plan.gpus)) and not refuses(other)
     )
-    fit = (
+    fitting = (
         str(other)
-        for other in nearest(plan, able, count=GOOD)
+        for other in nearest(plan, runnable, count=GOOD)
         if isinstance(judge(scenario, other, shared), PlanEstimate)
     )
-    near = ", ".join(islice(fit, NEAR))
-    return f"; nearest that run: {near}" if near else ""
+    names = ", ".join(islice(fitting, NEAR))
+    return f"; nearest that run: {names}" if names else ""
 
 
 def check_tensorrt(scenario: Scenario, plan: Plan) -> None:
@@ -390,8 +394,8 @@ def check_tensorrt(scenario: Scenario, plan: Plan) -> None:
     """
     reason = tensorrt_refusal(scenario, plan)
     if reason:
-        near = instead(scenario, plan, lambda other: tensorrt_refusal(scenario, other))
-        raise IllegalPlanError(f"plan {plan}: {reason}{near}")
+        nearest_text = instead(scenario, plan, lambda other: tensorrt_refusal(scenario, other))
+        raise IllegalPlanError(f"plan {plan}: {reason}{nearest_text}")
 
 
 def footnotes(
@@ -404,44 +408,46 @@ def footnotes(
     reasons = {row.plan: row for row in refused}
     barred = [(plan, reasons[plan.plan]) for plan in shown if plan.plan in reasons]
     lines = [
-        _line(deployment.title, [pair for pair in barred if pair[1].reason == reason], len(shown))
+        _reason_line(
+            deployment.title, [pair for pair in barred if pair[1].reason == reason], len(shown)
+        )
         for reason in dict.fromkeys(row.reason for _, row in barred)
     ]
     if not deployment.exported:
         return lines
-    able = [plan.plan for plan in shown if plan.plan not in reasons]
+    runnable = [plan.plan for plan in shown if plan.plan not in reasons]
     version = scenario.request.tensorrt_version
-    watch = [
+    cautions = [
         f"TensorRT: {line}"
-        for plan in able
+        for plan in runnable
         for line in allowed().cautions(scenario.model, plan, version)
     ]
-    return [*lines, *dict.fromkeys(watch), *_offered(scenario, able)]
+    return [*lines, *dict.fromkeys(cautions), *_attention_offers(scenario, runnable)]
 
 
-def _offered(scenario: Scenario, able: Sequence[Plan]) -> Iterator[str]:
+def _attention_offers(scenario: Scenario, runnable: Sequence[Plan]) -> Iterator[str]:
     """Name the plan whose keys may stay on their ranks, where TensorRT has such an attention."""
-    known, request = allowed(), scenario.request
+    table, request = allowed(), scenario.request
     capability = scenario.deployment.hardware.device.compute_capability
-    since = known.running(request.tensorrt_version) >= known.attention_since
-    if not (since and known.spreads_attention(capability)):
+    has_attention = table.running(request.tensorrt_version) >= table.attention_since
+    if not (has_attention and table.spreads_attention(capability)):
         return
     from planner.tensorrt import spreads_attention  # noqa: PLC0415  # slow to load
 
-    for plan in able:
-        ring = plan.degree("allgather_kv")
-        if ring > 1 and spreads_attention(scenario.model, scenario.workload, plan):
+    for plan in runnable:
+        degree = plan.degree("allgather_kv")
+        if degree > 1 and spreads_attention(scenario.model, scenario.workload, plan):
             yield (
                 f"TensorRT: {plan} may keep keys on their ranks, a ring inside the layer as "
-                f"ring{ring} is priced: planner export --multi-device-attention"
+                f"ring{degree} is priced: planner export --multi-device-attention"
             )
             return
 
 
-def _line(runner: str, same: Sequence[tuple[PlanEstimate, Refusal]], shown: int) -> str:
+def _reason_line(runner: str, refused: Sequence[tuple[PlanEstimate, Refusal]], shown: int) -> str:
     """Say a reason of several plans once, with the plan that is nearest to each."""
-    near = list(dict.fromkeys(str(plan) for _, row in same for plan in row.nearest[:1]))
-    each = [f"{plan.plan} ({format_seconds(plan.latency_s)})" for plan, _ in same]
-    names = "any of these" if len(same) == shown > 1 else ", ".join(each)
-    rest = f"; nearest that it can: {', '.join(near)}" if near else ""
-    return f"{SIGN} not with {runner}: {names}: {same[0][1].reason}{rest}"
+    nearest_names = list(dict.fromkeys(str(plan) for _, row in refused for plan in row.nearest[:1]))
+    plan_texts = [f"{plan.plan} ({format_seconds(plan.latency_s)})" for plan, _ in refused]
+    names = "any of these" if len(refused) == shown > 1 else ", ".join(plan_texts)
+    nearest_text = f"; nearest that it can: {', '.join(nearest_names)}" if nearest_names else ""
+    return f"{SIGN} not with {runner}: {names}: {refused[0][1].reason}{nearest_text}"

@@ -29,9 +29,9 @@ from planner.search.ranking import TIE, Ranking, apart, goal, gpu_counts, near, 
 from topology.base import counted
 from topology.base.values import dataclass
 
-_BARE: Final = re.compile(r"has no \w+ axis")
+_NO_AXIS: Final = re.compile(r"has no \w+ axis")
 _DIGITS: Final = re.compile(r"\d+")
-_EXPORTED: Final[Mapping[Exports, str]] = {
+_EXPORT_TEXTS: Final[Mapping[Exports, str]] = {
     "results": "planner export makes {made} by `python -m runner generate`",
     "numbers": "planner export computes the transformer, and makes no {made} yet",
     "times": "planner export writes networks that time the transformer and make no {made}",
@@ -88,18 +88,20 @@ def exported(scenario: Scenario) -> str:
     if not scenario.deployment.exported:
         return ""
     model = scenario.model
-    made = "videos" if model.defaults.frames > 1 else "pictures"
-    said = _EXPORTED[_gives(scenario)].format(made="text" if model.kind == "decoder" else made)
-    return f"{said}; nobody has run that on GPUs yet"
+    product = "videos" if model.defaults.frames > 1 else "pictures"
+    sentence = _EXPORT_TEXTS[_output_of(scenario)].format(
+        made="text" if model.kind == "decoder" else product
+    )
+    return f"{sentence}; nobody has run that on GPUs yet"
 
 
-def _gives(scenario: Scenario) -> Exports:
+def _output_of(scenario: Scenario) -> Exports:
     """Say what a scenario gives where it is run: an engine gives results."""
-    deployment, gives = scenario.deployment, scenario.model.exports
+    deployment, outputs = scenario.deployment, scenario.model.exports
     if not deployment.exported:
         return "results"
-    alone = gives == "results" and deployment.hosts > 1  # its ranks are started on one
-    return "numbers" if alone else gives
+    split_hosts = outputs == "results" and deployment.hosts > 1  # its ranks are started on one
+    return "numbers" if split_hosts else outputs
 
 
 def runners(scenario: Scenario) -> Iterator[Scenario]:
@@ -110,19 +112,19 @@ def runners(scenario: Scenario) -> Iterator[Scenario]:
     that `planner export` writes serves no language model. A runtime that no engine has is that of
     ``planner validate``.
     """
-    asked = scenario.request
-    known = [engine.name for engine in engines().of_kind(scenario.model.kind)]
-    exported = [""] if scenario.model.kind == "diffusion" else []
+    request = scenario.request
+    engine_names = [engine.name for engine in engines().of_kind(scenario.model.kind)]
+    export_names = [""] if scenario.model.kind == "diffusion" else []
     pairs = [
         (name, runtime)
-        for name in asked.engines or (*exported, *known)
+        for name in request.engines or (*export_names, *engine_names)
         for runtime in runtimes_of(name, scenario.model)
-        if asked.runtime == runtime
+        if request.runtime == runtime
         or name == EXECUTOR
-        or not (asked.runtime or (runtime == EAGER and scenario.model.kind == "decoder"))
+        or not (request.runtime or (runtime == EAGER and scenario.model.kind == "decoder"))
     ]
-    for name, runtime in pairs or [(EXECUTOR, asked.runtime)]:
-        yield scenario.run_by(name, asked.runtime if name == EXECUTOR else runtime)
+    for name, runtime in pairs or [(EXECUTOR, request.runtime)]:
+        yield scenario.run_by(name, request.runtime if name == EXECUTOR else runtime)
 
 
 def compare(scenario: Scenario, shared: Shared | None = None) -> tuple[Contender, ...]:
@@ -140,44 +142,48 @@ def compare(scenario: Scenario, shared: Shared | None = None) -> tuple[Contender
         return (inf, inf) if run.nearest is None else apart(run.nearest, request)
 
     rows: list[Contender] = []
-    others: dict[str, Contender] = {}
+    unable_by_name: dict[str, Contender] = {}
     for _, runs in groupby(runners(scenario), key=lambda each: each.deployment.name):
-        able = list(_runs(list(runs), shared))
-        rows += [run for run in able if run.estimate is not None]
-        others |= {run.scenario.deployment.name: run for run in able if run.estimate is None}
-    rows = _making_first(sorted(rows, key=order), request)
+        contenders = list(_contenders_of(list(runs), shared))
+        rows += [run for run in contenders if run.estimate is not None]
+        unable_by_name |= {
+            run.scenario.deployment.name: run for run in contenders if run.estimate is None
+        }
+    rows = _results_first(sorted(rows, key=order), request)
     names = {run.scenario.deployment.name for run in rows}
-    unable = [run for name, run in others.items() if name not in names]
+    unable = [run for name, run in unable_by_name.items() if name not in names]
     return (*rows, *sorted(unable, key=order))
 
 
-def _making_first(runs: list[Contender], request: Request) -> list[Contender]:
+def _results_first(runs: list[Contender], request: Request) -> list[Contender]:
     """Let the fastest that makes the result lead, where what makes none is as good as it."""
     goals = [goal(run.estimate, request) for run in runs if run.estimate is not None]
-    for run, reached in zip(runs, goals, strict=True):
-        if reached > goals[0] + APART * abs(goals[0]):
+    for run, run_goal in zip(runs, goals, strict=True):
+        if run_goal > goals[0] + APART * abs(goals[0]):
             break
-        if _gives(run.scenario) == "results":
+        if _output_of(run.scenario) == "results":
             return [run, *(other for other in runs if other is not run)]
     return runs
 
 
-def _runs(scenarios: Sequence[Scenario], shared: Shared) -> Iterator[Contender]:
+def _contenders_of(scenarios: Sequence[Scenario], shared: Shared) -> Iterator[Contender]:
     """Find the best plan of an engine in each of its runtimes, the fastest of which comes first.
 
     No plan is faster in a later one than in the first. Under load that one alone is looked at.
     """
-    first, *later = scenarios
-    outcomes = list(_outcomes(first, shared))
-    if first.ranked_under_load:
-        yield _best(first, _served(first, outcomes))
+    fastest, *slower = scenarios
+    outcomes = list(_outcomes(fastest, shared))
+    if fastest.ranked_under_load:
+        yield _best_contender(fastest, _served_outcomes(fastest, outcomes))
         return
-    yield _best(first, outcomes)
-    for scenario in later:
-        yield _best(scenario, list(_likely(scenario, estimates(outcomes), shared)) or outcomes)
+    yield _best_contender(fastest, outcomes)
+    for scenario in slower:
+        yield _best_contender(
+            scenario, list(_promising_outcomes(scenario, estimates(outcomes), shared)) or outcomes
+        )
 
 
-def _served(scenario: Scenario, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+def _served_outcomes(scenario: Scenario, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
     """Serve the load of a request with the plans that fit."""
     from planner.serving.serving import served_ranking  # noqa: PLC0415  # slow to load
 
@@ -198,33 +204,33 @@ def _outcomes(scenario: Scenario, shared: Shared) -> Iterator[Outcome]:
     Pipelines known not to be the best are left out.
     """
     deployment, request = scenario.deployment, scenario.request
-    seen: dict[Plan, Outcome] = {}
-    soonest = scenario.served and not (scenario.ranked_under_load or request.at_most_gpus)
-    in_turn = soonest and deployment.runtime.launch == "graph"
+    judged: dict[Plan, Outcome] = {}
+    single_requests = scenario.served and not (scenario.ranked_under_load or request.at_most_gpus)
+    stages_in_turn = single_requests and deployment.runtime.launch == "graph"
     refuses = refuser(scenario)
 
     def runs(plan: Plan) -> bool:
-        return not refuses(plan) and not (in_turn and _slower(plan, seen))
+        return not refuses(plan) and not (stages_in_turn and _known_slower(plan, judged))
 
     counts = gpu_counts(deployment) if request.at_most_gpus else [deployment.gpus]
     for gpus in counts:
-        yield from outcomes_on(scenario.on(gpus), seen, shared, runs)
+        yield from outcomes_on(scenario.on(gpus), judged, shared, runs)
 
 
-def _slower(plan: Plan, seen: Mapping[Plan, Outcome]) -> bool:
+def _known_slower(plan: Plan, judged: Mapping[Plan, Outcome]) -> bool:
     """Whether a pipeline of a language model is known to answer one request later than another.
 
     Its stages take turns, so that replicas in their place are as fast: each runs the same layers.
     Where hosts launch every kernel it is otherwise, as those of all stages begin at once.
     """
-    instead = seen.get(unpiped(plan, passes=1) or plan) if plan.degree("pp") > 1 else None
-    priced = instead.short if isinstance(instead, Rejected) else instead
+    unpiped_outcome = judged.get(unpiped(plan, passes=1) or plan) if plan.degree("pp") > 1 else None
+    priced = unpiped_outcome.short if isinstance(unpiped_outcome, Rejected) else unpiped_outcome
     if priced is None:
         return False
-    return any(other.latency_s < priced.latency_s for other in estimates(seen.values()))
+    return any(other.latency_s < priced.latency_s for other in estimates(judged.values()))
 
 
-def _likely(
+def _promising_outcomes(
     scenario: Scenario, bounds: Iterable[PlanEstimate], shared: Shared
 ) -> Iterator[Outcome]:
     """Judge plans while they may be the best.
@@ -241,7 +247,7 @@ def _likely(
         yield outcome
 
 
-def _best(scenario: Scenario, outcomes: Sequence[Outcome]) -> Contender:
+def _best_contender(scenario: Scenario, outcomes: Sequence[Outcome]) -> Contender:
     """Take the best of the plans that it can run, or say why there is none."""
     fitting = rank(estimates(outcomes), scenario.request)
     if not fitting:
@@ -260,10 +266,10 @@ def why_none(scenario: Scenario, outcomes: Iterable[Outcome]) -> str:
     Reasons that differ in a number count together.
     """
     rejected = [outcome for outcome in outcomes if isinstance(outcome, Rejected)]
-    late = missed(rejected, scenario.request)
-    short = [row for row in rejected if row.short is not None]
-    if late or short:
-        return late or closest(short)
+    missed_goal = missed(rejected, scenario.request)
+    shortfalls = [row for row in rejected if row.short is not None]
+    if missed_goal or shortfalls:
+        return missed_goal or closest(shortfalls)
     model, gpus = scenario.model, scenario.deployment.gpus
     legal = legal_plans(model, scenario.workload, gpus)
     reasons = Counter(map(refuser(scenario), legal))
@@ -271,14 +277,14 @@ def why_none(scenario: Scenario, outcomes: Iterable[Outcome]) -> str:
         return next((row.reason for row in reversed(rejected) if row.plan in legal), "")
     if not reasons:
         return f"the model has no plan of {counted(gpus, 'GPU')}"
-    if all(_BARE.fullmatch(why) for why in reasons):
+    if all(_NO_AXIS.fullmatch(reason) for reason in reasons):
         return f"has no axis that spreads it over {counted(gpus, 'GPU')}"
-    alike = Counter(_DIGITS.sub("", why) for why in reasons.elements())
+    reason_kinds = Counter(_DIGITS.sub("", reason) for reason in reasons.elements())
 
     return max(
         reasons,
-        key=lambda why: (
-            " axis" not in why, " axis for " in why, alike[_DIGITS.sub("", why)], reasons[why]
+        key=lambda reason: (
+            " axis" not in reason, " axis for " in reason, reason_kinds[_DIGITS.sub("", reason)], reasons[reason]
         ),
     )  # fmt: skip
 
@@ -288,8 +294,8 @@ def closest(short: Iterable[Rejected]) -> str:
 
     short : plans that do not fit, at least one.
     """
-    least = min(short, key=lambda row: row.short.memory_bytes if row.short else 0.0)
-    return f"{least.plan} is closest to fitting: {least.reason}"
+    closest_row = min(short, key=lambda row: row.short.memory_bytes if row.short else 0.0)
+    return f"{closest_row.plan} is closest to fitting: {closest_row.reason}"
 
 
 def missed(rejected: Sequence[Rejected], request: Request) -> str:

@@ -42,8 +42,10 @@ def worker_lines(
 
     told : sizes that workers of each pool are told of the load, as `Settings` names them.
     """
-    able = engines().of_kind(scenario.model.kind)
-    return tuple(line for engine in able for line in _workers_of(scenario, engine, pools, told))
+    candidates = engines().of_kind(scenario.model.kind)
+    return tuple(
+        line for engine in candidates for line in _workers_of(scenario, engine, pools, told)
+    )
 
 
 def _workers_of(
@@ -71,68 +73,74 @@ def _seats(scenario: Scenario, pools: TwoPools) -> dict[str, list[Seat]]:
     """Give workers GPUs, the largest first: each on the first host that has room for it."""
     kinds = (("prefill", pools.prefill, pools.prefills), ("decode", pools.decode, pools.decodes))
     deployment = scenario.deployment.on(pools.gpus)
-    spread = deployment.subset is not None or deployment.nodes
-    local = pools.gpus // deployment.hosts if spread else deployment.hardware.gpus
-    alone = pools.gpus <= local
-    taken: list[int] = []
+    fixed_hosts = deployment.subset is not None or deployment.nodes
+    host_gpus = pools.gpus // deployment.hosts if fixed_hosts else deployment.hardware.gpus
+    one_host = pools.gpus <= host_gpus
+    used_gpus: list[int] = []
     seats: dict[str, list[Seat]] = {name: [] for name, _, _ in kinds}
     for name, plan, count in sorted(kinds, key=lambda kind: -kind[1].gpus):
         for number in range(count):
-            host, first = _room(taken, plan.gpus, local)
+            host, first_gpu = _room(used_gpus, plan.gpus, host_gpus)
             seat = Seat(
-                host="localhost" if alone else f"HOST{host}",
+                host="localhost" if one_host else f"HOST{host}",
                 port=PORTS[name] + number,
-                side=SIDE + SPACING * first,
-                devices=tuple(range(first, min(first + plan.gpus, local))),
+                side=SIDE + SPACING * first_gpu,
+                devices=tuple(range(first_gpu, min(first_gpu + plan.gpus, host_gpus))),
             )
             seats[name].append(seat)
     return seats
 
 
-def _room(taken: list[int], gpus: int, local: int) -> tuple[int, int]:
+def _room(used_gpus: list[int], gpus: int, local: int) -> tuple[int, int]:
     """Take GPUs of the first host that has so many left, or of new ones: host and first GPU.
 
     >>> taken = [8, 2]
     >>> [_room(taken, gpus, 8) for gpus in (4, 4, 16)], taken
     ([(1, 2), (2, 0), (3, 0)], [8, 6, 4, 8, 8])
     """
-    host = next((n for n, used in enumerate(taken) if used + gpus <= local), len(taken))
-    first = taken[host] if host < len(taken) else 0
-    if host == len(taken):
-        taken += [min(local, gpus - before) for before in range(0, gpus, local)]
+    host = next((n for n, used in enumerate(used_gpus) if used + gpus <= local), len(used_gpus))
+    first_gpu = used_gpus[host] if host < len(used_gpus) else 0
+    if host == len(used_gpus):
+        used_gpus += [min(local, gpus - filled_gpus) for filled_gpus in range(0, gpus, local)]
     else:
-        taken[host] += gpus
-    return host, first
+        used_gpus[host] += gpus
+    return host, first_gpu
 
 
 def _as_worker(command: str, seat: Seat, engine: Engine, kind: str) -> str:
     """Add to a worker's command what it is, and the GPUs that it may use."""
-    ways = engine.disaggregation
+    disaggregation = engine.disaggregation
     flags = " ".join(
         f"'{word}'" if word.startswith('{"') else word
-        for word in (ways.prefill if kind == "prefill" else ways.decode).split()
+        for word in (disaggregation.prefill if kind == "prefill" else disaggregation.decode).split()
     )
-    before = [visible(seat.devices), ways.variables]
-    words = [*filter(None, before), command, ways.worker, flags]
+    prefixes = [visible(seat.devices), disaggregation.variables]
+    words = [*filter(None, prefixes), command, disaggregation.worker, flags]
     return seat.filled(" ".join(words))
 
 
 def _router(engine: Engine, seats: Mapping[str, list[Seat]]) -> Launch:
-    ways = engine.disaggregation
-    words = {key: value for name, row in seats.items() for key, value in _listed(ways, name, row)}
-    note = ways.after.format(**words)
+    disaggregation = engine.disaggregation
+    words = {
+        key: value
+        for name, row in seats.items()
+        for key, value in _router_words(disaggregation, name, row)
+    }
+    note = disaggregation.after.format(**words)
     return Launch(
         engine=f"{engine.title}, router",
-        command=ways.router.format(**words),
+        command=disaggregation.router.format(**words),
         notes=(note,) if note else (),
     )
 
 
-def _listed(ways: Disaggregation, name: str, row: list[Seat]) -> Iterator[tuple[str, str]]:
+def _router_words(
+    disaggregation: Disaggregation, name: str, row: list[Seat]
+) -> Iterator[tuple[str, str]]:
     """Yield the words of a router's command about the workers of one kind."""
-    each = ways.prefill_at if name == "prefill" else ways.decode_at
-    between = " " if each.startswith("-") else ", "
-    yield f"{name}s", between.join(seat.filled(each) for seat in row)
+    address = disaggregation.prefill_at if name == "prefill" else disaggregation.decode_at
+    separator = " " if address.startswith("-") else ", "
+    yield f"{name}s", separator.join(seat.filled(address) for seat in row)
     yield f"{name}_hosts", " ".join(seat.host for seat in row)
     yield f"{name}_ports", " ".join(str(seat.port) for seat in row)
     yield f"{name}_count", str(len(row))

@@ -74,9 +74,9 @@ class Deployment:
             subset = self.subset.on(gpus)
             hardware = subset.ruling(self.precision)
             return replace(self, gpus=gpus, subset=subset, hardware=hardware, nodes=0)
-        each = self.gpus // (self.nodes or 1)
-        spread = self.nodes > 1 and gpus > each
-        return replace(self, gpus=gpus, nodes=gpus // each if spread else 0)
+        host_gpus = self.gpus // (self.nodes or 1)
+        spans_hosts = self.nodes > 1 and gpus > host_gpus
+        return replace(self, gpus=gpus, nodes=gpus // host_gpus if spans_hosts else 0)
 
     @property
     def runner(self) -> Engine | None:
@@ -104,8 +104,8 @@ class Deployment:
     @property
     def runs_as(self) -> str:
         """How kernels are launched: others than TensorRT that behave as it replay CUDA graphs."""
-        alike = self.runtime.name == RUNTIME and not self.title.startswith("TensorRT")
-        return "CUDA graphs" if alike else self.runtime.name
+        replays_graphs = self.runtime.name == RUNTIME and not self.title.startswith("TensorRT")
+        return "CUDA graphs" if replays_graphs else self.runtime.name
 
     @property
     def hosts(self) -> int:
@@ -127,7 +127,7 @@ class Deployment:
 
     def runtime_of(self, model: Model) -> Runtime:
         """Return the runtime, with the ways and the host times of whoever runs the model."""
-        return _runtime_as_run(self.runtime, self.habits, model)
+        return _habitual_runtime(self.runtime, self.habits, model)
 
     def fabrics(self, plan: Plan) -> Mapping[str, Fabric]:
         """Give the links along every axis of a plan."""
@@ -137,12 +137,12 @@ class Deployment:
 
     def spread(self, plan: Plan) -> Fabric | None:
         """Give the links over whose ranks experts are spread, where each has whole ones."""
-        own = plan.degree("tp") == 1 and plan.ep == plan.degree("adp") > 1
-        return self.fabrics(plan)["adp"] if own else None
+        whole_experts = plan.degree("tp") == 1 and plan.ep == plan.degree("adp") > 1
+        return self.fabrics(plan)["adp"] if whole_experts else None
 
     def target(self, model: Model, plan: Plan) -> Target:
         """Return what the operations of a plan are priced on; replicas have no links to it."""
-        own = self.algorithm == "auto" and bool(self.habits.messages)
+        own_kernels = self.algorithm == "auto" and bool(self.habits.messages)
         device = self.hardware.device
         return Target(
             device=device,
@@ -150,8 +150,8 @@ class Deployment:
             ways=tuple(way.taken for way in self.habits.ways(model, self.spread(plan), device)),
             runtime=self.runtime_of(model),
             ranks=plan.gpus // plan.degree("dp"),
-            algorithm="engine" if own else self.algorithm,
-            messages=self.habits.messages if own else "best",
+            algorithm="engine" if own_kernels else self.algorithm,
+            messages=self.habits.messages if own_kernels else "best",
             rounding=self.habits.rounding_of(model.family),
             beside=self.habits.beside,
             attention=self.attention_of(model),
@@ -165,7 +165,7 @@ class Deployment:
 
 
 @lru_cache(maxsize=64)
-def _runtime_as_run(runtime: Runtime, habits: Habits, model: Model) -> Runtime:
+def _habitual_runtime(runtime: Runtime, habits: Habits, model: Model) -> Runtime:
     host = habits.host.get(runtime.name)
     if host is not None:
         runtime = host.of(runtime)
@@ -208,7 +208,7 @@ def deployment_of(request: Request, model: Model) -> Deployment:
     hardware.device.needed_peak(precision)
     if subset is None:
         hardware.island(request.gpus, request.nodes)
-    bare = Deployment(
+    bare_deployment = Deployment(
         gpus=request.gpus,
         precision=precision,
         hardware=hardware,
@@ -220,7 +220,7 @@ def deployment_of(request: Request, model: Model) -> Deployment:
         profile=profile,
         subset=subset,
     )
-    return run_by(bare, request, model)
+    return run_by(bare_deployment, request, model)
 
 
 def runtimes_of(name: str, model: Model) -> list[str]:
@@ -237,13 +237,13 @@ def run_by(deployment: Deployment, request: Request, model: Model) -> Deployment
     """
     name = next(iter(request.engines), "")
     engine = None if name in ("", EXECUTOR) else find_engine(name)
-    named = runtime(request.runtime or runtimes_of(name, model)[0])
+    named_runtime = runtime(request.runtime or runtimes_of(name, model)[0])
     profile, lean = deployment.profile, name == EXECUTOR
     return replace(
         deployment,
         engine=name,
-        runtime=named if profile is None else profile.runtime(named, lean=lean),
-        habits=_habits(request, engine, named.name),
+        runtime=named_runtime if profile is None else profile.runtime(named_runtime, lean=lean),
+        habits=_habits(request, engine, named_runtime.name),
         scheduling=_scheduling(request, engine, deployment.hardware.device),
         disaggregation=Disaggregation() if engine is None else engine.disaggregation,
     )
@@ -254,11 +254,11 @@ def _habits(request: Request, engine: Engine | None, runtime: str) -> Habits:
 
     TensorRT and our executor round what a product takes in the function before, but in eager code.
     """
-    eager = runtime == "torch-eager"
-    habits = replace(USUAL, rounding=float(eager)) if engine is None else engine.habits
-    built = runtime == RUNTIME and not request.engine
-    fuses = built and allowed().fuses(allowed().running(request.tensorrt_version))
-    if eager and not request.engine:
+    is_eager = runtime == "torch-eager"
+    habits = replace(USUAL, rounding=float(is_eager)) if engine is None else engine.habits
+    is_exported = runtime == RUNTIME and not request.engine
+    fuses = is_exported and allowed().fuses(allowed().running(request.tensorrt_version))
+    if is_eager and not request.engine:
         habits = find_engine(REPOSITORY).habits
     return replace(
         habits,
@@ -271,10 +271,10 @@ def _habits(request: Request, engine: Engine | None, runtime: str) -> Habits:
 
 def _scheduling(request: Request, engine: Engine | None, device: Device) -> Scheduling:
     """Give the ways of the engine that serves, with the budget that is asked for."""
-    ways = Scheduling() if engine is None else engine.scheduling.on(device)
+    scheduling = Scheduling() if engine is None else engine.scheduling.on(device)
     if request.chunk is None:
-        return ways
-    return replace(ways, chunk=request.chunk, rows=min(ways.rows, request.chunk))
+        return scheduling
+    return replace(scheduling, chunk=request.chunk, rows=min(scheduling.rows, request.chunk))
 
 
 def _profile(request: Request, hardware: Hardware, subset: "Subset | None") -> Profile | None:

@@ -25,22 +25,22 @@ def speculation_of(model: Model, request: Request) -> Speculation | None:
             f"speculative: got {request.speculative}, which planner validate does not run: wanted "
             "an engine of language models"
         )
-    own = request.draft == OWN or (not request.draft and bool(model.draft))
-    if own and not model.draft:
+    uses_own_layers = request.draft == OWN or (not request.draft and bool(model.draft))
+    if uses_own_layers and not model.draft:
         raise InputError(f"draft: got {OWN}, and {model.name} has no such layers, wanted a model")
-    if not own and not request.draft:
+    if not uses_own_layers and not request.draft:
         raise InputError(
             f"draft: got none, and {model.name} has no layers that predict tokens after the next "
             "one, wanted a smaller model of its vocabulary"
         )
-    draft = _own_draft(model) if own else _draft(model, request.draft)
-    usual = acceptances()[OWN if own else "draft"].value
+    draft = _own_draft(model) if uses_own_layers else _draft(model, request.draft)
+    default_acceptance = acceptances()[OWN if uses_own_layers else "draft"].value
     return Speculation(
         tokens=request.speculative,
-        acceptance=usual if request.acceptance is None else request.acceptance,
+        acceptance=default_acceptance if request.acceptance is None else request.acceptance,
         draft=draft,
-        own=own,
-        modules=model.draft[0].count if own else 1,
+        own=uses_own_layers,
+        modules=model.draft[0].count if uses_own_layers else 1,
     )
 
 

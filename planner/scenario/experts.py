@@ -38,11 +38,15 @@ def distribution_of(request: Request, model: Model) -> Distribution:
     Raises `InputError` if there is no such law or file, the model has no experts, or not as many as
     were seen.
     """
-    given = request.expert_distribution
-    if not given:
-        return given
-    _check_experts("expert_distribution", given, model)
-    law = given if not isinstance(given, str) or LAW.fullmatch(given) else _seen(given)
+    source = request.expert_distribution
+    if not source:
+        return source
+    _check_experts("expert_distribution", source, model)
+    law = (
+        source
+        if not isinstance(source, str) or LAW.fullmatch(source)
+        else _tokens_by_expert(source)
+    )
     for ffn in (tower.ffn for tower in model.towers):
         if ffn is not None and ffn.experts:
             try:
@@ -60,7 +64,7 @@ def _check_experts(name: str, value: object, model: Model) -> None:
         )
 
 
-def _seen(path: str) -> tuple[float, ...]:
+def _tokens_by_expert(path: str) -> tuple[float, ...]:
     """Read the tokens of each expert, in order: numbers, with commas or blanks between them."""
     wanted = f"balanced, uniform, power_law, power_law_1.01, or a file of {_TOKENS}"
     text = text_at("expert_distribution", path, _MOST_BYTES, wanted)

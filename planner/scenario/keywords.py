@@ -42,39 +42,39 @@ def request_of(
     """
     for name in options:
         check_argument(name, sorted(Request.__dataclass_fields__))
-    given = {
+    named_options = {
         name: str(value) if isinstance(value, Path | Plan) else value
-        for name, value in _by_engine(options).items()
+        for name, value in _with_engine_names(options).items()
         if name != "nodes" or value is not None
     }
-    topology = given.get("topology", "")
-    if not isinstance(topology, str) or topology or given.get("detect") is True:
-        given = {"hardware": "", **given}  # the machine knows its GPUs
+    topology = named_options.get("topology", "")
+    if not isinstance(topology, str) or topology or named_options.get("detect") is True:
+        named_options = {"hardware": "", **named_options}  # the machine knows its GPUs
     fields = {
         name: whole_number(name, value) if name in _COUNTS and value is not None else value
-        for name, value in {**given, "gpus": 1 if gpus is None else gpus}.items()
+        for name, value in {**named_options, "gpus": 1 if gpus is None else gpus}.items()
     }
     fields |= {  # rates and times that are written with their unit
         name: reader(value)
         for name, reader in _READERS.items()
-        if isinstance(value := given.get(name), str)
+        if isinstance(value := named_options.get(name), str)
     }
-    fields |= {name: _rows_of(name, given[name]) for name in ROWS if name in given}
-    if "links" in given:
-        fields["links"] = _links_of(given["links"])
-    seen = fields.get("expert_distribution")
-    if isinstance(seen, Sized) and not isinstance(seen, str):
-        fields["expert_distribution"] = _numbers_of(seen)
+    fields |= {name: _rows_of(name, named_options[name]) for name in ROWS if name in named_options}
+    if "links" in named_options:
+        fields["links"] = _links_of(named_options["links"])
+    distribution = fields.get("expert_distribution")
+    if isinstance(distribution, Sized) and not isinstance(distribution, str):
+        fields["expert_distribution"] = _numbers_of(distribution)
     if fields.get("objective") is None:
-        aimed = any(fields.get(name) is not None for name in ("slo_ttft", "slo_tpot"))
+        has_target = any(fields.get(name) is not None for name in ("slo_ttft", "slo_tpot"))
         paced = any(fields.get(name) for name in ("rate", "arrivals"))
-        fields["objective"] = "throughput" if aimed and not paced else "latency"
+        fields["objective"] = "throughput" if has_target and not paced else "latency"
     if isinstance(model, Path):
         model = str(model)
     if not isinstance(model, str | Model):
         raise InputError(f"model: got {shown(model)}, wanted a name or the path of a config.json")
     request = Request(model=model, **fields)  # type: ignore[arg-type]  # checked by Request
-    return request if gpus is not None else replace(request, gpus=_all(request, plan))
+    return request if gpus is not None else replace(request, gpus=_gpu_count(request, plan))
 
 
 def _rows_of(name: str, value: object) -> object:
@@ -106,7 +106,7 @@ def _numbers_of(values: object) -> object:
         return values
 
 
-def _all(request: Request, plan: object) -> int:
+def _gpu_count(request: Request, plan: object) -> int:
     """Count the GPUs of the machine that a request brings, or those of a plan; one without."""
     machine = machine_of(request)
     if machine is not None:
@@ -120,21 +120,23 @@ def _all(request: Request, plan: object) -> int:
     return 1
 
 
-def _by_engine(options: Mapping[str, object]) -> dict[str, object]:
+def _with_engine_names(options: Mapping[str, object]) -> dict[str, object]:
     """Give engines their names, where a request names one as its runtime too."""
     name, runtime = options.get("engine"), options.get("runtime")
     if isinstance(runtime, str) and not runtime:
         raise unknown("runtime", "", runtimes())
-    own = _engine_of(runtime)
+    runtime_engine = _engine_of(runtime)
     if isinstance(name, str) and name:
         name = engine_names(name)
-    if own and name not in (None, "", own):
-        raise InputError(f"runtime: got {own}, an engine beside the engine {name}: wanted one")
-    if own:
-        name, runtime = own, None
-    chosen = {"engine": name, "runtime": runtime}
-    others = {key: value for key, value in options.items() if key not in chosen}
-    return others | {key: value for key, value in chosen.items() if value is not None}
+    if runtime_engine and name not in (None, "", runtime_engine):
+        raise InputError(
+            f"runtime: got {runtime_engine}, an engine beside the engine {name}: wanted one"
+        )
+    if runtime_engine:
+        name, runtime = runtime_engine, None
+    engine_fields = {"engine": name, "runtime": runtime}
+    other_options = {key: value for key, value in options.items() if key not in engine_fields}
+    return other_options | {key: value for key, value in engine_fields.items() if value is not None}
 
 
 def _engine_of(runtime: object) -> str:
@@ -152,9 +154,9 @@ def several(name: str, given: object) -> tuple[str, ...]:
     >>> several("hardware", "h200-sxm, l40s,h200-sxm")
     ('h200-sxm', 'l40s')
     """
-    listed = [name.strip() for name in given.split(",")] if isinstance(given, str) else given
-    listed = [listed] if isinstance(listed, Path) else listed
-    names = list(listed) if isinstance(listed, list | tuple) else []
+    entries = [name.strip() for name in given.split(",")] if isinstance(given, str) else given
+    entries = [entries] if isinstance(entries, Path) else entries
+    names = list(entries) if isinstance(entries, list | tuple) else []
     if not names or not all(isinstance(name, str | Path) for name in names):
         raise InputError(f"{name}: got {shown(given)}, wanted a name or a list of names")
     return tuple(dict.fromkeys(map(str, names)))

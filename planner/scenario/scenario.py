@@ -76,24 +76,26 @@ class Scenario:
     @property
     def resolved(self) -> Request:
         """The request, with what runs it here and the usual sizes filled in."""
-        deployment, work, usual = self.deployment, self.workload, self.model.defaults
+        deployment, workload, defaults = self.deployment, self.workload, self.model.defaults
         runtime, nodes = deployment.runtime.name, deployment.hosts
         request = replace(self.request, engine=deployment.engine, runtime=runtime, nodes=nodes)
         if self.model.kind == "decoder":
-            prompt = int(work.length(self.model.streams[0].name))
+            prompt = int(workload.length(self.model.streams[0].name))
             return replace(
                 request,
                 input_tokens=prompt,
-                output_tokens=int(work.output_tokens),
-                kv_precision=cast("CachePrecision", work.kv_precision),
+                output_tokens=int(workload.output_tokens),
+                kv_precision=cast("CachePrecision", workload.kv_precision),
             )
         return replace(
             request,
-            height=request.height or usual.height,
-            width=request.width or usual.width,
-            frames=int(work.frames),
-            steps=int(work.steps),
-            text_tokens=int(dict(work.tokens)["text"]) if "text" in dict(work.tokens) else None,
+            height=request.height or defaults.height,
+            width=request.width or defaults.width,
+            frames=int(workload.frames),
+            steps=int(workload.steps),
+            text_tokens=int(dict(workload.tokens)["text"])
+            if "text" in dict(workload.tokens)
+            else None,
         )
 
     @property
@@ -162,10 +164,10 @@ def _check_engine(model: Model, engine: str, runtime: str) -> None:
             f"engine: got {engine}, which does not run {model.kind} models such as {model.name}: "
             f"wanted one of {', '.join([*names, EXECUTOR])}"
         )
-    has = runtimes_of(engine, model)
-    if runtime and runtime not in has:
+    available = runtimes_of(engine, model)
+    if runtime and runtime not in available:
         raise InputError(
-            f"runtime: got {runtime}, which {engine} has not: wanted {' or '.join(has)}"
+            f"runtime: got {runtime}, which {engine} has not: wanted {' or '.join(available)}"
         )
 
 
@@ -173,10 +175,12 @@ def _check_version(request: Request) -> None:
     """Refuse a version of TensorRT that there is not, or beside what does not run on it."""
     version = request.tensorrt_version
     allowed().running(version)
-    for what in ("engine", "runtime"):
-        named = getattr(request, what)
-        if version and named not in ("", RUNTIME):
-            raise InputError(f"tensorrt_version: got {version} beside {what} {named}, wanted none")
+    for field in ("engine", "runtime"):
+        requested = getattr(request, field)
+        if version and requested not in ("", RUNTIME):
+            raise InputError(
+                f"tensorrt_version: got {version} beside {field} {requested}, wanted none"
+            )
 
 
 def usual_cache(model: Model, precision: str, habits: Habits) -> str:
@@ -184,9 +188,9 @@ def usual_cache(model: Model, precision: str, habits: Habits) -> str:
 
     Its own, or of one in another precision, if the engine takes that from a checkpoint alone.
     """
-    own = model.quantisation
-    if own is not None and own.precision == precision:
-        return own.cache or "bf16"
+    published = model.quantisation
+    if published is not None and published.precision == precision:
+        return published.cache or "bf16"
     return habits.caches.get(precision, "bf16")
 
 
@@ -215,9 +219,11 @@ def workload_of(
     """
     _check_kind(model, request)
     if model.kind == "decoder":
-        usual = Lengths(prompt=INPUT_TOKENS, output=OUTPUT_TOKENS) if found is None else found
-        prompt = request.input_tokens or usual.prompt
-        output = usual.output if request.output_tokens is None else request.output_tokens
+        usual_lengths = (
+            Lengths(prompt=INPUT_TOKENS, output=OUTPUT_TOKENS) if found is None else found
+        )
+        prompt = request.input_tokens or usual_lengths.prompt
+        output = usual_lengths.output if request.output_tokens is None else request.output_tokens
         return Workload(
             tokens=tuple((stream.name, prompt) for stream in model.streams),
             batch=request.batch,
@@ -250,9 +256,11 @@ def workload_of(
 
 def _check_kind(model: Model, request: Request) -> None:
     """Refuse what images have for language models, and numbers of tokens for others."""
-    language = model.kind == "decoder"
+    is_language = model.kind == "decoder"
     for name in FOREIGN.get(model.kind, ()):
         value = getattr(request, name)
         if value != Request.__dataclass_fields__[name].default:
-            what = "a language model" if language else "no language model"
-            raise InputError(f"{name}: got {str(value)[:60]}, wanted none: {model.name} is {what}")
+            kind_text = "a language model" if is_language else "no language model"
+            raise InputError(
+                f"{name}: got {str(value)[:60]}, wanted none: {model.name} is {kind_text}"
+            )

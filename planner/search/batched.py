@@ -83,7 +83,7 @@ def sweep(
     return Sweep(
         plans=tuple(plans),
         latency_s=np.array([latency for latency, _ in rows]),
-        memory_bytes=np.array([held for _, held in rows]),
+        memory_bytes=np.array([peak_bytes for _, peak_bytes in rows]),
     )
 
 
@@ -111,32 +111,38 @@ def _count(workload: Workload) -> int:
 def _row(
     scenario: Scenario, plan: Plan, programs: Programs, columns: Columns
 ) -> tuple[Column, Column]:
-    own, alone = of_one_replica(scenario, plan)
+    replica_scenario, replica_plan = of_one_replica(scenario, plan)
     links = scenario.deployment.fabrics(plan)
-    key = alone, own.workload.batch, tuple(links[axis] for axis, _ in alone.axes)
+    key = (
+        replica_plan,
+        replica_scenario.workload.batch,
+        tuple(links[axis] for axis, _ in replica_plan.axes),
+    )
     if key not in columns.found:
-        columns.found[key] = _columns(own, plan, alone, programs, columns.prices)
+        columns.found[key] = _columns(
+            replica_scenario, plan, replica_plan, programs, columns.prices
+        )
     return columns.found[key]
 
 
 def _columns(
-    scenario: Scenario, plan: Plan, alone: Plan, programs: Programs, prices: FoundPrices
+    scenario: Scenario, plan: Plan, replica_plan: Plan, programs: Programs, prices: FoundPrices
 ) -> tuple[Column, Column]:
     """Price one replica of a plan."""
     base = scenario.workload
-    latency, held = np.full((2, _count(base)), np.nan)
-    legal = _legal(scenario, alone)
+    latency, peak_bytes = np.full((2, _count(base)), np.nan)
+    legal = _legal(scenario, replica_plan)
     if not legal.any():
-        return latency, held
-    key = alone, base.batch
+        return latency, peak_bytes
+    key = replica_plan, base.batch
     if key not in programs.lowered:
-        programs.lowered[key] = _lowered(scenario, alone, legal, programs.bodies)
+        programs.lowered[key] = _lowered(scenario, replica_plan, legal, programs.bodies)
     target = scenario.deployment.target(scenario.model, plan)
-    for which, program in programs.lowered[key]:
-        seconds, size = _priced(scenario, program, target, prices, which)
-        latency[which] = np.broadcast_to(seconds, legal.shape)[which]
-        held[which] = np.broadcast_to(size, legal.shape)[which]
-    return latency, held
+    for requests, program in programs.lowered[key]:
+        seconds, size = _priced(scenario, program, target, prices, requests)
+        latency[requests] = np.broadcast_to(seconds, legal.shape)[requests]
+        peak_bytes[requests] = np.broadcast_to(size, legal.shape)[requests]
+    return latency, peak_bytes
 
 
 def _legal(scenario: Scenario, plan: Plan) -> Flags:
@@ -144,13 +150,13 @@ def _legal(scenario: Scenario, plan: Plan) -> Flags:
     model, base = scenario.model, scenario.workload
     count = _count(base)
     padded = plan.degree(uaa.AXIS) > 1
-    stands = uneven(model, base, share_of(base, plan).grain, padded=padded)
-    fine = np.broadcast_to(~stands, count)
-    if fine.any():
-        first = int(np.argmax(fine))
-        one = _chosen(base, slice(first, first + 1))
-        fine = fine & (not any(objections(model, one, plan, plan.gpus)))
-    return fine
+    uneven_flags = uneven(model, base, share_of(base, plan).grain, padded=padded)
+    legal = np.broadcast_to(~uneven_flags, count)
+    if legal.any():
+        first_legal = int(np.argmax(legal))
+        sample = _some_requests(base, slice(first_legal, first_legal + 1))
+        legal = legal & (not any(objections(model, sample, plan, plan.gpus)))
+    return legal
 
 
 def _lowered(
@@ -158,16 +164,16 @@ def _lowered(
 ) -> list[tuple[Flags, Lowered]]:
     """Lower a plan for the requests of each cut of its pipeline."""
     cuts = cuts_of_requests(scenario.model, scenario.workload, plan, legal.size)
-    chosen = [legal & (cuts == number) for number in np.unique(cuts[legal])]
-    return [(which, lowered(scenario, plan, bodies, which)) for which in chosen]
+    groups = [legal & (cuts == number) for number in np.unique(cuts[legal])]
+    return [(requests, lowered(scenario, plan, bodies, requests)) for requests in groups]
 
 
-def _chosen(base: Workload, which: slice) -> Workload:
+def _some_requests(base: Workload, requests: slice) -> Workload:
     """Keep some requests of a sweep."""
 
     def kept(value: Size) -> Size:
         array = np.asarray(value)
-        return cast(Size, array[which]) if array.ndim else value
+        return cast(Size, array[requests]) if array.ndim else value
 
     return replace(
         base,
@@ -181,17 +187,17 @@ def _chosen(base: Workload, which: slice) -> Workload:
 
 
 def _priced(
-    scenario: Scenario, programs: Lowered, target: Target, prices: FoundPrices, which: Flags
+    scenario: Scenario, programs: Lowered, target: Target, prices: FoundPrices, requests: Flags
 ) -> tuple[Real, Real]:
-    costs = costs_of(programs.places, scenario.workload, target, prices, which)
+    costs = costs_of(programs.places, scenario.workload, target, prices, requests)
     latency = sum((stage.time for stage in costs.values()), start=np.zeros(()))
-    held = [
+    peaks = [
         _peak(as_run(scenario, program, parts, groups))
         for program, groups, parts in zip(
             programs.places, programs.groups, programs.parts, strict=True
         )
     ]
-    return latency, reduce(np.maximum, held)
+    return latency, reduce(np.maximum, peaks)
 
 
 def _peak(parts: Mapping[str, Real]) -> Real:

@@ -47,7 +47,7 @@ class Spread:
         >>> spread_of([1.0, 3.0], [1.0, 3.0]).at(0.25)
         1.0
         """
-        return self.mean if share is None else _at(self.ordered, self.below, share)
+        return self.mean if share is None else _time_at(self.ordered, self.below, share)
 
     def to_dict(self) -> dict[str, float]:
         """Return what ``--format json`` prints."""
@@ -63,12 +63,12 @@ def spread_of(values: ArrayLike, weights: Sequence[float]) -> Spread:
     order = np.argsort(values, kind="stable")
     ordered, counts = np.asarray(values, dtype=float)[order], np.asarray(weights)[order]
     below = np.cumsum(counts) / np.sum(counts)
-    median, most, nearly_all = (_at(ordered, below, share) for share in SHARES)
+    p50, p90, p99 = (_time_at(ordered, below, share) for share in SHARES)
     mean = float(np.average(ordered, weights=counts))
-    return Spread(mean=mean, p50=median, p90=most, p99=nearly_all, ordered=ordered, below=below)
+    return Spread(mean=mean, p50=p50, p90=p90, p99=p99, ordered=ordered, below=below)
 
 
-def _at(ordered: NDArray[np.float64], below: NDArray[np.float64], share: float) -> float:
+def _time_at(ordered: NDArray[np.float64], below: NDArray[np.float64], share: float) -> float:
     return float(ordered[min(int(np.searchsorted(below, share)), len(ordered) - 1)])
 
 
@@ -96,13 +96,13 @@ class Wanted:
         """
         rows = (("TTFT", self.ttft, self.ttft_share), ("TPOT", self.tpot, self.tpot_share))
         return [
-            f"{_of(share)}{name} within {format_seconds(limit)}"
+            f"{_share_prefix(share)}{name} within {format_seconds(limit)}"
             for name, limit, share in rows
             if limit is not None
         ]
 
 
-def _of(share: float | None) -> str:
+def _share_prefix(share: float | None) -> str:
     return "" if share is None else f"p{100 * share:.6g} of "
 
 
@@ -177,23 +177,25 @@ class Serving:
 
     def beyond(self, wanted: Wanted) -> float:
         """How many times over the limits the worse of both is; at most 1 where they are met."""
-        return max((there / limit for _, there, limit in self._against(wanted)), default=0.0)
+        return max(
+            (seconds / limit for _, seconds, limit in self._limited_times(wanted)), default=0.0
+        )
 
     def beside(self, wanted: Wanted) -> list[str]:
         """Write each time beside its limit, where there is one."""
         return [
-            f"{name} {format_seconds(there)} of {format_seconds(limit)}"
-            for name, there, limit in self._against(wanted)
+            f"{name} {format_seconds(seconds)} of {format_seconds(limit)}"
+            for name, seconds, limit in self._limited_times(wanted)
         ]
 
-    def _against(self, wanted: Wanted) -> Iterator[tuple[str, float, float]]:
+    def _limited_times(self, wanted: Wanted) -> Iterator[tuple[str, float, float]]:
         """Yield the name of each time that is limited, the time and its limit."""
         if wanted.ttft is not None:
-            there = self.ttft.at(wanted.ttft_share)
-            yield f"{_of(wanted.ttft_share)}TTFT", there, wanted.ttft
+            seconds = self.ttft.at(wanted.ttft_share)
+            yield f"{_share_prefix(wanted.ttft_share)}TTFT", seconds, wanted.ttft
         if wanted.tpot is not None:
-            there = self.tpot.at(wanted.tpot_share)
-            yield f"{_of(wanted.tpot_share)}TPOT", there, wanted.tpot
+            seconds = self.tpot.at(wanted.tpot_share)
+            yield f"{_share_prefix(wanted.tpot_share)}TPOT", seconds, wanted.tpot
 
     @property
     def ttft_text(self) -> str:
@@ -218,12 +220,14 @@ class Serving:
         names = ("TTFT", "TPOT", "request")
         spreads = (self.ttft, self.tpot, self.request)
         for name, mean, spread in zip(names, means, spreads, strict=True):
-            median, most, nearly = map(format_seconds, (spread.p50, spread.p90, spread.p99))
-            rows.append([name, f"{mean}; p50 {median}, p90 {most}, p99 {nearly}"])
+            p50, p90, p99 = map(format_seconds, (spread.p50, spread.p90, spread.p99))
+            rows.append([name, f"{mean}; p50 {p50}, p90 {p90}, p99 {p99}"])
         rows.append(["tokens/s", self.rate_text])
         rows.append(["tokens/s a GPU", format_number(self.tokens_per_s_per_gpu)])
-        fits = f"{self.kv_tokens:,} tokens fit, {100 * self.occupancy:.0f} % in use"
-        rows.append(["KV", f"{fits}; at most {counted(self.max_concurrency, 'request')} at once"])
+        cache_text = f"{self.kv_tokens:,} tokens fit, {100 * self.occupancy:.0f} % in use"
+        rows.append(
+            ["KV", f"{cache_text}; at most {counted(self.max_concurrency, 'request')} at once"]
+        )
         if self.followed:
             rows.append(["followed", counted(self.followed, "request")])
         if self.preempted:

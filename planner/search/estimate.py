@@ -99,8 +99,10 @@ class Disaggregated:
         sent = f"{format_bytes(self.sent_bytes)} a prompt in {format_seconds(self.sent_s)}"
         rows = [["KV sent", sent]]
         for name, pool in (("prefill", self.prefill), ("decode", self.decode)):
-            held = format_bytes(pool.memory_bytes)
-            rows.append([f"{name} workers", f"{pool.workers} x {pool.plan}, {held} on a GPU"])
+            memory_text = format_bytes(pool.memory_bytes)
+            rows.append(
+                [f"{name} workers", f"{pool.workers} x {pool.plan}, {memory_text} on a GPU"]
+            )
         return rows
 
     def to_dict(self) -> dict[str, object]:
@@ -170,9 +172,9 @@ class PlanEstimate:
         if self.serving is not None:
             served = self.serving
             return served.ttft.mean, served.tpot.mean, served.tokens_per_s
-        each = self.stages_s["decode"] / self.written if self.written else 0.0
-        first = self.stages_s["prefill"] + self.stages_s.get("transfer", 0.0)
-        return first, each, self.throughput_per_s * self.written
+        tpot = self.stages_s["decode"] / self.written if self.written else 0.0
+        ttft = self.stages_s["prefill"] + self.stages_s.get("transfer", 0.0)
+        return ttft, tpot, self.throughput_per_s * self.written
 
     @property
     def exposed_s(self) -> float:
@@ -187,18 +189,18 @@ class PlanEstimate:
     @property
     def basis(self) -> Basis:
         """How well the time is known: the weakest of the parts that make up most of it."""
-        heavy = [
+        main_bases = [
             self.known.get(name, Basis.MEASURED)
             for name, seconds in self.breakdown_s.items()
             if seconds >= 0.05 * self.latency_s
         ]
-        return max(heavy, default=Basis.MEASURED)
+        return max(main_bases, default=Basis.MEASURED)
 
     @property
     def basis_word(self) -> str:
         """The basis in the four words that other programs know."""
-        usual = Basis.CALIBRATED if self.basis == Basis.EXTRAPOLATED else self.basis
-        return usual.name.lower()
+        known_basis = Basis.CALIBRATED if self.basis == Basis.EXTRAPOLATED else self.basis
+        return known_basis.name.lower()
 
     @property
     def memory_apart(self) -> str:
@@ -212,9 +214,9 @@ class PlanEstimate:
     def half_width_s(self) -> float:
         """Half the interval around the latency."""
         kind = "decoder" if "prefill" in self.stages_s else "diffusion"
-        beside = 0.0 if self.engine == EXECUTOR else BESIDE_PARTS[kind]
+        unexplained = 0.0 if self.engine == EXECUTOR else BESIDE_PARTS[kind]
         parts = self.half_width_of(self.breakdown_s)
-        return hypot(parts, PACE * self.hosted_s, beside * self.latency_s)
+        return hypot(parts, PACE * self.hosted_s, unexplained * self.latency_s)
 
     @property
     def interval_s(self) -> list[float]:
@@ -244,9 +246,9 @@ class PlanEstimate:
     def _repr_html_(self) -> str:
         from topology.base.page import notebook  # noqa: PLC0415  # for notebooks alone
 
-        time = spans("One request, stage by stage", [self.stage_row()], TIME)
-        held = spans("Memory at its peak", [self.memory_row()], MEMORY)
-        return notebook([self.table(), Drawing(svg=time), Drawing(svg=held)])
+        time_chart = spans("One request, stage by stage", [self.stage_row()], TIME)
+        memory_chart = spans("Memory at its peak", [self.memory_row()], MEMORY)
+        return notebook([self.table(), Drawing(svg=time_chart), Drawing(svg=memory_chart)])
 
     def rows(self) -> list[dict[str, object]]:
         """Return the estimate as a row."""
@@ -267,21 +269,21 @@ class PlanEstimate:
     def memory_row(self) -> ChartRow:
         """Put the parts of memory that are there at its peak one behind the other."""
         parts = self.memory_parts_bytes.items()
-        held = [(name, size) for name, size in parts if name != self.memory_apart]
-        return self._row(held, self.memory_bytes, format_bytes)
+        peak_parts = [(name, size) for name, size in parts if name != self.memory_apart]
+        return self._row(peak_parts, self.memory_bytes, format_bytes)
 
     def _row(
         self, parts: Iterable[tuple[str, float]], total: float, write: Callable[[float], str]
     ) -> ChartRow:
-        kept = [(worded(name), size) for name, size in parts if size > 0]
-        ends = accumulate(size for _, size in kept)
+        drawn_parts = [(worded(name), size) for name, size in parts if size > 0]
+        ends = accumulate(size for _, size in drawn_parts)
         return ChartRow(
             name=f"{self.name} on {self.gpus} x {self.hardware}: {write(total)}",
             spans=[
                 ChartSpan(
                     start=end - size, end=end, kind=kind, says=f"{write(size)} of {self.name}"
                 )
-                for (kind, size), end in zip(kept, ends, strict=True)
+                for (kind, size), end in zip(drawn_parts, ends, strict=True)
             ],
         )
 
@@ -302,13 +304,13 @@ class PlanEstimate:
 
     def token_rows(self) -> list[list[str]]:
         """Make rows of what clients of a language model see; none of other models."""
-        beside = [] if self.disaggregated is None else self.disaggregated.rows()
+        pool_rows = [] if self.disaggregated is None else self.disaggregated.rows()
         if self.serving is not None:
-            return [*self.serving.rows(), *beside]
+            return [*self.serving.rows(), *pool_rows]
         if "prefill" not in self.stages_s:
             return []
         ttft, tpot, rate = self.tokens
-        rows = [*beside, ["TTFT", format_seconds(ttft)], ["TPOT", format_seconds(tpot)]]
+        rows = [*pool_rows, ["TTFT", format_seconds(ttft)], ["TPOT", format_seconds(tpot)]]
         return [*rows, ["tokens/s", format_number(rate)]] if self.written else rows[:1]
 
     def to_dict(self) -> dict[str, object]:
@@ -361,9 +363,13 @@ class Splits:
 
     def gain(self, lead: PlanEstimate | None) -> float | None:
         """Tokens/s of the best over those of one plan; None where there are not both."""
-        one = None if lead is None else lead.serving
-        pair = None if self.best is None else self.best.serving
-        return pair.tokens_per_s / one.tokens_per_s if one and pair else None
+        lead_serving = None if lead is None else lead.serving
+        split_serving = None if self.best is None else self.best.serving
+        return (
+            split_serving.tokens_per_s / lead_serving.tokens_per_s
+            if lead_serving and split_serving
+            else None
+        )
 
     def to_dict(self, lead: PlanEstimate | None) -> dict[str, object]:
         """Return what ``--format json`` prints, beside the one plan to run."""

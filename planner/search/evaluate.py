@@ -91,39 +91,47 @@ def evaluate(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Pl
     deployment, model = scenario.deployment, scenario.model
     shared = Shared() if shared is None else shared
     target = deployment.target(model, plan)
-    own, alone = of_one_replica(scenario, plan)
-    key = alone, own.workload.in_programs, deployment.hardware.name
-    known = shared.estimates.setdefault(key, [])
-    estimate = next((one for other, one in known if other == target), None)
+    replica_scenario, replica_plan = of_one_replica(scenario, plan)
+    key = replica_plan, replica_scenario.workload.in_programs, deployment.hardware.name
+    priced = shared.estimates.setdefault(key, [])
+    estimate = next(
+        (candidate for priced_target, candidate in priced if priced_target == target), None
+    )
     if estimate is None:
         prices = shared.prices.setdefault(deployment.hardware.name, FoundPrices(shared.contents))
-        estimate = _evaluate(own, alone, shared.lowered(own, alone), target, prices)
-        known.append((target, estimate))
+        estimate = _evaluate(
+            replica_scenario,
+            replica_plan,
+            shared.lowered(replica_scenario, replica_plan),
+            target,
+            prices,
+        )
+        priced.append((target, estimate))
     return replace(
         estimate,
         plan=plan,
         gpus=plan.gpus,
         throughput_per_s=throughput(scenario.workload, plan, estimate.latency_s),
         notes=tuple(notes(model, scenario.workload, plan)),
-        **_who(scenario, plan),
+        **_runner_fields(scenario, plan),
     )
 
 
 def of_one_replica(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
     """Ask of one replica its part of the batch; requests that come one by one are its own."""
     replicas, batch = plan.degree("dp"), scenario.workload.batch
-    alone = plan.without("dp") if replicas > 1 else plan
+    replica_plan = plan.without("dp") if replicas > 1 else plan
     if replicas == 1 or batch == 1:
-        return scenario, alone
-    return replace(scenario, workload=_part(scenario.workload, replicas)), alone
+        return scenario, replica_plan
+    return replace(scenario, workload=_replica_share(scenario.workload, replicas)), replica_plan
 
 
 @once
-def _part(workload: Workload, replicas: int) -> Workload:
+def _replica_share(workload: Workload, replicas: int) -> Workload:
     return replace(workload, batch=workload.batch // replicas)
 
 
-def _who(scenario: Scenario, plan: Plan) -> dict[str, Any]:
+def _runner_fields(scenario: Scenario, plan: Plan) -> dict[str, Any]:
     """Say who runs a plan, and where."""
     deployment, version = scenario.deployment, scenario.request.tensorrt_version
     return {
@@ -165,16 +173,16 @@ def _evaluate(
     if "text_tower" in costs:
         costs["text_encode"] = costs["text_encode"] + costs.pop("text_tower")
     if workload.speculation is not None:
-        costs = _drafted(scenario, plan, costs, target, prices)
-    whole = reduce(add, costs.values())
+        costs = _costs_with_drafts(scenario, plan, costs, target, prices)
+    total_cost = reduce(add, costs.values())
     latency = sum(float(stage.time) for stage in costs.values())
-    held = [
+    peaks = [
         at_peak(scenario, program, as_run(scenario, program, amounts, groups))
         for program, amounts, groups in zip(
             programs.places, programs.parts, programs.groups, strict=True
         )
     ]
-    parts, peak, stage = max(held, key=lambda row: row[1])
+    parts, peak, stage = max(peaks, key=lambda row: row[1])
     return PlanEstimate(
         model=model.name,
         hardware=deployment.hardware.name,
@@ -183,22 +191,22 @@ def _evaluate(
         runtime=deployment.runtime.name,
         precision=workload.precision,
         latency_s=latency,
-        step_s=_step(scenario, plan, target, costs, prices),
+        step_s=_step_seconds(scenario, plan, target, costs, prices),
         stages_s={name: float(cost.time) for name, cost in costs.items()},
         breakdown_s=_breakdown(costs),
-        communication_hidden_s=float(whole.hidden),
+        communication_hidden_s=float(total_cost.hidden),
         memory_bytes=peak,
         memory_parts_bytes=parts,
         peak_stage=stage,
         throughput_per_s=throughput(workload, plan, latency),
-        known=_bases(whole, costs),
+        known=_bases(total_cost, costs),
         written=largest(workload.output_tokens),
         speculation=workload.speculation,
         hosted_s=sum(float(stage.time) for stage in costs.values() if stage.hosted),
     )
 
 
-def _drafted(
+def _costs_with_drafts(
     scenario: Scenario,
     plan: Plan,
     costs: Mapping[str, Cost],
@@ -209,9 +217,9 @@ def _drafted(
     workload = scenario.workload
     prompt = workload.length(scenario.model.streams[0].name)
     context = prompt + workload.output_tokens // 2
-    step, read = speculated(scenario, plan, (target, prices), context, prompt)
+    step, prompt_cost = speculated(scenario, plan, (target, prices), context, prompt)
     steps = workload.output_tokens / gain_of(workload)
-    return {**costs, "prefill": costs["prefill"] + read, "decode": step.times(steps)}
+    return {**costs, "prefill": costs["prefill"] + prompt_cost, "decode": step.times(steps)}
 
 
 def costs_of(
@@ -227,9 +235,9 @@ def costs_of(
     """
     costs, runtime = _stages(places, target, prices, which), target.runtime
     images = ceil_div(workload.batch, dict(places[0].axes).get("dp", 1))
-    waits = images * workload.pixels * runtime.host_pixel
-    waits = waits + runtime.host_rank * (target.ranks - 1)
-    return {**costs, "output": Cost(host=waits)} if anywhere(waits) else costs
+    host_seconds = images * workload.pixels * runtime.host_pixel
+    host_seconds = host_seconds + runtime.host_rank * (target.ranks - 1)
+    return {**costs, "output": Cost(host=host_seconds)} if anywhere(host_seconds) else costs
 
 
 def _stages(
@@ -243,16 +251,19 @@ def _stages(
     """
     if places[0].stages[-1].name == "decode":
         rows = zip(*(program.stages for program in places), strict=True)
-        return {row[0].name: _in_turn(row, target, prices) for row in rows}
+        return {row[0].name: _decoder_stage(row, target, prices) for row in rows}
     costs, degree = _by_stage(places[0], target, prices), dict(places[0].axes).get("pp", 1)
     if degree == 1:
         return costs
     loops = [[s for s in place.stages if s.name == "denoise"] for place in places]
     rows = zip(*(loops if len(loops) > 1 else loops * degree), strict=True)
-    return {**costs, "denoise": reduce(add, [_piped(row, target, prices, which) for row in rows])}
+    return {
+        **costs,
+        "denoise": reduce(add, [_pipelined_cost(row, target, prices, which) for row in rows]),
+    }
 
 
-def _piped(
+def _pipelined_cost(
     places: Sequence[Loop], target: Target, prices: FoundPrices | None, which: Flags | None
 ) -> Cost:
     """Price a loop of which every place of a pipeline takes the same turns, one after another."""
@@ -260,34 +271,34 @@ def _piped(
     turns = cast(Size, larger(turns, 1))
     loops = {id(place): replace(place, count=1) for place in places}
     steps = {number: cost(loop, target, prices) for number, loop in loops.items()}
-    once = {place: step.times(1 / turns) for place, step in steps.items()}
+    turn_costs = {place: step.times(1 / turns) for place, step in steps.items()}
     slowest = max(steps.values(), key=lambda step: total(step.time, which))
-    passed = following([once[id(loop)] for loop in places])
-    return (passed + slowest.times((turns - len(places)) / turns)).times(places[0].count)
+    pass_cost = following([turn_costs[id(loop)] for loop in places])
+    return (pass_cost + slowest.times((turns - len(places)) / turns)).times(places[0].count)
 
 
 def _by_stage(program: Program, target: Target, prices: FoundPrices | None) -> dict[str, Cost]:
     """Price every stage, which may have several loops."""
     costs: dict[str, Cost] = {}
     for loop in program.stages:
-        own = cost(loop, target, prices)
-        costs[loop.name] = costs[loop.name] + own if loop.name in costs else own
+        loop_cost = cost(loop, target, prices)
+        costs[loop.name] = costs[loop.name] + loop_cost if loop.name in costs else loop_cost
     return costs
 
 
-def _in_turn(places: Sequence[Loop], target: Target, prices: FoundPrices | None) -> Cost:
+def _decoder_stage(places: Sequence[Loop], target: Target, prices: FoundPrices | None) -> Cost:
     """Price a decoder's stage: one turn at each place, and the scores of the last."""
-    *before, last = places
-    if not before:
-        return cost(last, target, prices)
-    forwards = [(place, place.body[0]) for place in before]
+    *earlier, last_place = places
+    if not earlier:
+        return cost(last_place, target, prices)
+    forwards = [(place, place.body[0]) for place in earlier]
     loops = [
         replace(place, count=1, body=(replace(forward, count=1),))
         for place, forward in forwards
         if isinstance(forward, Loop)
     ]
-    turns = [*loops, replace(last, count=1, body=last.body[1:])]
-    return following([cost(loop, target, prices) for loop in turns]).times(last.count)
+    turns = [*loops, replace(last_place, count=1, body=last_place.body[1:])]
+    return following([cost(loop, target, prices) for loop in turns]).times(last_place.count)
 
 
 def _breakdown(costs: Mapping[str, Cost]) -> dict[str, float]:
@@ -300,8 +311,8 @@ def _breakdown(costs: Mapping[str, Cost]) -> dict[str, float]:
     launch = sum(float(stage.launch) for stage in costs.values())
     waiting = sum(float(stage.waiting) for stage in costs.values())
     parts |= {"waiting": waiting} if waiting else {}
-    always = {"gemm": 0.0, "attention": 0.0, "pointwise": 0.0}
-    return {**always, **parts, "communication_exposed": exposed, "launch": launch}
+    usual_classes = {"gemm": 0.0, "attention": 0.0, "pointwise": 0.0}
+    return {**usual_classes, **parts, "communication_exposed": exposed, "launch": launch}
 
 
 def _bases(total: Cost, costs: Mapping[str, Cost]) -> dict[str, Basis]:
@@ -310,14 +321,14 @@ def _bases(total: Cost, costs: Mapping[str, Cost]) -> dict[str, Basis]:
     if "communication" in bases:
         bases["communication_exposed"] = bases.pop("communication")
     # the spread of GPUs and the pace of hosts were measured on a few machines
-    elsewhere = {
+    extrapolated = {
         "waiting": total.waiting,
         "launch": sum(float(stage.launch) for stage in costs.values()),
     }
-    return {**bases, **{name: Basis.EXTRAPOLATED for name, part in elsewhere.items() if part}}
+    return {**bases, **{name: Basis.EXTRAPOLATED for name, part in extrapolated.items() if part}}
 
 
-def _step(
+def _step_seconds(
     scenario: Scenario, plan: Plan, target: Target, costs: Mapping[str, Cost], prices: FoundPrices
 ) -> float:
     """One denoising step with all its forwards, or one decode step at the prompt's length."""
@@ -327,8 +338,8 @@ def _step(
     if workload.speculation is not None:
         prompt = workload.length(model.streams[0].name)
         return float(speculated(scenario, plan, (target, prices), prompt, prompt)[0].time)
-    once = replace(workload, output_tokens=1)
-    return float(_in_turn(decode_steps(model, once, plan), target, prices).time)
+    one_token = replace(workload, output_tokens=1)
+    return float(_decoder_stage(decode_steps(model, one_token, plan), target, prices).time)
 
 
 def throughput(workload: Workload, plan: Plan, latency: float) -> float:
@@ -361,8 +372,8 @@ def seated(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Depl
         return deployment
     from planner.placement.seating import seat  # noqa: PLC0415  # only machines need it
 
-    sent = _traffic(*of_one_replica(scenario, plan), Shared() if shared is None else shared)
-    return replace(deployment, placed=seat(plan, deployment.subset, sent))
+    traffic = _traffic(*of_one_replica(scenario, plan), Shared() if shared is None else shared)
+    return replace(deployment, placed=seat(plan, deployment.subset, traffic))
 
 
 def _traffic(scenario: Scenario, plan: Plan, shared: Shared) -> Traffic:

@@ -67,21 +67,21 @@ def outcomes_on(
     runs : plans that can be run. others : whether the rest is judged too.
     """
     model, workload, gpus = scenario.model, scenario.workload, scenario.deployment.gpus
-    short = _short_prompt(scenario)
+    short_prompt = _short_prompt(scenario)
     if scenario.request.gpus <= many(model):
-        usual = plans(model, gpus) if others else filter(runs, _by_depth(model, gpus))
-        for plan in (*usual, *_unequal(scenario, runs)):
-            if short and plan.sequence_ranks > 1 and not runs(plan):
-                yield Rejected(plan=plan, reason=short)
+        listed_plans = plans(model, gpus) if others else filter(runs, _by_depth(model, gpus))
+        for plan in (*listed_plans, *_unequal(scenario, runs)):
+            if short_prompt and plan.sequence_ranks > 1 and not runs(plan):
+                yield Rejected(plan=plan, reason=short_prompt)
                 continue
             yield _outcome(scenario, plan, seen, shared)
         return
     barred = illegal_axes(model, workload, gpus)
-    if short:
+    if short_prompt:
         degrees = (n for n in range(2, gpus + 1) if gpus % n == 0)
         ways = [(axis, degree) for degree in degrees for axis in SEQUENCE]
         barred = barred | {
-            way: short for way in ways if way not in barred and not runs(Plan((way,)))
+            way: short_prompt for way in ways if way not in barred and not runs(Plan((way,)))
         }
     for axis, reason in barred.items():
         yield Rejected(plan=Plan((axis,)), reason=f"{reason}; so for every plan that has it")
@@ -89,10 +89,10 @@ def outcomes_on(
     for plan in sorted(legal, key=lambda plan: plan.degree("pp")):
         if not barred.keys().isdisjoint(plan.axes):
             continue
-        can, fine = runs(plan), legal[plan]
-        left_out = fine and _left_out(scenario, plan, seen, runs if can else anything)
-        if (can or others) and not left_out:
-            yield _outcome(scenario, plan, seen, shared, legal=fine)
+        can_run, is_legal = runs(plan), legal[plan]
+        left_out = is_legal and _left_out(scenario, plan, seen, runs if can_run else anything)
+        if (can_run or others) and not left_out:
+            yield _outcome(scenario, plan, seen, shared, legal=is_legal)
 
 
 def _unequal(scenario: Scenario, runs: Runs) -> Iterator[Plan]:
@@ -122,32 +122,32 @@ def _short_prompt(scenario: Scenario) -> str:
     return f"cuts a prompt of {tokens:,} tokens, and is not run: judged from {LONG:,} on"
 
 
-def _left_out(scenario: Scenario, plan: Plan, seen: Mapping[Plan, Outcome], runs: Runs) -> bool:
+def _left_out(scenario: Scenario, plan: Plan, judged: Mapping[Plan, Outcome], runs: Runs) -> bool:
     """Whether other plans that run are known to be as good, where GPUs are many."""
     if plan.degree("ring") > LONGEST:
         return True
     frugal = scenario.request.objective == "memory"
-    return not frugal and any(map(runs, replacements(plan, scenario.workload.passes, seen)))
+    return not frugal and any(map(runs, replacements(plan, scenario.workload.passes, judged)))
 
 
 def _outcome(
     scenario: Scenario,
     plan: Plan,
-    seen: dict[Plan, Outcome],
+    judged: dict[Plan, Outcome],
     shared: Shared,
     *,
     legal: bool = False,
 ) -> Outcome:
     """Judge a plan, which may be known to be legal, or reuse what became of one of its replicas."""
-    alone = replica(scenario.deployment, plan) if scenario.request.batch == 1 else None
-    if alone is not None and alone in seen:
-        seen[plan] = replicated(plan.degree("dp"), seen[alone])
-        return seen[plan]
-    outcome = (_fitted if legal else judge)(scenario, plan, shared)
-    others = turned(scenario.deployment, plan), asking(scenario.workload, plan)
-    for other in filter(None, others):
-        outcome = min(outcome, judge(scenario, other, shared), key=_latency)
-    seen[plan] = outcome
+    replica_plan = replica(scenario.deployment, plan) if scenario.request.batch == 1 else None
+    if replica_plan is not None and replica_plan in judged:
+        judged[plan] = replicated(plan.degree("dp"), judged[replica_plan])
+        return judged[plan]
+    outcome = (_fitting_outcome if legal else judge)(scenario, plan, shared)
+    variants = turned(scenario.deployment, plan), asking(scenario.workload, plan)
+    for variant in filter(None, variants):
+        outcome = min(outcome, judge(scenario, variant, shared), key=_latency)
+    judged[plan] = outcome
     return outcome
 
 
@@ -157,17 +157,17 @@ def _latency(outcome: Outcome) -> float:
 
 def judge(scenario: Scenario, plan: Plan, shared: Shared | None = None) -> Outcome:
     """Estimate a plan of all GPUs, or say why it cannot run."""
-    return _illegal(scenario, plan) or _fitted(scenario, plan, shared)
+    return _illegal_outcome(scenario, plan) or _fitting_outcome(scenario, plan, shared)
 
 
-def _illegal(scenario: Scenario, plan: Plan) -> Rejected | None:
+def _illegal_outcome(scenario: Scenario, plan: Plan) -> Rejected | None:
     """Say what stands against a plan of all GPUs; None where nothing does."""
     gpus = scenario.deployment.gpus
     reasons = "; ".join(dict.fromkeys(objections(scenario.model, scenario.workload, plan, gpus)))
     return Rejected(plan=plan, reason=reasons) if reasons else None
 
 
-def _fitted(scenario: Scenario, plan: Plan, shared: Shared | None) -> Outcome:
+def _fitting_outcome(scenario: Scenario, plan: Plan, shared: Shared | None) -> Outcome:
     """Estimate a legal plan, or say that the machine has no links for it, or no memory."""
     subset = scenario.deployment.subset
     if subset is not None and (obstacle := subset.obstacle()):
@@ -202,5 +202,5 @@ def _too_large(estimate: PlanEstimate, missing: float) -> str:
 def _remedy(scenario: Scenario, missing: float) -> str:
     """Say that a plan would fit if the text encoders left the GPU, where it would."""
     encoders = encoder_bytes(scenario.model, scenario.workload.precision)
-    can = not scenario.request.offload and missing <= encoders
-    return "would fit with --offload" if can else ""
+    helps = not scenario.request.offload and missing <= encoders
+    return "would fit with --offload" if helps else ""

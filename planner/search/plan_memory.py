@@ -37,17 +37,17 @@ def as_run(
     `groups` that it communicates in.
     """
     model, workload, runtime = scenario.model, scenario.workload, scenario.deployment.runtime
-    held, beside = workload.habits.held.get(runtime.name), cast(Real, 0.0)
-    if held is not None:
+    held_per_row, held_bytes = workload.habits.held.get(runtime.name), cast(Real, 0.0)
+    if held_per_row is not None:
         plan = Plan(program.axes)
         rows = ceil_div(sum(tokens for _, tokens in workload.tokens), plan.sequence_ranks)
         batch = ceil_div(workload.batch, plan.degree("dp"))
         if model.named_in(workload.habits.batched_guidance):
             batch = batch * (workload.passes // plan.degree("cfg"))
-        beside = held.value * batch * rows * model.main.hidden * FORMATS["bf16"].weights
+        held_bytes = held_per_row.value * batch * rows * model.main.hidden * FORMATS["bf16"].weights
     return {
         **parts,
-        "activations": parts["activations"] + beside,
+        "activations": parts["activations"] + held_bytes,
         "buffers": groups * communicator_bytes(scenario.deployment.profile),
         "runtime": runtime.memory.value,
     }
@@ -62,11 +62,11 @@ def at_peak(
     """
     parts: dict[str, float] = {name: round(largest(size)) for name, size in amounts.items()}
     decode = parts.pop("vae_decode")
-    whole = sum(parts.values())
-    alone = scenario.model.named_in(scenario.workload.habits.one_at_a_time)
-    away = scenario.request.offload and alone
-    gone = parts["activations"] + (parts["transformer_weights"] if away else 0)
-    peaks = {program.transformer[-1].name: whole, "vae_decode": whole - gone + decode}
+    total = sum(parts.values())
+    one_at_a_time = scenario.model.named_in(scenario.workload.habits.one_at_a_time)
+    is_offloaded = scenario.request.offload and one_at_a_time
+    freed = parts["activations"] + (parts["transformer_weights"] if is_offloaded else 0)
+    peaks = {program.transformer[-1].name: total, "vae_decode": total - freed + decode}
     parts["vae_decode"] = decode
     stage = max(peaks, key=lambda name: peaks[name])
     return parts, peaks[stage], stage
@@ -83,12 +83,12 @@ def parts_of(
     model, workload, stages = scenario.model, scenario.workload, program.transformer
     replicas = dict(program.axes).get("dp", 1)
     fixed = fixed_parts(scenario, program, bodies)
-    draft, kept = _draft_parts(scenario, program)
+    draft, draft_kv = _draft_parts(scenario, program)
     return {
         "transformer_weights": fixed["transformer_weights"],
         "other_weights": fixed["other_weights"] + draft,
         "activations": reduce(larger, [memory.activations(stage, bodies) for stage in stages]),
-        "kv": caches_of(model, workload, program, bodies) + kept,
+        "kv": caches_of(model, workload, program, bodies) + draft_kv,
         "buffers": 0.0,
         "runtime": 0.0,
         "vae_decode": decode_bytes(model, workload, replicas),
@@ -103,8 +103,8 @@ def _draft_parts(scenario: Scenario, program: Program) -> tuple[float, Real]:
     plan = Plan(program.axes)
     prompt = workload.length(scenario.model.streams[0].name)
     batch = larger(1, workload.batch // plan.replicas)
-    whole = prompt + workload.output_tokens
-    return draft_weights(scenario, plan), batch * draft_cache(scenario, plan, whole)
+    length = prompt + workload.output_tokens
+    return draft_weights(scenario, plan), batch * draft_cache(scenario, plan, length)
 
 
 def caches_of(
@@ -119,19 +119,21 @@ def caches_of(
     if model.kind != "decoder":
         return memory.caches(stages, bodies)
     plan = Plan(program.axes)
-    whole = workload.length(model.streams[0].name) + workload.output_tokens
-    whole = ceil_div(whole, plan.sequence_ranks)
+    length = workload.length(model.streams[0].name) + workload.output_tokens
+    length = ceil_div(length, plan.sequence_ranks)
     degree = plan.degree("tp")
     towers = {block.name: block.towers[0] for block in model.blocks}
     room = workload.habits.window_room(model.family)
     total: Real = 0.0
     for tensor, layers in memory.stored(stages, bodies):
-        kept = towers[tensor.name.split(".")[1]].kept(degree)
+        layer_cache = towers[tensor.name.split(".")[1]].kept(degree)
         itemsize = int(tensor.itemsize)
-        each = kept.bytes(whole, itemsize)
-        if kept.window and room:
-            each = larger(each, room * replace(kept, window=0).bytes(whole, itemsize))
-        total = total + tensor.shape[0] * layers * each
+        sequence_bytes = layer_cache.bytes(length, itemsize)
+        if layer_cache.window and room:
+            sequence_bytes = larger(
+                sequence_bytes, room * replace(layer_cache, window=0).bytes(length, itemsize)
+            )
+        total = total + tensor.shape[0] * layers * sequence_bytes
     return total
 
 
@@ -151,10 +153,10 @@ def fixed_parts(
     parts, layer = memory.gathered_weights(program.transformer, bodies)
     blocks = memory.weights(program.transformer, bodies) * model.transformers / parts
     outer = outer_parameters(model, program.axes) * itemsize
-    own = model.own.masters if scenario.workload.habits.repository else ""
-    wide = 2 if own == "any" or (own and parts > 1) else 1
+    masters = model.own.masters if scenario.workload.habits.repository else ""
+    widening = 2 if masters == "any" or (masters and parts > 1) else 1
     return {
-        "transformer_weights": wide * (blocks + outer) + 2 * layer,
+        "transformer_weights": widening * (blocks + outer) + 2 * layer,
         "other_weights": _other_weights(scenario),
         "runtime": scenario.deployment.runtime.memory.value,
     }
@@ -179,8 +181,10 @@ def least_bytes(scenario: Scenario, replicas: int) -> float:
 
 def encoder_bytes(model: Model, precision: str) -> float:
     """Bytes of the text encoders: in 16 bits, but for what they keep in 32 beside fp16."""
-    kept = sum(each.kept for each in model.encoders) if precision == "fp16" else 0
-    return (kept + sum(each.parameters for each in model.encoders)) * FORMATS["bf16"].weights
+    wide_parameters = sum(encoder.kept for encoder in model.encoders) if precision == "fp16" else 0
+    return (wide_parameters + sum(encoder.parameters for encoder in model.encoders)) * FORMATS[
+        "bf16"
+    ].weights
 
 
 def outer_parameters(model: Model, axes: Axes) -> float:
@@ -203,13 +207,13 @@ def decode_bytes(model: Model, workload: Workload, replicas: int) -> Real:
     if vae is None:
         return 0.0
     frames, batch = workload.frames, larger(1, workload.batch // replicas)
-    together = smaller(frames, vae.frames_at_once) if vae.frames_at_once else frames
+    frames_together = smaller(frames, vae.frames_at_once) if vae.frames_at_once else frames
     area = workload.pixels / frames
-    chosen = model.named_in(workload.habits.tiled_decode)
-    if tile := vae.tile**2 or (vae.may_tile if chosen else 0):
-        working = vae.peak_bytes_per_pixel * smaller(area, tile) * together
+    is_tiled = model.named_in(workload.habits.tiled_decode)
+    if tile := vae.tile**2 or (vae.may_tile if is_tiled else 0):
+        working = vae.peak_bytes_per_pixel * smaller(area, tile) * frames_together
     else:
-        working = vae.peak_bytes_per_pixel * area * together * batch
+        working = vae.peak_bytes_per_pixel * area * frames_together * batch
     total: Real = working + PIXEL_BYTES * workload.pixels * batch
     return total
 
@@ -227,7 +231,9 @@ def usable_bytes(scenario: Scenario) -> float:
     77.6
     67.2
     """
-    held, deployment = scenario.deployment.hardware.device.memory.value, scenario.deployment
-    ways, runner = deployment.scheduling, deployment.runner
-    told = scenario.model.kind == "decoder" and runner is not None and not ways.of_free
-    return held * (ways.memory if told else 1 - headroom())
+    gpu_bytes, deployment = scenario.deployment.hardware.device.memory.value, scenario.deployment
+    scheduling, runner = deployment.scheduling, deployment.runner
+    engine_decides = (
+        scenario.model.kind == "decoder" and runner is not None and not scheduling.of_free
+    )
+    return gpu_bytes * (scheduling.memory if engine_decides else 1 - headroom())

@@ -35,10 +35,10 @@ LONGEST: Final = 32
 _COUNTS: Final = 64
 """Numbers of GPUs whose plans are kept."""
 
-_DECODERS: Final = (
+_DECODER_ENGINES: Final = (
     ", as LMDeploy does; vLLM, SGLang on GPUs and TensorRT-LLM refuse widths that do not divide"
 )
-_OTHERS: Final = "; vLLM-Omni and SGLang refuse widths that do not divide"
+_DIFFUSION_ENGINES: Final = "; vLLM-Omni and SGLang refuse widths that do not divide"
 
 
 def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Iterator[str]:
@@ -68,9 +68,9 @@ def objections(model: Model, workload: Workload, plan: Plan, gpus: int) -> Itera
 
 def _alternatives(axes: Sequence[tuple[str, int]]) -> Iterator[str]:
     """Yield the axes that exclude each other, pair by pair."""
-    for (one, _), (other, _) in itertools.combinations(axes, 2):
-        if other in strategies()[one].excludes or one in strategies()[other].excludes:
-            yield f"{one} and {other} are two ways to do the same: choose one"
+    for (axis, _), (other, _) in itertools.combinations(axes, 2):
+        if other in strategies()[axis].excludes or axis in strategies()[other].excludes:
+            yield f"{axis} and {other} are two ways to do the same: choose one"
 
 
 def _experts(proposal: Proposal, plan: Plan) -> Iterator[str]:
@@ -85,8 +85,8 @@ def _experts(proposal: Proposal, plan: Plan) -> Iterator[str]:
         yield f"ep{groups}: {model.name} has no experts"
         return
     if ranks % groups:
-        beside = " x the sequence" if ranks > plan.degree("adp") * plan.degree("tp") else ""
-        yield f"ep{groups} does not divide the {ranks} ranks of adp x tp{beside}"
+        sequence_text = " x the sequence" if ranks > plan.degree("adp") * plan.degree("tp") else ""
+        yield f"ep{groups} does not divide the {ranks} ranks of adp x tp{sequence_text}"
         return
     names = [name for name, _ in plan.axes]
     if "tp" in names and "adp" in names[names.index("tp") :]:
@@ -117,10 +117,12 @@ def notes(model: Model, workload: Workload, plan: Plan) -> Iterator[str]:
             f"{plan}: {workload.warmup} of {workload.steps} steps are exact; in the others a piece "
             "of the latents sees the others as they were up to a step before"
         )
-    for width, (padded, over) in tp.padded_widths(model, plan).items():
-        who = _DECODERS if model.kind == "decoder" else _OTHERS
-        ranks = f"tp{over}" if over == plan.degree(tp.AXIS) else f"the {over} ranks of an expert"
-        yield f"the FFN width {width} is padded with zeros to {padded} for {ranks}{who}"
+    for width, (padded, degree) in tp.padded_widths(model, plan).items():
+        engines_text = _DECODER_ENGINES if model.kind == "decoder" else _DIFFUSION_ENGINES
+        ranks = (
+            f"tp{degree}" if degree == plan.degree(tp.AXIS) else f"the {degree} ranks of an expert"
+        )
+        yield f"the FFN width {width} is padded with zeros to {padded} for {ranks}{engines_text}"
     yield from sequence.whole_notes(model, workload, share_of(workload, plan).grain)
     gathers = plan.degree(allgather_kv.AXIS) > 1
     if gathers and any(tower.mixer == "relu_linear" for tower in model.towers):
@@ -142,10 +144,10 @@ def plans(model: Model, gpus: int, without: Iterable[tuple[str, int]] = ()) -> t
 def _plans(
     model: Model, gpus: int, names: Sequence[str], without: frozenset[tuple[str, int]]
 ) -> tuple[Plan, ...]:
-    every = (Plan(axes) for axes in _axes(gpus, names, without))
+    axis_plans = (Plan(axes) for axes in _axes(gpus, names, without))
     return tuple(
         plan if groups == plan.ep else replace(plan, ep=groups)
-        for plan in every
+        for plan in axis_plans
         for groups in _groups(model, plan)
     )
 
@@ -153,20 +155,24 @@ def _plans(
 @cache
 def _never_beside(name: str) -> frozenset[str]:
     """Name the axes that the search does not put beside one."""
-    own = strategies()[name]
-    theirs = [other for other, way in strategies().items() if name in (*way.excludes, *way.untried)]
-    return frozenset((*own.excludes, *own.untried, *theirs))
+    strategy = strategies()[name]
+    excluding = [
+        other for other, way in strategies().items() if name in (*way.excludes, *way.untried)
+    ]
+    return frozenset((*strategy.excludes, *strategy.untried, *excluding))
 
 
 def tried(model: Model, workload: Workload, gpus: int) -> Mapping[Plan, bool]:
     """List plans without the axes that none can have, and whether nothing stands against each."""
-    return _tried(model, workload.in_programs, gpus, tuple(_names(model)))
+    return _plan_legality(model, workload.in_programs, gpus, tuple(_names(model)))
 
 
 @lru_cache(maxsize=_COUNTS)
-def _tried(model: Model, workload: Workload, gpus: int, _: Sequence[str]) -> Mapping[Plan, bool]:
-    able = plans(model, gpus, illegal_axes(model, workload, gpus))
-    return {plan: not any(objections(model, workload, plan, gpus)) for plan in able}
+def _plan_legality(
+    model: Model, workload: Workload, gpus: int, _: Sequence[str]
+) -> Mapping[Plan, bool]:
+    candidates = plans(model, gpus, illegal_axes(model, workload, gpus))
+    return {plan: not any(objections(model, workload, plan, gpus)) for plan in candidates}
 
 
 def legal_plans(model: Model, workload: Workload, gpus: int) -> tuple[Plan, ...]:
@@ -182,8 +188,8 @@ def illegal_axes(model: Model, workload: Workload, gpus: int) -> dict[tuple[str,
     """
     barred = {}
     for axis in itertools.product(_names(model), _divisors(gpus)[1:]):
-        ways = [Plan((axis,)), *([Plan((axis,), ep=axis[1])] if model.has_experts else [])]
-        reasons = [list(objections(model, workload, plan, axis[1])) for plan in ways]
+        single_plans = [Plan((axis,)), *([Plan((axis,), ep=axis[1])] if model.has_experts else [])]
+        reasons = [list(objections(model, workload, plan, axis[1])) for plan in single_plans]
         if all(reasons):
             barred[axis] = "; ".join(dict.fromkeys(reasons[0]))
     return barred
@@ -218,8 +224,8 @@ def unpiped(plan: Plan, passes: int) -> Plan | None:
     'dp4.cfg2.tp2'
     """
     degrees = dict(plan.axes)
-    depth, (forwards, left) = degrees.pop("pp", 1), divmod(passes, plan.degree("cfg"))
-    if left or depth % forwards:
+    depth, (forwards, remainder) = degrees.pop("pp", 1), divmod(passes, plan.degree("cfg"))
+    if remainder or depth % forwards:
         return None
     degrees["cfg"] = plan.degree("cfg") * forwards
     degrees["dp"] = plan.degree("dp") * depth // forwards
@@ -260,13 +266,16 @@ def _axes(
     if not names:
         yield ()
         return
-    first, *rest = names
-    for degree in _divisors(number) if rest else (number,):
-        if (first, degree) in without or (degree > 1 and first in never):
+    first_name, *inner_names = names
+    for degree in _divisors(number) if inner_names else (number,):
+        if (first_name, degree) in without or (degree > 1 and first_name in never):
             continue
-        own = ((first, degree),) if degree > 1 else ()
-        beside = never | _never_beside(first) if own else never
-        yield from ((*own, *more) for more in _axes(number // degree, rest, without, beside))
+        own_axis = ((first_name, degree),) if degree > 1 else ()
+        excluded = never | _never_beside(first_name) if own_axis else never
+        yield from (
+            (*own_axis, *inner_axes)
+            for inner_axes in _axes(number // degree, inner_names, without, excluded)
+        )
 
 
 @cache
@@ -283,26 +292,26 @@ def replicated(replicas: int, outcome: Outcome) -> Outcome:
     if isinstance(outcome, PlanEstimate):
         rate = outcome.throughput_per_s * replicas
         return replace(outcome, plan=plan, gpus=plan.gpus, throughput_per_s=rate)
-    short = None if outcome.short is None else replicated(replicas, outcome.short)
-    assert not isinstance(short, Rejected)
-    return replace(outcome, plan=plan, short=short)
+    short_estimate = None if outcome.short is None else replicated(replicas, outcome.short)
+    assert not isinstance(short_estimate, Rejected)
+    return replace(outcome, plan=plan, short=short_estimate)
 
 
 def replica(deployment: Deployment, plan: Plan) -> Plan | None:
     """Return the plan of one replica, where its links are the same alone as beside others."""
-    alone = plan.without("dp")
-    if deployment.subset is not None or deployment.nodes or plan.vae > 1 or alone == plan:
+    replica_plan = plan.without("dp")
+    if deployment.subset is not None or deployment.nodes or plan.vae > 1 or replica_plan == plan:
         return None
-    return alone if _same_links(deployment, plan, alone) else None
+    return replica_plan if _same_links(deployment, plan, replica_plan) else None
 
 
-def _same_links(deployment: Deployment, plan: Plan, alone: Plan) -> bool:
+def _same_links(deployment: Deployment, plan: Plan, replica_plan: Plan) -> bool:
     """Whether a replica has the same links alone as beside others, which may share some."""
     try:
-        near, beside = deployment.fabrics(alone), deployment.fabrics(plan)
+        replica_links, shared_links = deployment.fabrics(replica_plan), deployment.fabrics(plan)
     except TopologyError:
         return False
-    return all(beside[axis] == fabric for axis, fabric in near.items())
+    return all(shared_links[axis] == fabric for axis, fabric in replica_links.items())
 
 
 def turned(deployment: Deployment, plan: Plan) -> Plan | None:
@@ -312,7 +321,7 @@ def turned(deployment: Deployment, plan: Plan) -> Plan | None:
     """
     names = [name for name, _ in plan.axes]
     inner = next((names.index(name) for name in ("ring", "allgather_kv") if name in names), None)
-    if "ulysses" not in names or inner is None or not _spans(deployment, plan.gpus):
+    if "ulysses" not in names or inner is None or not _spans_hosts(deployment, plan.gpus):
         return None
     axes, outer = list(plan.axes), names.index("ulysses")
     axes[outer], axes[inner] = axes[inner], axes[outer]
@@ -343,7 +352,7 @@ def unequal(plan: Plan) -> Iterator[Plan]:
         yield replace(plan, axes=tuple((names.get(name, name), n) for name, n in plan.axes))
 
 
-def _spans(deployment: Deployment, gpus: int) -> bool:
+def _spans_hosts(deployment: Deployment, gpus: int) -> bool:
     try:
         if deployment.subset is not None:
             return deployment.on(gpus).hosts > 1

@@ -46,7 +46,7 @@ class Ranking:
 
     def asks(self, gpus: int) -> bool:
         """Whether plans of so many GPUs are an answer."""
-        return _is_asked(gpus, self.request)
+        return _is_requested(gpus, self.request)
 
     def judged(
         self,
@@ -79,20 +79,24 @@ def search(scenario: Scenario, shared: Shared | None = None, runs: Runs = anythi
         were asked for the rest is left out where no answer needs it.
     """
     request, shared = scenario.request, shared or Shared()
-    seen: dict[Plan, Outcome] = {}
+    judged: dict[Plan, Outcome] = {}
     outcomes: dict[int, list[Outcome]] = {}
     for gpus in gpu_counts(scenario.deployment):
-        every = _is_asked(gpus, request) or _of_replicas(gpus, request)
-        here = scenario.on(gpus)
-        able = runs if every else _with_room(here, runs)
-        outcomes[gpus] = list(outcomes_on(here, seen, shared, able, others=every))
+        judges_all = _is_requested(gpus, request) or _are_replicas(gpus, request)
+        gpu_scenario = scenario.on(gpus)
+        runs_here = runs if judges_all else _with_room(gpu_scenario, runs)
+        outcomes[gpus] = list(
+            outcomes_on(gpu_scenario, judged, shared, runs_here, others=judges_all)
+        )
     by_gpus = {gpus: estimates(row) for gpus, row in outcomes.items()}
     illegal = any(objections(scenario.model, scenario.workload, Plan(), 1))
     return Ranking(
         request=request,
         plans=_ranked(by_gpus, request),
         by_gpus=by_gpus,
-        rejected=_once(row for gpus, row in outcomes.items() if _is_asked(gpus, request)),
+        rejected=_distinct_rejections(
+            row for gpus, row in outcomes.items() if _is_requested(gpus, request)
+        ),
         baseline=None if illegal else price(scenario, Plan(), shared),
     )
 
@@ -103,12 +107,12 @@ def _with_room(scenario: Scenario, runs: Runs) -> Runs:
     return lambda plan: runs(plan) and least_bytes(scenario, plan.degree("dp")) <= usable
 
 
-def _of_replicas(gpus: int, request: Request) -> bool:
+def _are_replicas(gpus: int, request: Request) -> bool:
     """Whether plans of so many GPUs are replicas of plans that are an answer."""
     return request.batch == 1 and request.gpus % gpus == 0
 
 
-def _is_asked(gpus: int, request: Request) -> bool:
+def _is_requested(gpus: int, request: Request) -> bool:
     """Whether plans of so many GPUs are an answer."""
     return request.at_most_gpus or gpus == request.gpus
 
@@ -116,7 +120,7 @@ def _is_asked(gpus: int, request: Request) -> bool:
 def _ranked(
     by_gpus: Mapping[int, Sequence[PlanEstimate]], request: Request
 ) -> tuple[PlanEstimate, ...]:
-    rows = (row for gpus, row in by_gpus.items() if _is_asked(gpus, request))
+    rows = (row for gpus, row in by_gpus.items() if _is_requested(gpus, request))
     return tuple(rank((estimate for row in rows for estimate in row), request))
 
 
@@ -127,18 +131,18 @@ def rank(estimates: Iterable[PlanEstimate], request: Request) -> list[PlanEstima
     """
     ordered = sorted(
         estimates,
-        key=lambda one: (
-            one.unproven, goal(one, request), one.gpus, one.latency_s, str(one.plan),
+        key=lambda estimate: (
+            estimate.unproven, goal(estimate, request), estimate.gpus, estimate.latency_s, str(estimate.plan),
         ),
     )  # fmt: skip
     if not request.at_most_gpus or not ordered:
         return ordered
     best = goal(ordered[0], request)
-    near = best + TIE * abs(best)
+    tie_limit = best + TIE * abs(best)
     as_proven = (plan for plan in ordered if plan.unproven == ordered[0].unproven)
-    close = [plan for plan in as_proven if goal(plan, request) <= near]
-    first = min(close, key=lambda plan: (plan.gpus, goal(plan, request)))
-    return [first, *[plan for plan in ordered if plan is not first]]
+    tied = [plan for plan in as_proven if goal(plan, request) <= tie_limit]
+    winner = min(tied, key=lambda plan: (plan.gpus, goal(plan, request)))
+    return [winner, *[plan for plan in ordered if plan is not winner]]
 
 
 def goal(estimate: PlanEstimate, request: Request) -> float:
@@ -165,7 +169,7 @@ def seconds_of(estimate: PlanEstimate, request: Request) -> float:
     return serving.request.mean if serving and request.loaded else estimate.latency_s
 
 
-def _once(rows: Iterable[Iterable[Outcome]]) -> tuple[Rejected, ...]:
+def _distinct_rejections(rows: Iterable[Iterable[Outcome]]) -> tuple[Rejected, ...]:
     """Keep one of the rows that say the same; a degree may be barred at several numbers of GPUs."""
     rejected = (outcome for row in rows for outcome in row if isinstance(outcome, Rejected))
     return tuple({(row.plan, row.reason): row for row in rejected}.values())
@@ -174,7 +178,9 @@ def _once(rows: Iterable[Iterable[Outcome]]) -> tuple[Rejected, ...]:
 def gpu_counts(deployment: Deployment) -> list[int]:
     """List the GPUs that were asked for, and the smaller numbers that sit evenly on their hosts."""
     counts = counts_up_to(deployment.gpus, many=MANY)
-    return [count for count in counts if count == deployment.gpus or _evenly(deployment, count)]
+    return [
+        count for count in counts if count == deployment.gpus or _sits_evenly(deployment, count)
+    ]
 
 
 def counts_up_to(gpus: int, many: int) -> list[int]:
@@ -188,14 +194,14 @@ def counts_up_to(gpus: int, many: int) -> list[int]:
     return sorted(powers | {gpus} | {count for count in divisors if gpus % count == 0})
 
 
-def _evenly(deployment: Deployment, count: int) -> bool:
+def _sits_evenly(deployment: Deployment, count: int) -> bool:
     nodes = deployment.nodes
     try:
-        part = deployment.on(count)
-        if part.subset is None:
-            each = deployment.gpus // (nodes or 1)
-            part.hardware.island(count, part.nodes)
-            return not nodes or count <= each or count % each == 0
+        smaller = deployment.on(count)
+        if smaller.subset is None:
+            host_gpus = deployment.gpus // (nodes or 1)
+            smaller.hardware.island(count, smaller.nodes)
+            return not nodes or count <= host_gpus or count % host_gpus == 0
     except InputError:
         return False
     return True
@@ -211,8 +217,8 @@ def hosts_in_words(deployment: Deployment, count: int) -> str:
     (' on 8 hosts', '')
     """
     gpus, hardware = deployment.gpus, deployment.hardware
-    alone = deployment.subset is not None or count == 1
-    if alone or gpus == deployment.hosts * hardware.gpus:
+    one_host = deployment.subset is not None or count == 1
+    if one_host or gpus == deployment.hosts * hardware.gpus:
         return ""
     if hardware.island(gpus, deployment.nodes) == gpus:
         return ""
@@ -221,11 +227,11 @@ def hosts_in_words(deployment: Deployment, count: int) -> str:
 
 def near(rejected: Sequence[Rejected], request: Request) -> list[tuple[Rejected, Serving]]:
     """List the plans that run but miss what is wanted, with what they do, the nearest first."""
-    tried = [(row, row.nearest) for row in rejected if row.nearest is not None]
-    return sorted(tried, key=lambda pair: (apart(pair[1], request), str(pair[0].plan)))
+    near_misses = [(row, row.nearest) for row in rejected if row.nearest is not None]
+    return sorted(near_misses, key=lambda pair: (apart(pair[1], request), str(pair[0].plan)))
 
 
 def apart(served: Serving, request: Request) -> tuple[float, float]:
     """Say how far from what is wanted something is served: more is further."""
-    over = served.beyond(wanted_of(request))
-    return (-served.requests_per_s if served.overloaded else -inf), over
+    excess = served.beyond(wanted_of(request))
+    return (-served.requests_per_s if served.overloaded else -inf), excess

@@ -52,20 +52,26 @@ def draft_costs(
     """
     speculation = scenario.workload.speculation
     assert speculation is not None
-    own = replace(decoding, tokens=1, scored=False)
-    once = _pass(scenario, plan, (own,) if prompts is None else (prompts, own), prices)
+    draft_chunk = replace(decoding, tokens=1, scored=False)
+    first_pass = _draft_pass(
+        scenario, plan, (draft_chunk,) if prompts is None else (prompts, draft_chunk), prices
+    )
     busy = np.minimum(np.asarray(decoding.sequences), 1.0)  # nobody decodes, nothing is drafted
-    again = _pass(scenario, plan, (own,), prices).times((speculation.tokens - 1) * busy)
-    return once + again
+    later_passes = _draft_pass(scenario, plan, (draft_chunk,), prices).times(
+        (speculation.tokens - 1) * busy
+    )
+    return first_pass + later_passes
 
 
-def _pass(
+def _draft_pass(
     scenario: Scenario, plan: Plan, chunks: tuple[Chunk, ...], prices: FoundPrices | None
 ) -> Cost:
     """Price one forward of the draft."""
-    drafts, own = drafting(scenario, plan)
-    step = lower_steps(drafts.model, drafts.workload, own, [chunks]).stages[0]
-    return cost(step, drafts.deployment.target(drafts.model, own), prices)
+    draft_scenario, draft_plan = drafting(scenario, plan)
+    step = lower_steps(draft_scenario.model, draft_scenario.workload, draft_plan, [chunks]).stages[
+        0
+    ]
+    return cost(step, draft_scenario.deployment.target(draft_scenario.model, draft_plan), prices)
 
 
 def drafting(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
@@ -80,26 +86,30 @@ def drafting(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
     draft = speculation.draft
     tokens = workload.length(scenario.model.streams[0].name)
     streams = ((draft.streams[0].name, tokens),)
-    own = replace(workload, tokens=streams, cached=0, speculation=None)
+    draft_workload = replace(workload, tokens=streams, cached=0, speculation=None)
     if not speculation.own:
         precision = usual_precision(draft, scenario.deployment.hardware)
-        kept = usual_cache(draft, precision, workload.habits)
-        own = replace(own, precision=precision, kv_precision=kept)
-    alone = plan.without("dp").without("pp")
-    cuts = (alone, Plan(tuple(axis for axis in alone.axes if axis[0] == "tp")), Plan())
-    stands = [next(objections(draft, own, cut, cut.gpus), "") for cut in cuts]
-    if all(stands):
-        raise InputError(f"draft: got {draft.name}, {stands[-1]}")
-    return replace(scenario, model=draft, workload=own), cuts[stands.index("")]
+        kv_precision = usual_cache(draft, precision, workload.habits)
+        draft_workload = replace(draft_workload, precision=precision, kv_precision=kv_precision)
+    layer_plan = plan.without("dp").without("pp")
+    cuts = (layer_plan, Plan(tuple(axis for axis in layer_plan.axes if axis[0] == "tp")), Plan())
+    objection_texts = [next(objections(draft, draft_workload, cut, cut.gpus), "") for cut in cuts]
+    if all(objection_texts):
+        raise InputError(f"draft: got {draft.name}, {objection_texts[-1]}")
+    return replace(scenario, model=draft, workload=draft_workload), cuts[objection_texts.index("")]
 
 
 def draft_weights(scenario: Scenario, plan: Plan) -> float:
     """Bytes of the draft's weights on a GPU; the model's own layers use its embedding and head."""
     speculation = scenario.workload.speculation
     assert speculation is not None
-    drafts, own = drafting(scenario, plan)
-    step = lower_steps(drafts.model, drafts.workload, own, [[_token()]]).stages[0]
-    outer = drafts.model.outer_parameters / own.degree("tp") * FORMATS["bf16"].weights
+    draft_scenario, draft_plan = drafting(scenario, plan)
+    step = lower_steps(
+        draft_scenario.model, draft_scenario.workload, draft_plan, [[_token()]]
+    ).stages[0]
+    outer = (
+        draft_scenario.model.outer_parameters / draft_plan.degree("tp") * FORMATS["bf16"].weights
+    )
     return memory.weights([step]) * speculation.modules + outer
 
 
@@ -107,11 +117,13 @@ def draft_cache(scenario: Scenario, plan: Plan, length: Size) -> float:
     """Bytes of keys and values that the draft keeps on a GPU of a sequence of `length` tokens."""
     speculation = scenario.workload.speculation
     assert speculation is not None
-    drafts, own = drafting(scenario, plan)
-    itemsize = int(FORMATS[drafts.workload.kv_precision].weights)
-    towers = [(block.count, tower) for block in drafts.model.blocks for tower in block.towers]
-    kept = (n * t.kept(own.degree("tp")).bytes(length, itemsize) for n, t in towers)
-    return float(np.max(np.asarray(sum(kept, start=0.0)))) * speculation.modules
+    draft_scenario, draft_plan = drafting(scenario, plan)
+    itemsize = int(FORMATS[draft_scenario.workload.kv_precision].weights)
+    towers = [
+        (block.count, tower) for block in draft_scenario.model.blocks for tower in block.towers
+    ]
+    layer_bytes = (n * t.kept(draft_plan.degree("tp")).bytes(length, itemsize) for n, t in towers)
+    return float(np.max(np.asarray(sum(layer_bytes, start=0.0)))) * speculation.modules
 
 
 def _token() -> Chunk:
@@ -138,10 +150,10 @@ def speculated(
         one_turn(lower_steps(model, workload, plan, [[decoding]], place), place) for place in places
     ]
     verified = reduce(add, (cost(turn, target, prices) for turn in turns))
-    read = Chunk(name="prompts", tokens=prompt, context=0, sequences=decoding.sequences)
+    prompt_chunk = Chunk(name="prompts", tokens=prompt, context=0, sequences=decoding.sequences)
     return (
         verified + draft_costs(scenario, plan, None, decoding, prices),
-        _pass(scenario, plan, (read,), prices),
+        _draft_pass(scenario, plan, (prompt_chunk,), prices),
     )
 
 

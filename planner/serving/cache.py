@@ -47,29 +47,36 @@ def pool_of(scenario: Scenario, plan: Plan, ways: Scheduling, longest: int) -> P
     longest : tokens of a request, prompt and answer; sliding windows keep fewer of each.
     """
     model, stream = scenario.model, scenario.model.streams[0].name
-    once = replace(
+    workload = replace(
         scenario.workload, batch=1, tokens=((stream, longest),), output_tokens=1, cached=0
     )
-    sized, deployment = replace(scenario, workload=once), scenario.deployment
+    sized_scenario, deployment = replace(scenario, workload=workload), scenario.deployment
     chunk = Chunk(name="prompts", tokens=ways.chunk, context=0)
     pools, bodies = [], memory.Bodies()
     for place in ends_of(plan):
-        step = lower_steps(model, once, plan, [[chunk]], place).stages[0]
-        program = lower(model, once, plan, place)
-        beside = {
-            **fixed_parts(sized, program, bodies),
+        step = lower_steps(model, workload, plan, [[chunk]], place).stages[0]
+        program = lower(model, workload, plan, place)
+        fixed_bytes = {
+            **fixed_parts(sized_scenario, program, bodies),
             "buffers": memory.groups([step], bodies) * communicator_bytes(deployment.profile),
             "activations": float(np.max(memory.activations(step, bodies))),
         }
-        kept = float(np.max(caches_of(model, once, program, bodies)))
-        if once.speculation is not None and place == plan.degree("pp") - 1:
-            beside["other_weights"] += draft_weights(sized, plan)
-            kept += draft_cache(sized, plan, longest + 1)
-        held, others = deployment.hardware.device.memory.value, sum(beside.values())
-        left = (held - others) * ways.memory if ways.of_free else held * ways.memory - others
-        each = kept / (longest + 1)
-        tokens = max(0, floor(left / each / ways.block) * ways.block)
-        pools.append(Pool(tokens=tokens, token_bytes=each, beside=beside))
+        cache_bytes = float(np.max(caches_of(model, workload, program, bodies)))
+        if workload.speculation is not None and place == plan.degree("pp") - 1:
+            fixed_bytes["other_weights"] += draft_weights(sized_scenario, plan)
+            cache_bytes += draft_cache(sized_scenario, plan, longest + 1)
+        device_bytes, fixed_total = (
+            deployment.hardware.device.memory.value,
+            sum(fixed_bytes.values()),
+        )
+        cache_room = (
+            (device_bytes - fixed_total) * ways.memory
+            if ways.of_free
+            else device_bytes * ways.memory - fixed_total
+        )
+        token_bytes = cache_bytes / (longest + 1)
+        tokens = max(0, floor(cache_room / token_bytes / ways.block) * ways.block)
+        pools.append(Pool(tokens=tokens, token_bytes=token_bytes, beside=fixed_bytes))
     return min(pools, key=lambda pool: pool.tokens)
 
 
@@ -79,8 +86,8 @@ def ends_of(plan: Plan) -> tuple[int, ...]:
     >>> ends_of(Plan((("pp", 4), ("tp", 2)))), ends_of(Plan())
     ((0, 3), (0,))
     """
-    last = plan.degree("pp") - 1
-    return (0, last) if last else (0,)
+    last_place = plan.degree("pp") - 1
+    return (0, last_place) if last_place else (0,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,17 +122,17 @@ def transfer_of(scenario: Scenario, pools: TwoPools, longest: int) -> Transfer:
 
     longest : tokens of a prompt.
     """
-    prompts = sorted({max(2, round(part * longest)) for part in NODES})
+    prompts = sorted({max(2, round(share * longest)) for share in NODES})
     fabric = link_between(scenario, pools)
-    whole, ends = [], []
+    total_bytes, busiest_bytes = [], []
     for prompt in prompts:
-        whole.append(kept(scenario, Plan(), prompt))
-        shares = (kept(scenario, plan, prompt) for plan in (pools.prefill, pools.decode))
-        ends.append(max(shares))
-    seconds = collective_time("send_recv", np.array(ends), fabric, launch="stream")
+        total_bytes.append(kept(scenario, Plan(), prompt))
+        rank_bytes = (kept(scenario, plan, prompt) for plan in (pools.prefill, pools.decode))
+        busiest_bytes.append(max(rank_bytes))
+    seconds = collective_time("send_recv", np.array(busiest_bytes), fabric, launch="stream")
     return Transfer(
         prompts=prompts,
-        sent=whole,
+        sent=total_bytes,
         seconds=seconds.tolist(),
         ways=scenario.deployment.disaggregation,
     )
@@ -133,11 +140,11 @@ def transfer_of(scenario: Scenario, pools: TwoPools, longest: int) -> Transfer:
 
 def kept(scenario: Scenario, plan: Plan, prompt: int) -> float:
     """Count the bytes of a prompt on the rank of a plan that has most of them."""
-    model, alone = scenario.model, plan.without("dp")
+    model, engine_plan = scenario.model, plan.without("dp")
     tokens = ((model.streams[0].name, prompt - 1),)
-    work = replace(scenario.workload, batch=1, tokens=tokens, output_tokens=1, cached=0)
-    programs = (lower(model, work, alone, place) for place in ends_of(alone))
-    return max(float(np.max(caches_of(model, work, program))) for program in programs)
+    workload = replace(scenario.workload, batch=1, tokens=tokens, output_tokens=1, cached=0)
+    programs = (lower(model, workload, engine_plan, place) for place in ends_of(engine_plan))
+    return max(float(np.max(caches_of(model, workload, program))) for program in programs)
 
 
 def link_between(scenario: Scenario, pools: TwoPools) -> Fabric:
@@ -148,9 +155,9 @@ def link_between(scenario: Scenario, pools: TwoPools) -> Fabric:
     """
     deployment = scenario.deployment.on(pools.gpus)
     if deployment.subset is not None:
-        every = deployment.subset.fabric()
-        return replace(every, ranks=2, nodes=min(2, every.nodes))
+        subset_fabric = deployment.subset.fabric()
+        return replace(subset_fabric, ranks=2, nodes=min(2, subset_fabric.nodes))
     hardware = deployment.hardware
     island = hardware.island(pools.gpus, deployment.nodes)
-    apart = island < pools.gpus
-    return hardware.group(2, stride=island if apart else 1, island=island)
+    crosses_islands = island < pools.gpus
+    return hardware.group(2, stride=island if crosses_islands else 1, island=island)

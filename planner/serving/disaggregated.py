@@ -59,22 +59,24 @@ class Paired(Served):
     @property
     def places(self) -> int:
         """Requests that fit at once in all caches of workers that decode."""
-        each = self.lengths.prompt + self.lengths.output + self.ways.block
-        return min(self.pool.tokens // each, self.ways.rows) * self.ranks[1] * self.engines
+        request_tokens = self.lengths.prompt + self.lengths.output + self.ways.block
+        return (
+            min(self.pool.tokens // request_tokens, self.ways.rows) * self.ranks[1] * self.engines
+        )
 
     def under(self, load: Load) -> Trail:
         """Follow the requests of one group of workers."""
         prefill, decode = self.prefill.workers, self.workers
-        again = self.transfer.ways.again
+        rerun_prompt = self.transfer.ways.again
         prefills = [PrefillQueue(prefill, self.prefix) for _ in range(self.ranks[0])]
-        decodes = [DecodeQueue(decode, self.gain, again=again) for _ in range(self.ranks[1])]
+        decodes = [DecodeQueue(decode, self.gain, again=rerun_prompt) for _ in range(self.ranks[1])]
         return Pools(prefills, decodes, self.transfer.after, load).run()
 
     @property
     def prefill_told(self) -> dict[str, int]:
         """Give the sizes that a worker for prompts was assumed to have: tokens of a step."""
-        told = self.prefill.told(None)
-        return {name: told[name] for name in ("length", "chunk")}
+        limits = self.prefill.told(None)
+        return {name: limits[name] for name in ("length", "chunk")}
 
     def told(self, concurrency: float | None) -> dict[str, int]:
         """Give the limits of a worker that decodes: requests at once, and tokens."""
@@ -98,14 +100,14 @@ def paired(scenario: Scenario, pools: TwoPools, most: int) -> Paired | str:
     lengths = lengths_of(scenario)
     ways = scenario.deployment.scheduling
     prompts = ceil(ways.chunk / lengths.prompt) * pools.prefill.replicas
-    first = served(scenario.on(pools.prefill.gpus), pools.prefill, lengths, prompts)
-    if isinstance(first, str):
-        return f"prefill: {first}"
-    share = max(ceil(most / pools.decodes), pools.decode.replicas)
-    later = served(scenario.on(pools.decode.gpus), pools.decode, lengths, share)
-    if isinstance(later, str):
-        return f"decode: {later}"
-    return join(scenario, pools, first, later)
+    prefill = served(scenario.on(pools.prefill.gpus), pools.prefill, lengths, prompts)
+    if isinstance(prefill, str):
+        return f"prefill: {prefill}"
+    worker_requests = max(ceil(most / pools.decodes), pools.decode.replicas)
+    decode = served(scenario.on(pools.decode.gpus), pools.decode, lengths, worker_requests)
+    if isinstance(decode, str):
+        return f"decode: {decode}"
+    return join(scenario, pools, prefill, decode)
 
 
 def join(scenario: Scenario, pools: TwoPools, prefill: Served, decode: Served) -> Paired:
@@ -143,17 +145,17 @@ def estimate_pools(scenario: Scenario) -> PlanEstimate:
             raise IllegalPlanError(f"{pools}: {scenario.deployment.engine} {reason}")
     if not request.loaded:
         ready = paired(scenario, pools, pools.decodes * pools.decode.replicas)
-        return alone(scenario, _found(ready, pools))
+        return alone(scenario, _required_pair(ready, pools))
     check_context(scenario.model, lengths_of(scenario))
-    most = request.concurrency or MOST * engines_of(pools)[1]
-    ready = _found(paired(scenario, pools, most), pools)
+    max_requests = request.concurrency or MOST * engines_of(pools)[1]
+    ready = _required_pair(paired(scenario, pools, max_requests), pools)
     serving = serve(scenario, ready)
     if serving.overloaded:
         raise OverloadedError(f"{pools}: {missed(serving, request)}")
     return with_serving(ready, alone(scenario, ready), serving)
 
 
-def _found(ready: Paired | str, pools: TwoPools) -> Paired:
+def _required_pair(ready: Paired | str, pools: TwoPools) -> Paired:
     if isinstance(ready, str):
         raise IllegalPlanError(f"{pools}: {ready}")
     return ready
@@ -161,22 +163,24 @@ def _found(ready: Paired | str, pools: TwoPools) -> Paired:
 
 def with_serving(ready: Paired, estimate: PlanEstimate, serving: Serving) -> PlanEstimate:
     """Add to an estimate of two pools what their clients see; memory is of the fullest GPU."""
-    found = estimate.disaggregated
-    assert found is not None
-    parts = {**found.decode.memory_parts_bytes, **serving.memory}
+    disaggregated = estimate.disaggregated
+    assert disaggregated is not None
+    parts = {**disaggregated.decode.memory_parts_bytes, **serving.memory}
     decode = replace(
-        found.decode,
+        disaggregated.decode,
         memory_bytes=sum(size for name, size in parts.items() if name != estimate.memory_apart),
         memory_parts_bytes=parts,
         told=serving.told,
     )
-    fullest = max(found.prefill, decode, key=lambda pool: pool.memory_bytes)
+    fullest = max(disaggregated.prefill, decode, key=lambda pool: pool.memory_bytes)
     return replace(
         loaded(estimate, serving),
         memory_bytes=fullest.memory_bytes,
         memory_parts_bytes=fullest.memory_parts_bytes,
         disaggregated=replace(
-            found, prefill=replace(found.prefill, told=ready.prefill_told), decode=decode
+            disaggregated,
+            prefill=replace(disaggregated.prefill, told=ready.prefill_told),
+            decode=decode,
         ),
     )
 
@@ -187,55 +191,59 @@ def alone(scenario: Scenario, ready: Paired) -> PlanEstimate:
     Raises `IllegalPlanError` if the workers of one pool cannot run or do not fit.
     """
     pools = ready.pools
-    kept, bare = (
+    one_token, no_tokens = (
         replace(scenario, workload=replace(scenario.workload, output_tokens=tokens))
         for tokens in (1, 0)
     )
-    first = _judged("prefill", kept, pools.prefill)
-    whole = _judged("decode", scenario, pools.decode)
+    prefill = _worker_estimate("prefill", one_token, pools.prefill)
+    decode = _worker_estimate("decode", scenario, pools.decode)
     prompt = ready.lengths.prompt
-    sent = ready.transfer.after(prompt, prompt)
+    transfer_s = ready.transfer.after(prompt, prompt)
     stages = {
-        "prefill": first.stages_s["prefill"],
-        "transfer": sent,
-        "decode": whole.stages_s["decode"],
+        "prefill": prefill.stages_s["prefill"],
+        "transfer": transfer_s,
+        "decode": decode.stages_s["decode"],
     }
-    prompts, again = (_judged("", bare, plan) for plan in (pools.prefill, pools.decode))
-    decoding = {name: s - again.breakdown_s.get(name, 0.0) for name, s in whole.breakdown_s.items()}
-    parts = _added(
-        _scaled(prompts.breakdown_s, stages["prefill"]),
-        _scaled(decoding, stages["decode"]),
-        {"communication_exposed": sent},
+    bare_prefill, bare_decode = (
+        _worker_estimate("", no_tokens, plan) for plan in (pools.prefill, pools.decode)
+    )
+    decoding = {
+        name: s - bare_decode.breakdown_s.get(name, 0.0) for name, s in decode.breakdown_s.items()
+    }
+    parts = _summed_parts(
+        _scaled_parts(bare_prefill.breakdown_s, stages["prefill"]),
+        _scaled_parts(decoding, stages["decode"]),
+        {"communication_exposed": transfer_s},
     )
     engines = engines_of(pools)
-    longest = max(stages["prefill"] / engines[0], stages["decode"] / engines[1])
-    fullest = max(first, whole, key=lambda one: one.memory_bytes)
+    bottleneck_s = max(stages["prefill"] / engines[0], stages["decode"] / engines[1])
+    fullest = max(prefill, decode, key=lambda worker: worker.memory_bytes)
     return replace(
-        whole,
+        decode,
         gpus=pools.gpus,
         latency_s=sum(stages.values()),
         stages_s=stages,
         breakdown_s=parts,
-        communication_hidden_s=prompts.communication_hidden_s
-        + whole.communication_hidden_s
-        - again.communication_hidden_s,
+        communication_hidden_s=bare_prefill.communication_hidden_s
+        + decode.communication_hidden_s
+        - bare_decode.communication_hidden_s,
         memory_bytes=fullest.memory_bytes,
         memory_parts_bytes=fullest.memory_parts_bytes,
         peak_stage=fullest.peak_stage,
-        throughput_per_s=1 / longest,
-        known=_known(first.known, whole.known),
+        throughput_per_s=1 / bottleneck_s,
+        known=_weaker_bases(prefill.known, decode.known),
         placement=None,
         disaggregated=Disaggregated(
             pools=pools,
-            prefill=_pool(first, pools.prefills),
-            decode=_pool(whole, pools.decodes),
+            prefill=_worker_pool(prefill, pools.prefills),
+            decode=_worker_pool(decode, pools.decodes),
             sent_bytes=ready.transfer.bytes(prompt),
-            sent_s=sent,
+            sent_s=transfer_s,
         ),
     )
 
 
-def _pool(worker: PlanEstimate, count: int) -> WorkerPool:
+def _worker_pool(worker: PlanEstimate, count: int) -> WorkerPool:
     return WorkerPool(
         plan=worker.plan,
         workers=count,
@@ -244,29 +252,33 @@ def _pool(worker: PlanEstimate, count: int) -> WorkerPool:
     )
 
 
-def _judged(pool: str, scenario: Scenario, plan: Plan) -> PlanEstimate:
+def _worker_estimate(pool: str, scenario: Scenario, plan: Plan) -> PlanEstimate:
     outcome = judge(scenario.on(plan.gpus), plan)
     if isinstance(outcome, Rejected):
         raise IllegalPlanError(f"{pool} plan {plan}: {outcome.explanation}")
     return outcome
 
 
-def _added(*parts: Mapping[str, float]) -> dict[str, float]:
+def _summed_parts(*breakdowns: Mapping[str, float]) -> dict[str, float]:
     """Add up times part by part."""
-    names = dict.fromkeys(name for each in parts for name in each)
-    return {name: sum(each.get(name, 0.0) for each in parts) for name in names}
+    names = dict.fromkeys(name for breakdown in breakdowns for name in breakdown)
+    return {name: sum(breakdown.get(name, 0.0) for breakdown in breakdowns) for name in names}
 
 
-def _scaled(parts: Mapping[str, float], whole: float) -> dict[str, float]:
+def _scaled_parts(parts: Mapping[str, float], total_s: float) -> dict[str, float]:
     """Make parts add up to a stage, as a prefill that keeps nothing takes a little less."""
-    kept = {name: max(0.0, seconds) for name, seconds in parts.items()}
-    total = sum(kept.values())
-    return {name: seconds * whole / total for name, seconds in kept.items()} if total else kept
+    positive = {name: max(0.0, seconds) for name, seconds in parts.items()}
+    total = sum(positive.values())
+    return (
+        {name: seconds * total_s / total for name, seconds in positive.items()}
+        if total
+        else positive
+    )
 
 
-def _known(first: Mapping[str, Basis], whole: Mapping[str, Basis]) -> dict[str, Basis]:
+def _weaker_bases(prefill: Mapping[str, Basis], decode: Mapping[str, Basis]) -> dict[str, Basis]:
     """Take the weaker basis of each part."""
     return {
-        name: max(known[name] for known in (first, whole) if name in known)
-        for name in {**first, **whole}
+        name: max(bases[name] for bases in (prefill, decode) if name in bases)
+        for name in {**prefill, **decode}
     }

@@ -40,11 +40,11 @@ class PoolQueue(Queue):
 
     def step(self) -> list[Sequence]:
         """Run the next step; return whom it ends."""
-        done = len(self.trail.sequences)
+        done_before = len(self.trail.sequences)
         if (batch := self._next()) is not None:
             self._serve(batch)
         self._look()
-        return self.trail.sequences[done:]
+        return self.trail.sequences[done_before:]
 
     def _look(self) -> None:
         """Note when this worker of a pool may begin its next step."""
@@ -69,8 +69,8 @@ class PrefillQueue(PoolQueue):
 
     def alone(self, prompt: int) -> float:
         """Give the seconds of a prompt that finds nobody else, or of its first step."""
-        left = prompt - self._hit(Sequence(0, 0.0, prompt, 1))
-        seconds = self.steps(min(left, self.ways.chunk), 0.0, 0.0, 0.0)
+        fresh_tokens = prompt - self._hit(Sequence(0, 0.0, prompt, 1))
+        seconds = self.steps(min(fresh_tokens, self.ways.chunk), 0.0, 0.0, 0.0)
         return self.host + sum(seconds[kind] for kind in self.kinds)
 
     def _step(self, batch: Batch, pieces: list[tuple[Sequence, int]]) -> None:
@@ -98,13 +98,13 @@ class DecodeQueue(PoolQueue):
 
     def accept(self, number: int, arrival: float, prompt: int, output: int) -> None:
         """Queue a sequence whose keys and values arrive at a time, in the order of times."""
-        left = math.ceil((output - 1) / self.gain) + self.again
-        sequence = Sequence(number, arrival, prompt, left)
+        steps_left = math.ceil((output - 1) / self.gain) + self.again
+        sequence = Sequence(number, arrival, prompt, steps_left)
         sequence.cached = prompt
-        place = len(self.waiting)
-        while place and self.waiting[place - 1].arrival > arrival:
-            place -= 1
-        self.waiting.insert(place, sequence)
+        position = len(self.waiting)
+        while position and self.waiting[position - 1].arrival > arrival:
+            position -= 1
+        self.waiting.insert(position, sequence)
         self.given += 1
         self._look()
 
@@ -151,38 +151,38 @@ class Pools:
     def run(self) -> Trail:
         """Serve all requests of the load."""
         while True:
-            comes = self.coming[0] if self.coming else math.inf
-            prefill = min(self.prefills, key=_starts)
-            decode = min(self.decodes, key=_starts)
-            at = min(comes, prefill.starts, decode.starts)
-            if at == math.inf:
+            next_arrival = self.coming[0] if self.coming else math.inf
+            prefill = min(self.prefills, key=_start_time)
+            decode = min(self.decodes, key=_start_time)
+            next_time = min(next_arrival, prefill.starts, decode.starts)
+            if next_time == math.inf:
                 return self._trail()
-            if comes == at:
+            if next_arrival == next_time:
                 self._begin(heapq.heappop(self.coming))
-            elif prefill.starts == at:
+            elif prefill.starts == next_time:
                 for sequence in prefill.step():
                     self._hand_over(sequence, prefill.last.pop(sequence.number))
             else:
-                others = (each.starts for each in self.decodes if each is not decode)
-                decode.horizon = min(comes, prefill.starts, *others) + self.soonest
+                other_starts = (queue.starts for queue in self.decodes if queue is not decode)
+                decode.horizon = min(next_arrival, prefill.starts, *other_starts) + self.soonest
                 for sequence in decode.step():
                     self._end(sequence)
 
     def _begin(self, arrival: float) -> None:
         """Give the next request to a prefill worker."""
-        worker = min(self.prefills, key=lambda each: each.given_at(arrival))
+        worker = min(self.prefills, key=lambda queue: queue.given_at(arrival))
         worker.accept(Sequence(self.begun, arrival, self.load.prompts[self.begun], 1))
         self.begun += 1
 
-    def _hand_over(self, sequence: Sequence, last: int) -> None:
+    def _hand_over(self, sequence: Sequence, last_tokens: int) -> None:
         """Send the keys and values of a prompt that is done to a decode worker."""
         number, output = sequence.number, self.load.outputs[sequence.number]
         self.handed[number] = sequence
         if output == 1:
             self._end(sequence)
             return
-        arrival = sequence.finish + self.send(sequence.prompt, last)
-        worker = min(self.decodes, key=lambda each: each.given_at(sequence.finish))
+        arrival = sequence.finish + self.send(sequence.prompt, last_tokens)
+        worker = min(self.decodes, key=lambda queue: queue.given_at(sequence.finish))
         worker.accept(number, arrival, sequence.prompt, output)
 
     def _end(self, sequence: Sequence) -> None:
@@ -197,16 +197,16 @@ class Pools:
         """Add up what all workers have done; the cache is that of the decode workers."""
         trail = Trail()
         decoded = [each.trail for each in self.decodes]
-        everyone = [*decoded, *(each.trail for each in self.prefills)]
+        all_trails = [*decoded, *(each.trail for each in self.prefills)]
         trail.sequences = self.ended
         trail.seconds = max(each.clock for each in (*self.prefills, *self.decodes))
         trail.token_s = sum(each.token_s for each in decoded)
         trail.most_tokens = max(each.most_tokens for each in decoded)
-        trail.prefilled = sum(each.prefilled for each in everyone)
-        trail.decoded = sum(each.decoded for each in everyone)
+        trail.prefilled = sum(each.prefilled for each in all_trails)
+        trail.decoded = sum(each.decoded for each in all_trails)
         trail.preempted = sum(each.preempted for each in decoded)
         return trail
 
 
-def _starts(worker: PoolQueue) -> float:
+def _start_time(worker: PoolQueue) -> float:
     return worker.starts

@@ -150,8 +150,8 @@ class Queue:
         number, load = self.sent, self.load
         self.sent = number + 1
         prompt, output = load.prompts[number], load.outputs[number]
-        left = output if self.gain == 1.0 else 1 + math.ceil((output - 1) / self.gain)
-        self.waiting.append(Sequence(number, arrival, prompt, left))
+        steps_left = output if self.gain == 1.0 else 1 + math.ceil((output - 1) / self.gain)
+        self.waiting.append(Sequence(number, arrival, prompt, steps_left))
 
     def _next(self) -> Batch | None:
         """Choose the batch that runs next, and take in who has come until then; none at the end."""
@@ -167,19 +167,19 @@ class Queue:
 
     def _soonest(self) -> tuple[float, Batch | None]:
         """Tell which batch may run its next step first, and when; never where none has any."""
-        at, batch, begins, free = math.inf, None, -1.0, self.free[0]
-        for each in self.batches:
-            if each.count:
-                start = free
+        earliest, batch, empty_start, host_free = math.inf, None, -1.0, self.free[0]
+        for candidate in self.batches:
+            if candidate.count:
+                start = host_free
             else:
-                if begins < 0:
-                    begins = self._begins()  # of any batch
-                start = begins
-            if each.ready > start:  # noqa: PLR1730  # `max` takes longer than all else here
-                start = each.ready
-            if start < at:
-                at, batch = start, each
-        return at, batch
+                if empty_start < 0:
+                    empty_start = self._begins()  # of any batch
+                start = empty_start
+            if candidate.ready > start:  # noqa: PLR1730  # `max` takes longer than all else here
+                start = candidate.ready
+            if start < earliest:
+                earliest, batch = start, candidate
+        return earliest, batch
 
     def _begins(self) -> float:
         """Tell when a batch that is empty may begin a prompt; never where it may not."""
@@ -193,10 +193,10 @@ class Queue:
         if not count:
             return True
         sequence = self.waiting[0]
-        wanted = self.used + sequence.prompt + ways.block + count
+        needed_tokens = self.used + sequence.prompt + ways.block + count
         if ways.kept:
-            wanted += ways.kept * (sequence.left + self.unwritten) * self.gain
-        return wanted <= self.capacity
+            needed_tokens += ways.kept * (sequence.left + self.unwritten) * self.gain
+        return needed_tokens <= self.capacity
 
     def _takes(self, batch: Batch) -> bool:
         """Whether a batch begins the next prompt: of who has come, up to its share of all."""
@@ -206,14 +206,14 @@ class Queue:
 
     def _has_share(self, batch: Batch) -> bool:
         """Whether a batch may hold one more, so that all have as many, or one more."""
-        whole = self.count + len(self.waiting)
-        least = whole // len(self.batches)
-        if batch.count < least:
+        sequence_count = self.count + len(self.waiting)
+        fair_share = sequence_count // len(self.batches)
+        if batch.count < fair_share:
             return True
         missing = 0
-        for each in self.batches:
-            if each.count < least:
-                missing += least - each.count
+        for candidate in self.batches:
+            if candidate.count < fair_share:
+                missing += fair_share - candidate.count
         return len(self.waiting) > missing
 
     def _pieces(self, batch: Batch) -> list[tuple[Sequence, int]]:
@@ -227,23 +227,23 @@ class Queue:
                 room -= take
         while room > 0 and self._takes(batch):
             sequence = self.waiting[0]
-            done = self._hit(sequence) if self.prefix else 0
-            left = sequence.prompt - max(done, sequence.cached)
-            whole = not self.ways.chunked and left > room
-            if whole and pieces:
+            prefix_tokens = self._hit(sequence) if self.prefix else 0
+            remaining = sequence.prompt - max(prefix_tokens, sequence.cached)
+            oversized = not self.ways.chunked and remaining > room
+            if oversized and pieces:
                 break
             self.waiting.popleft()
-            sequence.cached = sequence.prompt - left
+            sequence.cached = sequence.prompt - remaining
             batch.begun.append(sequence)
             batch.count += 1
             self.count += 1
             self.unwritten += sequence.left
             self.used += sequence.prompt + self.spare
             self.begun += 1
-            if not left:
+            if not remaining:
                 self._takes_over(batch, sequence)
                 continue
-            take = left if whole or left < room else room
+            take = remaining if oversized or remaining < room else room
             pieces.append((sequence, take))
             room -= take
         return pieces
@@ -281,17 +281,17 @@ class Queue:
 
     def _pass(self, batch: Batch, host: float, seconds: list[float]) -> None:
         """Let a step of a batch pass the host and all places, at each behind the one before it."""
-        done = self.free
-        at = batch.ready
-        if done[0] > at:  # noqa: PLR1730  # `max` takes longer than all else here
-            at = done[0]
-        done[0] = at = at + host
+        free_at = self.free
+        end_s = batch.ready
+        if free_at[0] > end_s:  # noqa: PLR1730  # `max` takes longer than all else here
+            end_s = free_at[0]
+        free_at[0] = end_s = end_s + host
         for number, kind in enumerate(self.kinds, 1):
-            if done[number] > at:  # noqa: PLR1730  # `max` takes longer than all else here
-                at = done[number]
-            done[number] = at = at + seconds[kind]
-        batch.ready = at
-        self._until(at)
+            if free_at[number] > end_s:  # noqa: PLR1730  # `max` takes longer than all else here
+                end_s = free_at[number]
+            free_at[number] = end_s = end_s + seconds[kind]
+        batch.ready = end_s
+        self._until(end_s)
 
     def _start(self, batch: Batch, sequence: Sequence) -> None:
         """Let a sequence decode whose prompt is done; its next token is there."""
@@ -325,15 +325,15 @@ class Queue:
             self._pass(batch, self.host + self.row * rows, seconds)
             self._advance(batch, 1)
             return
-        present = [each for each in self.batches if each.count]
-        each = self._round(present, (turns - 1) / 2 * self.gain)
+        active_batches = [each for each in self.batches if each.count]
+        each = self._round(active_batches, (turns - 1) / 2 * self.gain)
         if (arrival := self._next_arrival()) < math.inf:
             turns = min(turns, max(1, math.ceil((arrival - batch.ready) / each)))
         self.free = [free + turns * each for free in self.free]
-        for one in sorted(present, key=lambda one: one.ready):
-            one.ready += turns * each
-            self._until(one.ready)
-            self._advance(one, turns)
+        for active in sorted(active_batches, key=lambda active: active.ready):
+            active.ready += turns * each
+            self._until(active.ready)
+            self._advance(active, turns)
 
     def _round(self, batches: list[Batch], ahead: float) -> float:
         """Give the seconds of a step of every batch: of the slowest batch, or the busiest place.
@@ -344,12 +344,12 @@ class Queue:
         for batch in batches:
             rows = batch.rows
             seconds = self.steps(0.0, 0.0, rows, batch.context / rows + ahead)
-            own = self.host + self.row * rows
-            host += own
+            host_s = self.host + self.row * rows
+            host += host_s
             for kind, places in self.alike:
                 busy[kind] += seconds[kind]
-                own += places * seconds[kind]
-            slowest = max(slowest, own)
+                host_s += places * seconds[kind]
+            slowest = max(slowest, host_s)
         return max(slowest, host, *busy)
 
     def _next_arrival(self) -> float:

@@ -31,7 +31,7 @@ CUT: Final = (
     "beside sequences that decode, and no engine cuts such steps; for one request at a time leave "
     "the load out"
 )
-_KEPT: Final = 512
+_CACHE_SIZE: Final = 512
 """Plans that are kept ready to serve, for other loads of theirs, and loads that were served."""
 ROUNDS: Final = 10
 """Requests that a client's place sends, as benchmark clients do: the first fill an idle engine all
@@ -88,8 +88,8 @@ class Served:
     @property
     def places(self) -> int:
         """Requests that fit at once, on all engines."""
-        each = self.lengths.prompt + self.lengths.output + self.ways.block
-        return min(self.capacity // each, self.ways.rows) * self.engines
+        request_tokens = self.lengths.prompt + self.lengths.output + self.ways.block
+        return min(self.capacity // request_tokens, self.ways.rows) * self.engines
 
     @property
     def workers(self) -> Workers:
@@ -103,7 +103,7 @@ class Served:
 
     def at(self, concurrency: int) -> Serving:
         """Find what clients see with so many requests in flight."""
-        return _at(self, concurrency)
+        return _closed_serving(self, concurrency)
 
     def by(self, rate: float, burst: float) -> Serving:
         """Let requests come at random, `rate` a second in all."""
@@ -115,20 +115,20 @@ class Served:
         Near saturation queues rise and fall over thousands of requests: of the fewest p99 is up to
         a third too low.
         """
-        found = self.by(rate, burst)
-        for followed in LATER:
-            before = found
-            if not before.overloaded:
-                found = self.within(rate, burst, inf, followed)[0]
-            if found.apart(before) <= MOVED:
+        serving = self.by(rate, burst)
+        for request_count in LATER:
+            previous = serving
+            if not previous.overloaded:
+                serving = self.within(rate, burst, inf, request_count)[0]
+            if serving.apart(previous) <= MOVED:
                 break
-        return found
+        return serving
 
     def within(
         self, rate: float, burst: float, seconds: float, followed: int
     ) -> tuple[Serving, float]:
         """Let requests come at random; what clients see, and the share done within `seconds`."""
-        return _within(self, rate, burst, seconds, followed)
+        return _open_serving(self, rate, burst, seconds, followed)
 
     def traced(self, load: Load, replicas: int = 1, seconds: float = inf) -> tuple[Serving, float]:
         """Let the requests of a trace come, each to the next engine.
@@ -136,13 +136,13 @@ class Served:
         Returns what clients see of one of so many replicas, and the share done within `seconds`.
         """
         engines = self.engines * replicas
-        parts = [load.part(number, engines) for number in range(min(engines, load.count))]
-        seen = [(part, self.under(part)) for part in parts]
-        ended = max(trail.seconds for _, trail in seen)
-        rate = load.count / ended / replicas
+        engine_loads = [load.part(number, engines) for number in range(min(engines, load.count))]
+        runs = [(engine_load, self.under(engine_load)) for engine_load in engine_loads]
+        end_s = max(trail.seconds for _, trail in runs)
+        rate = load.count / end_s / replicas
         limit = seconds - self.ways.front_s
-        done = sum(s.finish - s.arrival <= limit for _, trail in seen for s in trail.sequences)
-        return self.seen(seen, [1.0] * load.count, rate=rate), done / load.count
+        in_time = sum(s.finish - s.arrival <= limit for _, trail in runs for s in trail.sequences)
+        return self.seen(runs, [1.0] * load.count, rate=rate), in_time / load.count
 
     def seen(
         self,
@@ -158,24 +158,26 @@ class Served:
             trails. concurrency : on all engines; where left out that of `rate`, by Little's law.
         """
         sequences = [s for _, trail in runs for s in trail.sequences]
-        written = np.array(
+        output_tokens = np.array(
             [load.outputs[s.number] for load, trail in runs for s in trail.sequences]
         )
         arrival = np.array([s.arrival for s in sequences])
         first = np.array([s.first for s in sequences])
         finish = np.array([s.finish for s in sequences])
         front = self.ways.front_s
-        whole = spread_of(front + finish - arrival, weights)
-        flight = rate * whole.mean if concurrency is None else concurrency
+        request_spread = spread_of(front + finish - arrival, weights)
+        flight = rate * request_spread.mean if concurrency is None else concurrency
         trails = [trail for _, trail in runs]
         seconds = sum(trail.seconds for trail in trails)
         return Serving(
             gpus=self.gpus,
             concurrency=flight,
             ttft=spread_of(front + first - arrival, weights),
-            tpot=spread_of((finish - first) / np.maximum(1, written - 1), weights),
-            request=whole,
-            tokens_per_s=flight * float(np.average(written, weights=weights)) / whole.mean,
+            tpot=spread_of((finish - first) / np.maximum(1, output_tokens - 1), weights),
+            request=request_spread,
+            tokens_per_s=flight
+            * float(np.average(output_tokens, weights=weights))
+            / request_spread.mean,
             max_concurrency=self.places,
             kv_tokens=self.capacity * self.engines,
             occupancy=sum(trail.token_s for trail in trails) / seconds / self.capacity,
@@ -193,34 +195,36 @@ class Served:
         return {"batch": rows, "length": self.lengths.longest, "chunk": self.ways.chunk}
 
 
-@lru_cache(maxsize=_KEPT)
-def _at(ready: Served, concurrency: int) -> Serving:
-    each = ceil(concurrency / ready.engines)
-    rounds = max(FEWEST, min(ROUNDS, ceil(FOLLOWED / each)))
-    load = closed(ready.lengths, each, each * rounds)
+@lru_cache(maxsize=_CACHE_SIZE)
+def _closed_serving(ready: Served, concurrency: int) -> Serving:
+    engine_requests = ceil(concurrency / ready.engines)
+    rounds = max(FEWEST, min(ROUNDS, ceil(FOLLOWED / engine_requests)))
+    load = closed(ready.lengths, engine_requests, engine_requests * rounds)
     trail = ready.under(load)
-    middle, last = (ROUNDS - 2) / (rounds - 2), each * (rounds - 1)
-    weights = [middle if each <= s.number < last else 1.0 for s in trail.sequences]
+    middle_weight, drain_start = (ROUNDS - 2) / (rounds - 2), engine_requests * (rounds - 1)
+    weights = [
+        middle_weight if engine_requests <= s.number < drain_start else 1.0 for s in trail.sequences
+    ]
     return ready.seen([(load, trail)], weights, concurrency=float(concurrency))
 
 
-@lru_cache(maxsize=_KEPT)
-def _within(
+@lru_cache(maxsize=_CACHE_SIZE)
+def _open_serving(
     ready: Served, rate: float, burst: float, seconds: float, followed: int
 ) -> tuple[Serving, float]:
     load = poisson(ready.lengths, rate / ready.engines, followed, burst)
     trail = ready.under(load)
     assert load.arrivals is not None
-    late = load.arrivals[-1] < OVERLOADED * trail.seconds and _grows(trail)
+    overloaded = load.arrivals[-1] < OVERLOADED * trail.seconds and _queue_grows(trail)
     counted = [s for s in trail.sequences if s.number >= followed // 10]
     weights = [float(s.number >= followed // 10) for s in trail.sequences]
-    done = ready.engines * followed / trail.seconds if late else rate
-    serving = replace(ready.seen([(load, trail)], weights, rate=done), overloaded=late)
+    served_rate = ready.engines * followed / trail.seconds if overloaded else rate
+    serving = replace(ready.seen([(load, trail)], weights, rate=served_rate), overloaded=overloaded)
     limit = seconds - ready.ways.front_s
     return serving, sum(s.finish - s.arrival <= limit for s in counted) / len(counted)
 
 
-def _grows(trail: Trail) -> bool:
+def _queue_grows(trail: Trail) -> bool:
     """Whether later requests wait much longer than those before them."""
     ordered = sorted(trail.sequences, key=lambda sequence: sequence.number)
     waits = [sequence.first - sequence.arrival for sequence in ordered]
@@ -235,23 +239,23 @@ def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Serve
     copies = plan.degree("adp")
     if most < copies:
         return f"adp{copies}: got {most} requests at once, wanted {copies} or more, one a rank"
-    return _ready(scenario.unloaded, plan, lengths)
+    return _ready_plan(scenario.unloaded, plan, lengths)
 
 
-@lru_cache(maxsize=_KEPT)
-def _ready(scenario: Scenario, plan: Plan, lengths: Lengths) -> Served | str:
+@lru_cache(maxsize=_CACHE_SIZE)
+def _ready_plan(scenario: Scenario, plan: Plan, lengths: Lengths) -> Served | str:
     """Make a plan ready to serve any load of requests of these lengths."""
     ways = scenario.deployment.scheduling
     pool, longest = pool_of(scenario, plan, ways, lengths.longest), lengths.longest + ways.block
     if pool.tokens < longest:
         return f"the cache of {plan} holds {pool.tokens:,} tokens, one request has {longest:,}"
-    mean = lengths.prompt + lengths.output
-    rows = min(ways.rows, MOST_ROWS, max(1, pool.tokens // mean) * 2)
+    mean_tokens = lengths.prompt + lengths.output
+    rows = min(ways.rows, MOST_ROWS, max(1, pool.tokens // mean_tokens) * 2)
     prompt = max(ways.chunk, 0 if ways.chunked else lengths.longest)
-    alone = plan.without("dp")
+    engine_plan = plan.without("dp")
     steps = step_prices(
-        scenario.on(alone.gpus),
-        alone,
+        scenario.on(engine_plan.gpus),
+        engine_plan,
         tokens=min(prompt, lengths.longest * rows),
         prompt=lengths.prompt,
         longest=lengths.longest,
@@ -282,8 +286,8 @@ def beyond_context(model: Model, lengths: Lengths) -> str:
 
 def check_context(model: Model, lengths: Lengths) -> None:
     """Refuse requests the longest of which the model does not take."""
-    if why := beyond_context(model, lengths):
-        raise InputError(why)
+    if reason := beyond_context(model, lengths):
+        raise InputError(reason)
 
 
 def under_load(scenario: Scenario, plan: Plan, *, settled: bool = False) -> Serving | str:
@@ -333,12 +337,12 @@ def with_load(scenario: Scenario, estimate: PlanEstimate) -> PlanEstimate:
 def loaded(estimate: PlanEstimate, serving: Serving) -> PlanEstimate:
     """Give an estimate what its clients see, and the memory that its engines take for it."""
     parts = {**estimate.memory_parts_bytes, **serving.memory}
-    apart = estimate.memory_apart
+    separate_part = estimate.memory_apart
     kernels = estimate.half_width_of(estimate.breakdown_s) / estimate.latency_s
     return replace(
         estimate,
         serving=replace(serving, kernels=kernels),
-        memory_bytes=sum(size for name, size in parts.items() if name != apart),
+        memory_bytes=sum(size for name, size in parts.items() if name != separate_part),
         memory_parts_bytes=parts,
     )
 
@@ -358,68 +362,72 @@ def served_ranking(scenario: Scenario, ranking: Ranking) -> Ranking:
         if not ranking.asks(gpus):
             by_gpus[gpus] = row
             continue
-        judged = [_judged(scenario, estimate, points) for estimate in row]
-        by_gpus[gpus] = [outcome for outcome in judged if isinstance(outcome, PlanEstimate)]
-        rejected += [outcome for outcome in judged if isinstance(outcome, Rejected)]
+        outcomes = [_judged_plan(scenario, estimate, points) for estimate in row]
+        by_gpus[gpus] = [outcome for outcome in outcomes if isinstance(outcome, PlanEstimate)]
+        rejected += [outcome for outcome in outcomes if isinstance(outcome, Rejected)]
     return ranking.judged(by_gpus, rejected, frontier(points))
 
 
-def _judged(
+def _judged_plan(
     scenario: Scenario, estimate: PlanEstimate, points: list[Point]
 ) -> PlanEstimate | Rejected:
     """Serve one plan at the load asked for, or at the best concurrency; adds what was tried."""
     request, plan = scenario.request, estimate.plan
-    wanted = wanted_of(request)
-    tried: list[Serving] | str
+    targets = wanted_of(request)
+    servings: list[Serving] | str
     if request.loaded:
         serving = under_load(scenario, plan)
-        tried = serving if isinstance(serving, str) else [serving]
+        servings = serving if isinstance(serving, str) else [serving]
     else:
-        tried = _concurrencies(scenario, plan)
-    if isinstance(tried, str):
-        if request.loaded or wanted:
-            return Rejected(plan=plan, reason=tried)
+        servings = _tried_servings(scenario, plan)
+    if isinstance(servings, str):
+        if request.loaded or targets:
+            return Rejected(plan=plan, reason=servings)
         return estimate  # of one request at a time
-    points += [Point(plan=plan, serving=serving) for serving in tried]
-    best = fewest_of(tried, wanted)
+    points += [Point(plan=plan, serving=serving) for serving in servings]
+    best = fewest_of(servings, targets)
     if best is None:
-        nearest = min(tried, key=lambda serving: serving.beyond(wanted))
+        nearest = min(servings, key=lambda serving: serving.beyond(targets))
         return Rejected(plan=plan, reason=missed(nearest, request), nearest=nearest)
     return loaded(estimate, best)
 
 
 def fewest_of(tried: Sequence[Serving], wanted: Wanted) -> Serving | None:
     """Choose the fewest requests at once that write nearly the most and keep the times wanted."""
-    good = [serving for serving in tried if serving.meets(wanted)]
-    most = max((serving.tokens_per_s for serving in good), default=0.0)
-    enough = (serving for serving in good if serving.tokens_per_s >= (1 - TIE) * most)
-    return min(enough, key=lambda serving: serving.concurrency, default=None)
+    acceptable = [serving for serving in tried if serving.meets(wanted)]
+    best_rate = max((serving.tokens_per_s for serving in acceptable), default=0.0)
+    sufficient = (
+        serving for serving in acceptable if serving.tokens_per_s >= (1 - TIE) * best_rate
+    )
+    return min(sufficient, key=lambda serving: serving.concurrency, default=None)
 
 
-def _concurrencies(scenario: Scenario, plan: Plan) -> list[Serving] | str:
+def _tried_servings(scenario: Scenario, plan: Plan) -> list[Serving] | str:
     """Serve more and more requests at once, until times are missed or nothing is gained."""
     request, lengths = scenario.request, lengths_of(scenario)
     if scenario.ranked_under_load or request.lengths:
         check_context(scenario.model, lengths)
-    elif why := beyond_context(scenario.model, lengths):
-        return why
+    elif reason := beyond_context(scenario.model, lengths):
+        return reason
     ready = served(scenario, plan, lengths, MOST * plan.replicas)
     if isinstance(ready, str):
         return ready
-    wanted = wanted_of(request)
-    most = max(ready.engines, min(ready.places, MOST * ready.engines))
-    tried: list[Serving] = []
+    targets = wanted_of(request)
+    max_concurrency = max(ready.engines, min(ready.places, MOST * ready.engines))
+    servings: list[Serving] = []
     concurrency = ready.engines
     while True:
-        tried.append(ready.at(concurrency))
-        flat = len(tried) > 1 and tried[-1].tokens_per_s < GAIN * tried[-2].tokens_per_s
-        if concurrency >= most or flat or not tried[-1].meets(wanted):
+        servings.append(ready.at(concurrency))
+        flattened = (
+            len(servings) > 1 and servings[-1].tokens_per_s < GAIN * servings[-2].tokens_per_s
+        )
+        if concurrency >= max_concurrency or flattened or not servings[-1].meets(targets):
             break
-        concurrency = min(2 * concurrency, most)
-    if len(tried) > 1 and not tried[-1].meets(wanted):
-        met, late = (serving.concurrency for serving in tried[-2:])
-        tried += halved(ready, met, late, wanted, ready.engines, HALVINGS)
-    return tried
+        concurrency = min(2 * concurrency, max_concurrency)
+    if len(servings) > 1 and not servings[-1].meets(targets):
+        met_count, missed_count = (serving.concurrency for serving in servings[-2:])
+        servings += halved(ready, met_count, missed_count, targets, ready.engines, HALVINGS)
+    return servings
 
 
 def halved(
@@ -440,17 +448,17 @@ def missed(nearest: Serving, request: Request) -> str:
     """Say how near a plan comes to the requests, or to the times, that are wanted."""
     if nearest.overloaded and request.rate:
         return f"serves {nearest.requests_per_s:.3g} of {request.rate:.3g} requests a second"
-    number = counted(max(1, round(nearest.concurrency)), "request")
-    least = "" if request.loaded else " at the least"
+    request_count = counted(max(1, round(nearest.concurrency)), "request")
+    suffix = "" if request.loaded else " at the least"
     parts = nearest.beside(wanted_of(request))
-    return f"{' and '.join(parts)}{least}, with {number} at once"
+    return f"{' and '.join(parts)}{suffix}, with {request_count} at once"
 
 
 def frontier(points: Sequence[Point]) -> tuple[Point, ...]:
     """Keep the points that no other beats in both the time of a token and tokens/s a GPU."""
     ordered = sorted(points, key=lambda point: (point.tpot_s, -point.tokens_per_s_per_gpu))
-    kept: list[Point] = []
+    front: list[Point] = []
     for point in ordered:
-        if not kept or point.tokens_per_s_per_gpu > kept[-1].tokens_per_s_per_gpu:
-            kept.append(point)
-    return tuple(kept)
+        if not front or point.tokens_per_s_per_gpu > front[-1].tokens_per_s_per_gpu:
+            front.append(point)
+    return tuple(front)

@@ -100,82 +100,86 @@ def best_splits(scenario: Scenario, ranking: Ranking) -> Splits:
         return Splits(reason=f"{scenario.deployment.engine} {ways.reason}")
     if reason := beyond_context(scenario.model, lengths_of(scenario)):
         return Splits(reason=reason)
-    prefills, decodes = _measured(scenario, ranking)
+    prefills, decodes = _measured_workers(scenario, ranking)
     splits = sorted(_splits(scenario, prefills, decodes), key=lambda split: -split.worth)
     if not splits:
         return Splits(reason=f"no two plans for {gpus} GPUs in all run, fit and keep TPOT")
-    followed = _followed(scenario, splits[:FOLLOWED])
+    runs = _served_splits(scenario, splits[:FOLLOWED])
     points = tuple(
-        Point(plan=ready.pools, serving=each) for ready, tried in followed for each in tried
+        Point(plan=ready.pools, serving=serving) for ready, servings in runs for serving in servings
     )
-    plans = [plan for row in followed for plan in _estimated(scenario, *row)]
+    plans = [plan for row in runs for plan in _split_estimates(scenario, *row)]
     if not plans:
-        wanted = wanted_of(scenario.request)
-        near = min(points, key=lambda point: point.serving.beyond(wanted))
-        reason = f"{near.plan}: {missed(near.serving, scenario.request)}"
+        targets = wanted_of(scenario.request)
+        nearest = min(points, key=lambda point: point.serving.beyond(targets))
+        reason = f"{nearest.plan}: {missed(nearest.serving, scenario.request)}"
         return Splits(points=points, reason=reason)
-    return Splits(plans=tuple(_ordered(plans, scenario.request)), points=points)
+    return Splits(plans=tuple(_ordered_plans(plans, scenario.request)), points=points)
 
 
-def _followed(scenario: Scenario, splits: Sequence[Split]) -> list[tuple[Paired, list[Serving]]]:
+def _served_splits(
+    scenario: Scenario, splits: Sequence[Split]
+) -> list[tuple[Paired, list[Serving]]]:
     """Serve with splits: all at one concurrency, or fewer; the best with more requests too."""
-    followed = []
+    runs = []
     for split in splits:
         ready = join(scenario, split.pools, split.prefill.ready, split.decode.ready)
-        followed.append((ready, list(_tried(scenario, ready, split))))
+        runs.append((ready, list(_trial_servings(scenario, ready, split))))
     if not scenario.request.loaded:
-        wanted = wanted_of(scenario.request)
-        best, tried = max(followed, key=lambda row: row[1][0].tokens_per_s)
-        if tried[0].meets(wanted):
-            tried += _more(best, tried[0])
-    return followed
+        targets = wanted_of(scenario.request)
+        best_pair, servings = max(runs, key=lambda row: row[1][0].tokens_per_s)
+        if servings[0].meets(targets):
+            servings += _larger_servings(best_pair, servings[0])
+    return runs
 
 
-def _ordered(plans: Sequence[PlanEstimate], request: Request) -> list[PlanEstimate]:
+def _ordered_plans(plans: Sequence[PlanEstimate], request: Request) -> list[PlanEstimate]:
     """Order splits by what is wanted; of those that are nearly the best the quickest is first."""
     ordered = sorted(plans, key=lambda plan: goal(plan, request))
     best = goal(ordered[0], request)
-    close = [plan for plan in ordered if goal(plan, request) <= best + TIE * abs(best)]
-    first = min(close, key=lambda plan: plan.serving.request.mean if plan.serving else 0.0)
-    return [first, *(plan for plan in ordered if plan is not first)]
+    near_best = [plan for plan in ordered if goal(plan, request) <= best + TIE * abs(best)]
+    quickest = min(near_best, key=lambda plan: plan.serving.request.mean if plan.serving else 0.0)
+    return [quickest, *(plan for plan in ordered if plan is not quickest)]
 
 
-def _measured(scenario: Scenario, ranking: Ranking) -> tuple[list[Prefiller], list[Decoder]]:
+def _measured_workers(
+    scenario: Scenario, ranking: Ranking
+) -> tuple[list[Prefiller], list[Decoder]]:
     """Measure plans of fewer GPUs than there are as workers of either kind; keep the best."""
     prefills, decodes = list[Prefiller](), list[Decoder]()
     bars = scenario.deployment.disaggregation.bars
     for gpus, row in ranking.by_gpus.items():
-        able = [
+        runnable = [
             estimate
             for estimate in row
             if gpus < scenario.request.gpus
             and all(axis in AXES and axis != "dp" for axis, _ in estimate.plan.axes)
             and not bars(estimate.plan)
         ]
-        firsts = [worker for estimate in able for worker in _prefiller(scenario, estimate)]
-        by_rate = sorted(firsts, key=lambda worker: -worker.rate)[:KEPT]
-        quickest = sorted(firsts, key=lambda worker: worker.alone_s)[:1]
-        prefills += by_rate + [worker for worker in quickest if worker not in by_rate]
-        laters = [worker for estimate in able for worker in _decoder(scenario, estimate)]
-        decodes += sorted(laters, key=lambda worker: -worker.most)[:KEPT]
+        prefillers = [worker for estimate in runnable for worker in _prefiller(scenario, estimate)]
+        fastest = sorted(prefillers, key=lambda worker: -worker.rate)[:KEPT]
+        quickest = sorted(prefillers, key=lambda worker: worker.alone_s)[:1]
+        prefills += fastest + [worker for worker in quickest if worker not in fastest]
+        decoders = [worker for estimate in runnable for worker in _decoder(scenario, estimate)]
+        decodes += sorted(decoders, key=lambda worker: -worker.most)[:KEPT]
     return prefills, decodes
 
 
 def _prefiller(scenario: Scenario, estimate: PlanEstimate) -> Iterator[Prefiller]:
     """Measure a plan on prompts; yield nothing where it cannot serve them in time."""
     lengths, ways = lengths_of(scenario), scenario.deployment.scheduling
-    together, plan = max(1, ways.chunk // lengths.prompt), estimate.plan
-    ready = served(scenario.on(plan.gpus), plan, lengths, together * plan.replicas)
+    prompts, plan = max(1, ways.chunk // lengths.prompt), estimate.plan
+    ready = served(scenario.on(plan.gpus), plan, lengths, prompts * plan.replicas)
     limit = scenario.request.slo_ttft
-    by_itself = estimate.stages_s["prefill"]
-    if isinstance(ready, str) or (limit is not None and by_itself > limit):
+    alone_s = estimate.stages_s["prefill"]
+    if isinstance(ready, str) or (limit is not None and alone_s > limit):
         return
-    fresh = lengths.prompt * (1.0 - scenario.request.prefix_hit)
-    places = ready.steps.at_places(together * fresh, 0.0, 0.0, 0.0)
+    fresh_tokens = lengths.prompt * (1.0 - scenario.request.prefix_hit)
+    places = ready.steps.at_places(prompts * fresh_tokens, 0.0, 0.0, 0.0)
     step = max(*places, (ways.host_s(0) + sum(places)) / len(places))
-    longer = max(1.0, by_itself / step) if together == 1 else 1.0  # prompts of several steps
-    rate = ready.engines * together / (step * longer)
-    yield Prefiller(ready=ready, alone_s=by_itself, rate=rate)
+    step_count = max(1.0, alone_s / step) if prompts == 1 else 1.0  # prompts of several steps
+    rate = ready.engines * prompts / (step * step_count)
+    yield Prefiller(ready=ready, alone_s=alone_s, rate=rate)
 
 
 def _decoder(scenario: Scenario, estimate: PlanEstimate) -> Iterator[Decoder]:
@@ -184,20 +188,20 @@ def _decoder(scenario: Scenario, estimate: PlanEstimate) -> Iterator[Decoder]:
     ready = served(scenario.on(plan.gpus), plan, lengths, MOST * plan.replicas)
     if isinstance(ready, str):
         return
-    most = min(MOST, ready.places // ready.engines)
-    counts = sorted({1, *(2**power for power in range(1, 12) if 2**power < most), most})
+    max_rows = min(MOST, ready.places // ready.engines)
+    counts = sorted({1, *(2**power for power in range(1, 12) if 2**power < max_rows), max_rows})
     rows = [(count, _step_s(ready, count)) for count in counts if count]
     limit = scenario.request.slo_tpot
-    kept = tuple(row for row in rows if limit is None or row[1] <= limit)
-    if kept:
-        yield Decoder(ready=ready, rows=kept)
+    allowed_rows = tuple(row for row in rows if limit is None or row[1] <= limit)
+    if allowed_rows:
+        yield Decoder(ready=ready, rows=allowed_rows)
 
 
 def _step_s(ready: Served, rows: int) -> float:
     """Give the seconds in which every sequence gets a token, in the middle of its answer."""
     places, lengths = len(ready.steps.kinds), ready.lengths
-    each, length = max(1.0, rows / places), lengths.prompt + lengths.output / 2
-    times = [ready.ways.host_s(each), *ready.steps.at_places(0.0, 0.0, each, length)]
+    place_rows, length = max(1.0, rows / places), lengths.prompt + lengths.output / 2
+    times = [ready.ways.host_s(place_rows), *ready.steps.at_places(0.0, 0.0, place_rows, length)]
     return max(sum(times), places * max(times))
 
 
@@ -206,74 +210,78 @@ def _splits(
 ) -> Iterator[Split]:
     """Pair workers so that they take all GPUs."""
     gpus = scenario.request.gpus
-    for first in prefills:
-        for later in decodes:
-            prefill, decode = first.ready.plan, later.ready.plan
+    for prefiller in prefills:
+        for decoder in decodes:
+            prefill, decode = prefiller.ready.plan, decoder.ready.plan
             for count in range(1, (gpus - decode.gpus) // prefill.gpus + 1):
-                decodes_left, rest = divmod(gpus - count * prefill.gpus, decode.gpus)
-                if not rest:
+                decodes_left, spare_gpus = divmod(gpus - count * prefill.gpus, decode.gpus)
+                if not spare_gpus:
                     pools = TwoPools(
                         prefill=prefill, prefills=count, decode=decode, decodes=decodes_left
                     )
-                    yield _weighed(scenario, first, later, pools)
+                    yield _weighed_split(scenario, prefiller, decoder, pools)
 
 
-def _weighed(scenario: Scenario, first: Prefiller, later: Decoder, pools: TwoPools) -> Split:
+def _weighed_split(
+    scenario: Scenario, prefiller: Prefiller, decoder: Decoder, pools: TwoPools
+) -> Split:
     """Tell how much a split serves: at the load that is asked for, or of as much as it can."""
-    steps = max(1, later.ready.lengths.output - 1) / later.ready.gain
-    prompts, engines = pools.prefills * first.rate, engines_of(pools)[1]
-    asked = scenario.request.concurrency
-    if asked:
-        counts, seconds = zip(*later.rows, strict=True)
-        step = float(np.interp(asked / engines, counts, seconds))
-        rate = min(prompts, asked / (first.alone_s + steps * step))
-        return Split(prefill=first, decode=later, pools=pools, worth=rate, concurrency=asked)
-    rates = [min(BUSY * prompts, pools.decodes * later.rate(*row)) for row in later.rows]
-    needed = _rate_of(scenario) or (1 - TIE) * max(rates)
-    enough = [place for place, rate in enumerate(rates) if rate >= needed]
-    place = enough[0] if enough else len(rates) - 1
-    whole = first.alone_s + steps * later.rows[place][1]
+    steps = max(1, decoder.ready.lengths.output - 1) / decoder.ready.gain
+    prompts, engines = pools.prefills * prefiller.rate, engines_of(pools)[1]
+    requested = scenario.request.concurrency
+    if requested:
+        counts, seconds = zip(*decoder.rows, strict=True)
+        step = float(np.interp(requested / engines, counts, seconds))
+        rate = min(prompts, requested / (prefiller.alone_s + steps * step))
+        return Split(
+            prefill=prefiller, decode=decoder, pools=pools, worth=rate, concurrency=requested
+        )
+    rates = [min(BUSY * prompts, pools.decodes * decoder.rate(*row)) for row in decoder.rows]
+    needed = _arrival_rate(scenario) or (1 - TIE) * max(rates)
+    sufficient = [place for place, rate in enumerate(rates) if rate >= needed]
+    place = sufficient[0] if sufficient else len(rates) - 1
+    request_s = prefiller.alone_s + steps * decoder.rows[place][1]
     worth = rates[place]
-    if _rate_of(scenario):  # all that keep up serve as many: the quickest is best
-        worth = 1 / whole if enough else -1 / worth
-    flight = max(engines, ceil(rates[place] * whole))
-    return Split(prefill=first, decode=later, pools=pools, worth=worth, concurrency=flight)
+    if _arrival_rate(scenario):  # all that keep up serve as many: the quickest is best
+        worth = 1 / request_s if sufficient else -1 / worth
+    flight = max(engines, ceil(rates[place] * request_s))
+    return Split(prefill=prefiller, decode=decoder, pools=pools, worth=worth, concurrency=flight)
 
 
-def _rate_of(scenario: Scenario) -> float:
+def _arrival_rate(scenario: Scenario) -> float:
     """Give the requests a second that come by themselves; 0 where none do."""
     if scenario.trace:
         return len(scenario.trace) / max(scenario.trace[-1][0], 1.0)
     return scenario.request.rate or 0.0
 
 
-def _tried(scenario: Scenario, ready: Paired, split: Split) -> Iterator[Serving]:
+def _trial_servings(scenario: Scenario, ready: Paired, split: Split) -> Iterator[Serving]:
     """Serve the load that is asked for, or fewer requests until times are just kept."""
     if scenario.request.loaded:
         yield serve(scenario, ready)
         return
     serving = ready.at(min(split.concurrency, max(1, ready.places)))
     yield serving
-    wanted = wanted_of(scenario.request)
-    if not serving.meets(wanted):
-        yield from halved(ready, 0, serving.concurrency, wanted, 1, HALVINGS)
+    targets = wanted_of(scenario.request)
+    if not serving.meets(targets):
+        yield from halved(ready, 0, serving.concurrency, targets, 1, HALVINGS)
 
 
-def _more(ready: Paired, serving: Serving) -> Iterator[Serving]:
+def _larger_servings(ready: Paired, serving: Serving) -> Iterator[Serving]:
     """Serve more requests at once as long as that writes as many more tokens as it is worth."""
-    concurrency, written = round(serving.concurrency), 0.0
-    while concurrency < ready.places and serving.tokens_per_s > GAIN * written:
-        written = serving.tokens_per_s
+    concurrency, previous_rate = round(serving.concurrency), 0.0
+    while concurrency < ready.places and serving.tokens_per_s > GAIN * previous_rate:
+        previous_rate = serving.tokens_per_s
         concurrency = min(ready.places, ceil(STEP * concurrency))
         serving = ready.at(concurrency)
         yield serving
 
 
-def _estimated(
-    scenario: Scenario, ready: Paired, tried: Sequence[Serving]
+def _split_estimates(
+    scenario: Scenario, ready: Paired, servings: Sequence[Serving]
 ) -> Iterator[PlanEstimate]:
     """Estimate a split at its best; nothing where it misses the times or its workers do not fit."""
-    serving = fewest_of(tried, wanted_of(scenario.request))
+    serving = fewest_of(servings, wanted_of(scenario.request))
     if serving is not None:
         with suppress(IllegalPlanError):
             yield with_serving(ready, alone(scenario, ready), serving)

@@ -49,16 +49,16 @@ class StepPrices:
 
     def __call__(self, tokens: float, context: float, rows: float, length: float) -> list[float]:
         """Read the grid at every kind of place, linear in each size."""
-        k, part = _place(self.nodes[3], length)
+        k, part = _node_below(self.nodes[3], length)
         seconds = []
         if not tokens:
-            for line in self.known.get(rows) or self._lines(rows):
+            for line in self.known.get(rows) or self._row_lines(rows):
                 below = line[k]
                 seconds.append(below + part * (line[k + 1] - below))
             return seconds
         sizes, contexts, counts, lengths = self.nodes
-        (t, ta), (c, ca) = _place(sizes, tokens), _place(contexts, context)
-        r, ra = _place(counts, rows)
+        (t, ta), (c, ca) = _node_below(sizes, tokens), _node_below(contexts, context)
+        r, ra = _node_below(counts, rows)
         row = len(lengths)
         plane = len(counts) * row
         low = (t * len(contexts) + c) * plane + r * row + k
@@ -66,22 +66,22 @@ class StepPrices:
         after = low + plane
         for grid in self.grids:
             if rows:
-                fewer, more = (
-                    _between(grid, low, row, ra, part),
-                    _between(grid, high, row, ra, part),
+                at_low, at_high = (
+                    _interpolated(grid, low, row, ra, part),
+                    _interpolated(grid, high, row, ra, part),
                 )
                 if ca:
-                    fewer += ca * (_between(grid, after, row, ra, part) - fewer)
-                    more += ca * (_between(grid, high + plane, row, ra, part) - more)
+                    at_low += ca * (_interpolated(grid, after, row, ra, part) - at_low)
+                    at_high += ca * (_interpolated(grid, high + plane, row, ra, part) - at_high)
             else:  # nobody decodes, at whatever length
-                fewer = grid[low] + ca * (grid[after] - grid[low])
-                more = grid[high] + ca * (grid[high + plane] - grid[high])
-            seconds.append(fewer + ta * (more - fewer))
+                at_low = grid[low] + ca * (grid[after] - grid[low])
+                at_high = grid[high] + ca * (grid[high + plane] - grid[high])
+            seconds.append(at_low + ta * (at_high - at_low))
         return seconds
 
-    def _lines(self, rows: float) -> list[list[float]]:
+    def _row_lines(self, rows: float) -> list[list[float]]:
         """Read the grid where so many sequences decode, and nothing else runs, by length, once."""
-        r, part = _place(self.nodes[2], rows)
+        r, part = _node_below(self.nodes[2], rows)
         row = len(self.nodes[3])
         low, high, end = r * row, (r + 1) * row, (r + 2) * row
         ends = (zip(grid[low:high], grid[high:end], strict=True) for grid in self.grids)
@@ -94,10 +94,10 @@ class StepPrices:
         return [seconds[kind] for kind in self.kinds]
 
 
-def _between(grid: list[float], low: int, row: int, ra: float, ka: float) -> float:
+def _interpolated(grid: list[float], low: int, row: int, ra: float, ka: float) -> float:
     """Read a grid between the node at `low` and the next one, in its row and in the next row.
 
-    >>> _between([0.0, 1.0, 10.0, 11.0], 0, 2, 0.5, 0.25)
+    >>> _interpolated([0.0, 1.0, 10.0, 11.0], 0, 2, 0.5, 0.25)
     5.25
     """
     a, c = grid[low], grid[low + row]
@@ -105,10 +105,10 @@ def _between(grid: list[float], low: int, row: int, ra: float, ka: float) -> flo
     return below + ra * (c + ka * (grid[low + row + 1] - c) - below)
 
 
-def _place(nodes: list[float], value: float) -> tuple[int, float]:
+def _node_below(nodes: list[float], value: float) -> tuple[int, float]:
     """Find the node below a value, and how far it is to the next; beyond the ends it goes on.
 
-    >>> _place([0.0, 2.0, 4.0], 3.0), _place([0.0, 2.0, 4.0], 5.0)
+    >>> _node_below([0.0, 2.0, 4.0], 3.0), _node_below([0.0, 2.0, 4.0], 5.0)
     ((1, 0.5), (1, 1.5))
     """
     low = bisect_right(nodes, value, 1, len(nodes) - 1) - 1
@@ -124,13 +124,18 @@ def step_prices(
     tokens : of prompts in a step, at most. prompt : of a request, on average. longest : context.
     rows : sequences that decode, at most.
     """
-    prompts, decodes = _up_to(TOKENS, tokens), _up_to(ROWS, rows)
+    prompts, decodes = _nodes_up_to(TOKENS, tokens), _nodes_up_to(ROWS, rows)
     contexts = [0.0, float(longest)]
-    lengths = sorted({max(1.0, part * longest) for part in PARTS})
+    lengths = sorted({max(1.0, share * longest) for share in PARTS})
     t, c, r, k = np.ix_(prompts, contexts, decodes, lengths)
-    each = np.minimum(np.maximum(t, 1.0), float(prompt))
+    chunk_tokens = np.minimum(np.maximum(t, 1.0), float(prompt))
     chunks = (
-        Chunk(name="prompts", tokens=_size(each), context=_size(c), sequences=_size(t / each)),
+        Chunk(
+            name="prompts",
+            tokens=_size(chunk_tokens),
+            context=_size(c),
+            sequences=_size(t / chunk_tokens),
+        ),
         answers(scenario.workload, _size(k), _size(r)),
     )
     model, workload = scenario.model, replace(scenario.workload, cached=0)
@@ -145,12 +150,12 @@ def step_prices(
             seconds = seconds + draft_costs(scenario, plan, *chunks).amid
         return np.broadcast_to(seconds, shape)
 
-    alike = alike_places(model, workload, plan)
-    known = {place: priced(place) for place in sorted(set(alike))}
+    place_kinds = alike_places(model, workload, plan)
+    kind_prices = {place: priced(place) for place in sorted(set(place_kinds))}
     return StepPrices(
         nodes=(prompts, contexts, decodes, lengths),
-        grids=[seconds.ravel().tolist() for seconds in known.values()],
-        kinds=tuple(list(known).index(place) for place in alike),
+        grids=[seconds.ravel().tolist() for seconds in kind_prices.values()],
+        kinds=tuple(list(kind_prices).index(place) for place in place_kinds),
     )
 
 
@@ -159,13 +164,13 @@ def _size(values: object) -> Size:
     return cast(Size, values)
 
 
-def _up_to(nodes: Sequence[int], most: int) -> list[float]:
+def _nodes_up_to(nodes: Sequence[int], maximum: int) -> list[float]:
     """Keep the nodes up to the first that is as large as the most that there is, or that itself.
 
     Loads of one plan are thus read between the same nodes, whichever are followed together.
 
-    >>> _up_to((0, 1, 2, 4), 3), _up_to((0, 1, 2, 4), 9)
+    >>> _nodes_up_to((0, 1, 2, 4), 3), _nodes_up_to((0, 1, 2, 4), 9)
     ([0.0, 1.0, 2.0, 4.0], [0.0, 1.0, 2.0, 4.0, 9.0])
     """
-    last = next((node for node in nodes if node >= most), most)
-    return [float(node) for node in nodes if node < most] + [float(last)]
+    largest = next((node for node in nodes if node >= maximum), maximum)
+    return [float(node) for node in nodes if node < maximum] + [float(largest)]

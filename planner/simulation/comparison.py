@@ -70,34 +70,36 @@ class StepComparison:
     @property
     def apart_s(self) -> Mapping[str, float]:
         """Seconds that each part takes more than simulated, what differs most first."""
-        here, there = self.measured.parts_s, self.simulated.parts_s
-        apart = {
-            part: here.get(part, 0.0) - there.get(part, 0.0)
+        measured_s, simulated_s = self.measured.parts_s, self.simulated.parts_s
+        differences = {
+            part: measured_s.get(part, 0.0) - simulated_s.get(part, 0.0)
             for part in (*CLASSES, EXPOSED, IDLE, STEP)
-            if part in here or part in there
+            if part in measured_s or part in simulated_s
         }
-        return dict(sorted(apart.items(), key=lambda item: -abs(item[1])))
+        return dict(sorted(differences.items(), key=lambda item: -abs(item[1])))
 
     def says(self) -> Iterator[str]:
         """Say which step it is, how far both are apart, and in what."""
-        here, there = self.measured.parts_s[STEP], self.simulated.parts_s[STEP]
+        trace_s, simulated_s = self.measured.parts_s[STEP], self.simulated.parts_s[STEP]
         yield (
-            f"of the trace: {self.step}, {format_seconds(here)}; simulated: rank {self.rank}, "
-            f"{format_seconds(there)}"
+            f"of the trace: {self.step}, {format_seconds(trace_s)}; simulated: rank {self.rank}, "
+            f"{format_seconds(simulated_s)}"
         )
         parts = [
-            f"{ROWS.get(part, worded(part))} {_signed(seconds)}"
+            f"{ROWS.get(part, worded(part))} {_signed_seconds(seconds)}"
             for part, seconds in self.apart_s.items()
-            if part not in (STEP, COMMUNICATION) and abs(seconds) > TOLD * there
+            if part not in (STEP, COMMUNICATION) and abs(seconds) > TOLD * simulated_s
         ]
-        most = f"they part in {', '.join(parts[:LONGEST])}" if parts else "no part differs by 1 %"
-        yield f"measured takes {here / there:.2f} times as long; {most}"
+        verdict = (
+            f"they part in {', '.join(parts[:LONGEST])}" if parts else "no part differs by 1 %"
+        )
+        yield f"measured takes {trace_s / simulated_s:.2f} times as long; {verdict}"
 
     def table(self) -> Table:
         """Put both side by side, and below each class what takes longest."""
         return Table(
             head=("", "measured", "simulated", "difference"),
-            rows=[row for part in self._ordered() for row in self._rows(part)],
+            rows=[row for part in self._ordered_parts() for row in self._part_rows(part)],
             indent=2,
         )
 
@@ -111,34 +113,40 @@ class StepComparison:
         """Return what ``--format json`` prints."""
         return {**asdict(self), "apart_s": dict(self.apart_s)}
 
-    def _ordered(self) -> list[str]:
+    def _ordered_parts(self) -> list[str]:
         return [part for part in (*CLASSES, EXPOSED, IDLE, STEP) if part in self.apart_s]
 
-    def _rows(self, part: str) -> Iterator[list[str]]:
-        here, there = self.measured.parts_s.get(part, 0.0), self.simulated.parts_s.get(part, 0.0)
-        least = LEAST * self.simulated.parts_s[STEP]
-        shown = [format_seconds(seconds) if seconds > least else "-" for seconds in (here, there)]
-        yield [ROWS.get(part, worded(part)), *shown, _signed(here - there)]
+    def _part_rows(self, part: str) -> Iterator[list[str]]:
+        measured_s, simulated_s = (
+            self.measured.parts_s.get(part, 0.0),
+            self.simulated.parts_s.get(part, 0.0),
+        )
+        threshold = LEAST * self.simulated.parts_s[STEP]
+        cells = [
+            format_seconds(seconds) if seconds > threshold else "-"
+            for seconds in (measured_s, simulated_s)
+        ]
+        yield [ROWS.get(part, worded(part)), *cells, _signed_seconds(measured_s - simulated_s)]
         for work in self.measured.longest.get(part, ()):
-            yield [_line(work), format_seconds(work.seconds), "", ""]
+            yield [_work_line(work), format_seconds(work.seconds), "", ""]
         for work in self.simulated.longest.get(part, ()):
-            yield [_line(work), "", format_seconds(work.seconds), ""]
+            yield [_work_line(work), "", format_seconds(work.seconds), ""]
 
 
-def _line(work: Work) -> str:
+def _work_line(work: Work) -> str:
     name = work.name.removeprefix("void ")
     return f"- {work.count} x {name if len(name) <= NAME else name[: NAME - 3] + '...'}"
 
 
-def _signed(seconds: float) -> str:
+def _signed_seconds(seconds: float) -> str:
     return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
 
 
 def compare(simulation: Simulation, measured: Trace) -> StepComparison:
     """Put one step of a trace beside the turn of the same rank, or of rank 0 if it is not known."""
-    known = measured.rank is not None and measured.rank < len(simulation.ranks)
-    rank = measured.rank if known and measured.rank is not None else 0
-    steps = _step(measured, simulation.turn_s)
+    rank_known = measured.rank is not None and measured.rank < len(simulation.ranks)
+    rank = measured.rank if rank_known and measured.rank is not None else 0
+    steps = _chosen_steps(measured, simulation.turn_s)
     simulated = [
         TraceKernel(
             name=event.label.name,
@@ -162,30 +170,36 @@ def _side(kernels: Sequence[TraceKernel], step_s: float) -> Side:
     by_class: dict[str, list[TraceKernel]] = defaultdict(list)
     for kernel in kernels:
         by_class[kernel.kind].append(kernel)
-    computing = [one for kind, own in by_class.items() if kind != COMMUNICATION for one in own]
+    computing = [
+        computing_kernel
+        for kind, kind_kernels in by_class.items()
+        if kind != COMMUNICATION
+        for computing_kernel in kind_kernels
+    ]
     busy = covered(_spans(kernels))
     return Side(
         parts_s={
-            **{kind: _seconds(by_class[kind]) for kind in CLASSES if kind in by_class},
+            **{kind: _total_seconds(by_class[kind]) for kind in CLASSES if kind in by_class},
             EXPOSED: busy - covered(_spans(computing)),
             IDLE: max(0.0, step_s - busy),
             STEP: step_s,
         },
-        longest={kind: _longest(by_class[kind]) for kind in CLASSES if kind in by_class},
+        longest={kind: _longest_works(by_class[kind]) for kind in CLASSES if kind in by_class},
     )
 
 
-def _longest(kernels: Sequence[TraceKernel]) -> list[Work]:
+def _longest_works(kernels: Sequence[TraceKernel]) -> list[Work]:
     by_name: dict[str, list[TraceKernel]] = defaultdict(list)
     for kernel in kernels:
         by_name[kernel.name].append(kernel)
     works = [
-        Work(name=name, count=len(own), seconds=_seconds(own)) for name, own in by_name.items()
+        Work(name=name, count=len(named_kernels), seconds=_total_seconds(named_kernels))
+        for name, named_kernels in by_name.items()
     ]
     return sorted(works, key=lambda work: -work.seconds)[:LONGEST]
 
 
-def _seconds(kernels: Sequence[TraceKernel]) -> float:
+def _total_seconds(kernels: Sequence[TraceKernel]) -> float:
     return sum(end - start for start, end in _spans(kernels))
 
 
@@ -193,7 +207,7 @@ def _spans(kernels: Sequence[TraceKernel]) -> list[tuple[float, float]]:
     return [(kernel.start_s, kernel.end_s) for kernel in kernels]
 
 
-def _step(measured: Trace, turn_s: float) -> Steps:
+def _chosen_steps(measured: Trace, turn_s: float) -> Steps:
     """Choose how to cut a trace: as the profiler was told, where it repeats, or not at all."""
     annotated = [measured.annotated] if measured.annotated else []
     for steps in (*annotated, *measured.repeated()):

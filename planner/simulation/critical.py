@@ -44,21 +44,21 @@ def critical_path(work: RankTasks, ran: TaskTimes) -> list[PathPiece]:
     >>> [(one.name, one.rank, one.seconds) for one in critical_path(work, run(tasks))]
     [('b', 1, 3.0), ('c', 1, 2.0)]
     """
-    return list(reversed(list(_backwards(work, ran))))
+    return list(reversed(list(_path_backwards(work, ran))))
 
 
-def _backwards(work: RankTasks, ran: TaskTimes) -> Iterator[PathPiece]:
+def _path_backwards(work: RankTasks, ran: TaskTimes) -> Iterator[PathPiece]:
     if not work.tasks:
         return
-    before = {
+    predecessors = {
         (lane[0], number): previous
         for lane, numbers in work.lanes.items()
         for previous, number in pairwise(numbers)
     }
     number = max(range(len(work.tasks)), key=lambda number: ran.end[number])
     while number >= 0:
-        task, label, came = work.tasks[number], work.labels[number], ran.came[number]
-        rank = max(zip(task.ranks, came, strict=True), key=lambda pair: pair[1])[0]
+        task, label, came_s = work.tasks[number], work.labels[number], ran.came[number]
+        rank = max(zip(task.ranks, came_s, strict=True), key=lambda pair: pair[1])[0]
         yield PathPiece(
             kind=label.kind,
             name=label.name,
@@ -66,14 +66,16 @@ def _backwards(work: RankTasks, ran: TaskTimes) -> Iterator[PathPiece]:
             seconds=ran.end[number] - ran.start[number],
             sent=work.sent.get(number),
         )
-        waited = [one for one in task.after if rank in work.tasks[one].ranks]
-        if (rank, number) in before:
-            waited.append(before[rank, number])
-        last = max(waited, key=lambda one: ran.end[one], default=-1)
-        idle = ran.start[number] - (ran.end[last] if last >= 0 else 0.0)
+        awaited = [
+            task_number for task_number in task.after if rank in work.tasks[task_number].ranks
+        ]
+        if (rank, number) in predecessors:
+            awaited.append(predecessors[rank, number])
+        latest = max(awaited, key=lambda task_number: ran.end[task_number], default=-1)
+        idle = ran.start[number] - (ran.end[latest] if latest >= 0 else 0.0)
         if idle > 0:
             yield PathPiece(kind=HOST, name="", rank=rank, seconds=idle)
-        number = last
+        number = latest
 
 
 def by_kind(path: Sequence[PathPiece]) -> Mapping[str, float]:

@@ -29,22 +29,22 @@ def resolved(request: Request, plan: str | Plan | None) -> Scenario:
         return resolve(request)
     except CutError as cut:
         parsed = parse_plan(str(plan or "single"))
-        whole = resolve(replace(request, links=()))
-        if not isinstance(judge(whole, parsed), PlanEstimate):
+        uncut_scenario = resolve(replace(request, links=()))
+        if not isinstance(judge(uncut_scenario, parsed), PlanEstimate):
             raise
-        for op, ranks in _stopped(whole, parsed, cut):
-            listed = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
+        for op, ranks in _stopped_messages(uncut_scenario, parsed, cut):
+            rank_list = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
             raise InputError(
                 f"{cut}: {op.kind} of {op.writes[0].name} along {op.axis} stops, which ranks "
-                f"{listed} wait for"
+                f"{rank_list} wait for"
             ) from None
         if cut.gpus:
             raise
-        inside = (link for link in request.links if link[1] or not link[0].endswith(NETWORK))
-        return resolved(replace(request, links=tuple(inside)), plan)
+        host_links = (link for link in request.links if link[1] or not link[0].endswith(NETWORK))
+        return resolved(replace(request, links=tuple(host_links)), plan)
 
 
-def _stopped(
+def _stopped_messages(
     scenario: Scenario, plan: Plan, cut: CutError
 ) -> Iterator[tuple[Communication, Group]]:
     """Find messages of groups whose GPUs nothing joins any more."""
@@ -56,6 +56,6 @@ def _stopped(
                 continue
             for group in wiring.groups(op.axis):
                 seats = [place(wiring.seats[rank]) for rank in group]
-                hosts, names = {copy for copy, _ in seats}, {gpu.name for _, gpu in seats}
-                if cut.gpus <= names if cut.gpus else len(hosts) > 1:
+                hosts, gpu_names = {copy for copy, _ in seats}, {gpu.name for _, gpu in seats}
+                if cut.gpus <= gpu_names if cut.gpus else len(hosts) > 1:
                     yield op, group

@@ -75,7 +75,7 @@ def ranks_named(said: Iterable[int]) -> str:
     >>> ranks_named([3]), ranks_named([2, 0])
     ('rank 3', 'ranks 0 and 2')
     """
-    ranks = [str(one) for one in sorted(said)]
+    ranks = [str(rank) for rank in sorted(said)]
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {' and '.join(ranks)}"
 
 
@@ -85,29 +85,29 @@ def _check_order(order: object) -> None:
         raise InputError(f"order: got {shown(order)}, wanted {', '.join(ORDERS)}")
 
 
-def _check_ranks(name: str, given: object, plan: Plan, like: str) -> None:
+def _check_ranks(name: str, ranks: object, plan: Plan, expected: str) -> None:
     """Refuse what is not said of ranks of the plan."""
-    if not isinstance(given, Mapping):
-        raise InputError(f"{name}: got {shown(given)}, wanted {like}")
-    for rank in given:
+    if not isinstance(ranks, Mapping):
+        raise InputError(f"{name}: got {shown(ranks)}, wanted {expected}")
+    for rank in ranks:
         if not isinstance(rank, int | np.integer) or isinstance(rank, bool):
             raise InputError(f"{name}: got rank {shown(rank)}, wanted a whole number")
         size = plan.without("dp").gpus
         if not 0 <= rank < size:
-            alike = f": all are alike, and that is rank {rank % size} of its own"
+            replica_hint = f": all are alike, and that is rank {rank % size} of its own"
             raise InputError(
                 f"{name}: got rank {rank}, wanted one from 0 to {size - 1} of a replica"
-                f"{alike if 0 <= rank < plan.gpus else ''}"
+                f"{replica_hint if 0 <= rank < plan.gpus else ''}"
             )
 
 
 def _check_numbers(
-    name: str, given: Mapping[int, float], plan: Plan, bounds: tuple[float, float], what: str
+    name: str, numbers: Mapping[int, float], plan: Plan, bounds: tuple[float, float], meaning: str
 ) -> None:
     """Refuse what is no number of a rank of the plan."""
-    _check_ranks(name, given, plan, "numbers by rank, such as {3: 1.1}")
-    for rank, value in given.items():
-        _check_number(name, value, bounds, f" for rank {rank}", what)
+    _check_ranks(name, numbers, plan, "numbers by rank, such as {3: 1.1}")
+    for rank, value in numbers.items():
+        _check_number(name, value, bounds, f" for rank {rank}", meaning)
 
 
 def _check_name(name: str, value: object) -> None:
@@ -115,12 +115,12 @@ def _check_name(name: str, value: object) -> None:
         raise InputError(f"{name}: got {shown(value)}, wanted the name of a kind of GPU")
 
 
-def _check_traffic(given: object) -> None:
+def _check_traffic(traffic: object) -> None:
     """Refuse what is no part of a link by its name."""
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        like = "parts of links by their names, such as {'NIC0-network': 0.5}"
-        raise InputError(f"traffic: got {shown(given)}, wanted {like}")
-    for name, value in given.items():
+    if not isinstance(traffic, Mapping) or not all(isinstance(name, str) for name in traffic):
+        expected = "parts of links by their names, such as {'NIC0-network': 0.5}"
+        raise InputError(f"traffic: got {shown(traffic)}, wanted {expected}")
+    for name, value in traffic.items():
         _check_number(
             "traffic", value, (0.0, MOST_TRAFFIC), f" on {shown(name)}", "the part that it takes"
         )
@@ -131,7 +131,9 @@ def _check_number(
 ) -> None:
     if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
         raise InputError(f"{name}: got {shown(value)}{where}, wanted a number")
-    least, most = bounds
-    if not least <= value <= most:
+    lowest, highest = bounds
+    if not lowest <= value <= highest:
         text = shown(value) if isinstance(value, int) else f"{value:g}"  # some pass a float
-        raise InputError(f"{name}: got {text}{where}, wanted {what}, from {least:g} to {most:g}")
+        raise InputError(
+            f"{name}: got {text}{where}, wanted {what}, from {lowest:g} to {highest:g}"
+        )

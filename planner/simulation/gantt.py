@@ -37,18 +37,18 @@ class Window:
 def middle(events: Sequence[Event], stage: str, turn_s: float) -> Window:
     """Choose one turn of the innermost loop that takes longest, in the middle, on rank 0."""
     spent: dict[str, float] = defaultdict(float)
-    own = [event for event in events if event.rank == 0]
-    for event in own:
+    rank_events = [event for event in events if event.rank == 0]
+    for event in rank_events:
         spent[event.label.loop] += event.end_s - event.start_s
-    if not own:
+    if not rank_events:
         return Window(start=0.0, end=turn_s, words=stage)
     loop = max(spent, key=lambda name: spent[name])
-    turns = sorted({event.label.turn for event in own if event.label.loop == loop})
+    turns = sorted({event.label.turn for event in rank_events if event.label.loop == loop})
     turn = turns[len(turns) // 2]
-    inside = [e for e in own if e.label.loop == loop and e.label.turn == turn]
+    turn_events = [e for e in rank_events if e.label.loop == loop and e.label.turn == turn]
     return Window(
-        start=min(event.start_s for event in inside),
-        end=max(event.end_s for event in inside),
+        start=min(event.start_s for event in turn_events),
+        end=max(event.end_s for event in turn_events),
         words=f"layer {turn + 1} of {len(turns)} ({loop})" if len(turns) > 1 else loop,
     )
 
@@ -57,37 +57,41 @@ def rows(
     events: Sequence[Event], window: Window, width: int, ranks: int
 ) -> Iterator[tuple[str, str]]:
     """Draw the streams of the first ranks, a column for each part of the window."""
-    for rank, stream, own in _streams(events, ranks):
+    for rank, stream, stream_events in _rank_streams(events, ranks):
         columns = [" "] * width
-        held = [0.0] * width
-        for event in own:
-            parts = [(LETTERS[event.label.kind], event.start_s, event.end_s)]
+        overlaps = [0.0] * width
+        for event in stream_events:
+            pieces = [(LETTERS[event.label.kind], event.start_s, event.end_s)]
             if event.label.kind == "communication":
-                parts.append((WAITING, event.came_s, event.start_s))
-            for letter, start, end in parts:
-                _fill(columns, held, letter, (start, end), window)
+                pieces.append((WAITING, event.came_s, event.start_s))
+            for letter, start, end in pieces:
+                _fill_columns(columns, overlaps, letter, (start, end), window)
         if any(letter != " " for letter in columns):
             yield f"rank {rank} {stream}", "".join(columns)
 
 
-def _fill(
-    columns: list[str], held: list[float], letter: str, span: tuple[float, float], window: Window
+def _fill_columns(
+    columns: list[str],
+    overlaps: list[float],
+    letter: str,
+    span: tuple[float, float],
+    window: Window,
 ) -> None:
     """Put a letter into the columns of which it has the largest part so far."""
     scale = len(columns) / window.seconds if window.seconds else 0.0
     start = max(0.0, (span[0] - window.start) * scale)
     end = min(float(len(columns)), (span[1] - window.start) * scale)
     for column in range(int(start), min(len(columns), int(end) + 1)):
-        part = min(end, column + 1.0) - max(start, float(column))
-        if part > held[column]:
-            columns[column], held[column] = letter, part
+        overlap = min(end, column + 1.0) - max(start, float(column))
+        if overlap > overlaps[column]:
+            columns[column], overlaps[column] = letter, overlap
 
 
-def _streams(events: Sequence[Event], ranks: int) -> Iterator[tuple[int, str, list[Event]]]:
+def _rank_streams(events: Sequence[Event], ranks: int) -> Iterator[tuple[int, str, list[Event]]]:
     by_stream: dict[tuple[int, str], list[Event]] = defaultdict(list)
-    shown = sorted({event.rank for event in events})[:ranks]
+    drawn_ranks = sorted({event.rank for event in events})[:ranks]
     for event in events:
-        if event.rank in shown:
+        if event.rank in drawn_ranks:
             by_stream[event.rank, event.stream].append(event)
     for rank, stream in sorted(by_stream, key=lambda key: (key[0], key[1] != "compute")):
         yield rank, stream, by_stream[rank, stream]
@@ -102,28 +106,28 @@ def legend(letters: str) -> str:
 
 def chart(title: str, events: Sequence[Event], window: Window) -> str:
     """Draw the window: a row a stream, a span a task, and before it what it waited for."""
-    drawn = [
+    chart_rows = [
         ChartRow(
             name=f"rank {rank} {stream}",
-            spans=[span for event in own for span in _spans(event, window)],
+            spans=[span for event in stream_events for span in _event_spans(event, window)],
         )
-        for rank, stream, own in _streams(events, MOST_RANKS)
+        for rank, stream, stream_events in _rank_streams(events, MOST_RANKS)
     ]
-    return spans(title, [row for row in drawn if row.spans], TIME, zooms=True)
+    return spans(title, [row for row in chart_rows if row.spans], TIME, zooms=True)
 
 
-def _spans(event: Event, window: Window) -> Iterator[ChartSpan]:
+def _event_spans(event: Event, window: Window) -> Iterator[ChartSpan]:
     name, kind = event.label.name, worded(event.label.kind)
-    parts = [(event.start_s, event.end_s, kind, name)]
+    pieces = [(event.start_s, event.end_s, kind, name)]
     if event.label.kind == "communication":
-        parts.insert(0, (event.came_s, event.start_s, HELD, f"before {name}"))
-    for start, end, what, whose in parts:
+        pieces.insert(0, (event.came_s, event.start_s, HELD, f"before {name}"))
+    for start, end, span_kind, label in pieces:
         left, right = max(start, window.start), min(end, window.end)
         if right > left:
             yield ChartSpan(
                 start=left - window.start,
                 end=right - window.start,
-                kind=what,
-                says=f"{whose}, {format_seconds(end - start)}",
-                faint=what == HELD,
+                kind=span_kind,
+                says=f"{label}, {format_seconds(end - start)}",
+                faint=span_kind == HELD,
             )

@@ -25,47 +25,51 @@ def instead(scenario: Scenario, plan: Plan, disturbed: Disturbances) -> Iterator
 
     None where all ranks and links are as they should be.
     """
-    differ = sorted({*disturbed.slow, *disturbed.paused, *disturbed.mixed})
-    held_up = disturbed.traffic or any(times < 1.0 for _, times in scenario.request.links)
-    if plan.gpus == 1 or not (differ or held_up):
+    odd_ranks = sorted({*disturbed.slow, *disturbed.paused, *disturbed.mixed})
+    slowed_links = disturbed.traffic or any(times < 1.0 for _, times in scenario.request.links)
+    if plan.gpus == 1 or not (odd_ranks or slowed_links):
         return
-    if len(differ) == 1:
-        for seat in _seats(plan.without("dp"), differ[0]):
-            words = f"the GPU of rank {differ[0]} as rank {seat}"
-            yield words, scenario, plan, _swapped(disturbed, differ[0], seat)
-    ranking = search(scenario, runs=lambda one: not refusal(scenario, one))
-    others = (one.plan for one in rank(ranking.by_gpus.get(plan.gpus, ()), scenario.request))
-    ordered = disturbed.order != USUAL_ORDER
-    alike = (
-        one
-        for one in others
-        if one != plan and one.degree("dp") == plan.degree("dp") and (cuts(one) or not ordered)
+    if len(odd_ranks) == 1:
+        for seat in _distinct_seats(plan.without("dp"), odd_ranks[0]):
+            words = f"the GPU of rank {odd_ranks[0]} as rank {seat}"
+            yield words, scenario, plan, _swapped(disturbed, odd_ranks[0], seat)
+    ranking = search(scenario, runs=lambda candidate: not refusal(scenario, candidate))
+    other_plans = (
+        candidate.plan for candidate in rank(ranking.by_gpus.get(plan.gpus, ()), scenario.request)
     )
-    for other in islice(alike, TRIED):
+    unusual_order = disturbed.order != USUAL_ORDER
+    comparable = (
+        candidate
+        for candidate in other_plans
+        if candidate != plan
+        and candidate.degree("dp") == plan.degree("dp")
+        and (cuts(candidate) or not unusual_order)
+    )
+    for other in islice(comparable, TRIED):
         yield f"{other} in place of {plan}", scenario, other, disturbed
-    yield from _fewer(scenario, ranking, plan, disturbed)
+    yield from _smaller_plan(scenario, ranking, plan, disturbed)
 
 
-def _seats(plan: Plan, differs: int) -> Iterator[int]:
+def _distinct_seats(plan: Plan, odd_rank: int) -> Iterator[int]:
     """Name a rank of each kind that does something else: a place, an order of tokens, decoding."""
-    seen = {_does(plan, differs)}
-    for one in range(plan.gpus):
-        if _does(plan, one) not in seen:
-            seen.add(_does(plan, one))
-            yield one
+    roles = {_role(plan, odd_rank)}
+    for seat in range(plan.gpus):
+        if _role(plan, seat) not in roles:
+            roles.add(_role(plan, seat))
+            yield seat
 
 
-def _does(plan: Plan, one: int) -> tuple[object, ...]:
-    at = plan.index_of(one)
-    return one == 0, *(at.get(axis, 0) for axis in ("pp", *CUT))
+def _role(plan: Plan, seat: int) -> tuple[object, ...]:
+    indices = plan.index_of(seat)
+    return seat == 0, *(indices.get(axis, 0) for axis in ("pp", *CUT))
 
 
-def _swapped(disturbed: Disturbances, one: int, other: int) -> Disturbances:
+def _swapped(disturbed: Disturbances, first_rank: int, second_rank: int) -> Disturbances:
     """Let two ranks change their GPUs, with all that is said of these."""
-    to = {one: other, other: one}
+    swapped_ranks = {first_rank: second_rank, second_rank: first_rank}
 
-    def moved(said: Mapping[int, Of]) -> dict[int, Of]:
-        return {to.get(at, at): value for at, value in said.items()}
+    def moved(by_rank: Mapping[int, Of]) -> dict[int, Of]:
+        return {swapped_ranks.get(seat, seat): value for seat, value in by_rank.items()}
 
     return replace(
         disturbed,
@@ -75,17 +79,17 @@ def _swapped(disturbed: Disturbances, one: int, other: int) -> Disturbances:
     )
 
 
-def _fewer(
+def _smaller_plan(
     scenario: Scenario, ranking: Ranking, plan: Plan, disturbed: Disturbances
 ) -> Iterator[Instead]:
     """Take the best plan of fewer GPUs: without those that differ, or the best joined ones."""
-    differ = {*disturbed.slow, *disturbed.paused, *disturbed.mixed}
-    most = min(plan.gpus - 1, plan.gpus - len(differ) * plan.degree("dp"))
-    rows = (row for gpus, row in ranking.by_gpus.items() if row and gpus <= most)
-    fewer = [rank(row, scenario.request)[0] for row in rows]
-    if fewer:
-        best = min(fewer, key=lambda one: one.latency_s)
-        rest = replace(disturbed, slow={}, paused={}, mixed={}, order=USUAL_ORDER)
-        without = f", without {ranks_named(differ)}" if differ else ""
-        words = f"{best.plan} on {counted(best.gpus, 'GPU')}{without}"
-        yield words, scenario.on(best.gpus), best.plan, rest
+    odd_ranks = {*disturbed.slow, *disturbed.paused, *disturbed.mixed}
+    max_gpus = min(plan.gpus - 1, plan.gpus - len(odd_ranks) * plan.degree("dp"))
+    rows = (row for gpus, row in ranking.by_gpus.items() if row and gpus <= max_gpus)
+    smaller_plans = [rank(row, scenario.request)[0] for row in rows]
+    if smaller_plans:
+        best = min(smaller_plans, key=lambda estimate: estimate.latency_s)
+        undisturbed = replace(disturbed, slow={}, paused={}, mixed={}, order=USUAL_ORDER)
+        exclusion = f", without {ranks_named(odd_ranks)}" if odd_ranks else ""
+        words = f"{best.plan} on {counted(best.gpus, 'GPU')}{exclusion}"
+        yield words, scenario.on(best.gpus), best.plan, undisturbed

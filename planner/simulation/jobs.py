@@ -71,61 +71,63 @@ def beside(
         raise InputError(f"beside: got {shown(other)}, wanted a model and a plan: flux:ulysses4")
     if disturbed.jitter:
         raise InputError("jitter: got it with --beside, wanted one of the two: it is of one job")
-    second = _second(scenario, model, plan, seated(scenario, simulation.estimate.plan))
-    estimate = judge(second, parse_plan(plan))
+    second_scenario = _second_scenario(
+        scenario, model, plan, seated(scenario, simulation.estimate.plan)
+    )
+    estimate = judge(second_scenario, parse_plan(plan))
     if not isinstance(estimate, PlanEstimate):
         raise InputError(f"beside: plan {plan} of {model}: {estimate.reason}")
     usual = Disturbances(even=disturbed.even, traffic=disturbed.traffic)
-    ran = simulate(second, estimate, usual)
-    hosts = max(scenario.deployment.hosts, second.deployment.hosts)
-    taken = simulation.estimate.gpus // scenario.deployment.hosts
+    second_run = simulate(second_scenario, estimate, usual)
+    hosts = max(scenario.deployment.hosts, second_scenario.deployment.hosts)
+    first_gpus = simulation.estimate.gpus // scenario.deployment.hosts
     links: dict[Link, int] = {}
     jobs = (
-        _job(scenario, simulation, disturbed, links, (hosts, 0)),
-        _job(second, ran, usual, links, (hosts, taken)),
+        _job_of(scenario, simulation, disturbed, links, (hosts, 0)),
+        _job_of(second_scenario, second_run, usual, links, (hosts, first_gpus)),
     )
-    first, last = _together(jobs[0], jobs[1]), _together(jobs[1], jobs[0])
-    return first, last
+    first_job, second_job = _job_beside(jobs[0], jobs[1]), _job_beside(jobs[1], jobs[0])
+    return first_job, second_job
 
 
-def _second(scenario: Scenario, model: str, plan: str, first: Deployment) -> Scenario:
+def _second_scenario(scenario: Scenario, model: str, plan: str, first: Deployment) -> Scenario:
     """Ask for another model on the GPUs that the first job leaves on its hosts, of usual sizes.
 
     Raises `InputError` if there are too few.
     """
     machine = first.subset.machine if first.subset else None
-    same = ("runtime", "nodes") if machine else ("hardware", "runtime", "nodes")
-    options = {name: value for name in same if (value := getattr(scenario.request, name))}
+    shared_options = ("runtime", "nodes") if machine else ("hardware", "runtime", "nodes")
+    options = {name: value for name in shared_options if (value := getattr(scenario.request, name))}
     options |= {"topology": machine} if machine else {}
     second = resolve(request_of(model, parse_plan(plan).gpus, options))
     deployment, place = second.deployment, first.placed
-    taken = range(first.gpus // first.hosts) if place is None else place.devices
+    taken_gpus = range(first.gpus // first.hosts) if place is None else place.devices
     subset = deployment.subset
     gpus = deployment.hardware.gpus if subset is None else len(subset.machine.gpus)
-    _check_room(deployment, gpus, len(taken))
+    _check_room(deployment, gpus, len(taken_gpus))
     if subset is None:
         return second
-    beside = subset.beside(taken)
-    hardware = beside.ruling(deployment.precision)
-    return replace(second, deployment=replace(deployment, subset=beside, hardware=hardware))
+    second_subset = subset.beside(taken_gpus)
+    hardware = second_subset.ruling(deployment.precision)
+    return replace(second, deployment=replace(deployment, subset=second_subset, hardware=hardware))
 
 
-def _check_room(second: Deployment, gpus: int, taken: int) -> None:
+def _check_room(second: Deployment, gpus: int, taken_gpus: int) -> None:
     """Refuse a job for which a host of so many GPUs has no room."""
-    name, each = second.hardware.name, second.gpus // second.hosts
-    if taken == gpus:
+    name, host_gpus = second.hardware.name, second.gpus // second.hosts
+    if taken_gpus == gpus:
         raise InputError(
             f"beside: the first job fills the {counted(gpus, 'GPU')} of a host of {name}: give it "
             "fewer, or spread it over more hosts (--nodes)"
         )
-    if taken + each > gpus:
+    if taken_gpus + host_gpus > gpus:
         raise InputError(
-            f"beside: got {counted(each, 'GPU')} a host behind {taken}, wanted at most "
-            f"{gpus - taken} of the {gpus} of {name}"
+            f"beside: got {counted(host_gpus, 'GPU')} a host behind {taken_gpus}, wanted at most "
+            f"{gpus - taken_gpus} of the {gpus} of {name}"
         )
 
 
-def _job(
+def _job_of(
     scenario: Scenario,
     simulation: Simulation,
     disturbed: Disturbances,
@@ -135,102 +137,106 @@ def _job(
     """Write a turn of the main stage down for all ranks; links are numbered for both jobs."""
 
     def apart(wiring: Wiring, kinds: Iterable[MessageKind], marks: Sequence[Hashable]) -> Alike:
-        return _apart(wiring, list(kinds), len(marks), links)
+        return _unfolded(wiring, list(kinds), len(marks), links)
 
     _, stages, prices = stages_of(scenario, simulation.estimate, disturbed, room, apart)
-    stage = next(one for one in stages if one.name == simulation.stage)
+    stage = next(candidate for candidate in stages if candidate.name == simulation.stage)
     work = tasks_of(stage, prices)
     if stage.turns > 1:
         work = work.amid(work.run().seconds)
     return _Job(simulation=simulation, work=work, alone_s=work.run().seconds)
 
 
-def _apart(
+def _unfolded(
     wiring: Wiring, kinds: Sequence[MessageKind], ranks: int, links: dict[Link, int]
 ) -> Alike:
     """Run every rank by itself: what it meets on links may be of the other job."""
-    taken = {
+    link_shares = {
         (kind, group): tuple(
             (links.setdefault(link, len(links)), share) for link, share in shares.items()
         )
         for kind in dict.fromkeys(kinds)
         for group, shares in wiring.shares(kind)
     }
-    groups = {(kind.axis, rank): group for kind, group in taken for rank in group}
-    others = {number: wiring.taken(link) for link, number in links.items()}
-    return Alike(first=range(ranks), groups=groups, uses=taken, taken=others)
+    groups = {(kind.axis, rank): group for kind, group in link_shares for rank in group}
+    traffic = {number: wiring.taken(link) for link, number in links.items()}
+    return Alike(first=range(ranks), groups=groups, uses=link_shares, taken=traffic)
 
 
-def _together(one: _Job, other: _Job) -> JobBeside:
+def _job_beside(job: _Job, other: _Job) -> JobBeside:
     """Run a turn of one job while the other has turn after turn."""
-    estimate = one.simulation.estimate
+    estimate = job.simulation.estimate
     return JobBeside(
         model=estimate.model,
         plan=str(estimate.plan),
         gpus=estimate.gpus,
-        stage=one.simulation.stage,
-        turn_alone_s=one.alone_s,
-        turn_s=_held_up(one, other) if _meet(one, other) else one.alone_s,
+        stage=job.simulation.stage,
+        turn_alone_s=job.alone_s,
+        turn_s=_delayed_turn_s(job, other) if _share_full_link(job, other) else job.alone_s,
     )
 
 
-def _meet(one: _Job, other: _Job) -> bool:
+def _share_full_link(first_job: _Job, other: _Job) -> bool:
     """Whether both pass a link of which messages may want more than there is."""
     tasks, lanes = list[Task](), dict[Lane, list[int]]()
-    _add(tasks, lanes, one.work, 0, 0.0)
-    _add(tasks, lanes, other.work, _behind(one), 0.0)
-    full = contended(tasks, _taken(one, other))
-    passed = (
-        {link for task in job.work.tasks for link, _ in task.uses if link in full}
-        for job in (one, other)
+    _append_turn(tasks, lanes, first_job.work, 0, 0.0)
+    _append_turn(tasks, lanes, other.work, _rank_count(first_job), 0.0)
+    full_links = contended(tasks, _outside_traffic(first_job, other))
+    passed_links = (
+        {link for task in job.work.tasks for link, _ in task.uses if link in full_links}
+        for job in (first_job, other)
     )
-    return bool(set.intersection(*passed))
+    return bool(set.intersection(*passed_links))
 
 
-def _held_up(one: _Job, other: _Job) -> float:
+def _delayed_turn_s(job: _Job, other: _Job) -> float:
     """Seconds of a turn of one job that begins with the first of many of the other."""
-    each = other.alone_s
-    turns = math.ceil(COVERED * one.alone_s / each)
-    count = len(one.work.tasks) + turns * len(other.work.tasks)
+    other_turn_s = other.alone_s
+    other_turns = math.ceil(COVERED * job.alone_s / other_turn_s)
+    count = len(job.work.tasks) + other_turns * len(other.work.tasks)
     if count > MOST_TOGETHER:
         raise InputError(
-            f"beside: a turn of {one.simulation.estimate.plan} takes as long as {turns:,} of "
+            f"beside: a turn of {job.simulation.estimate.plan} takes as long as {other_turns:,} of "
             f"{other.simulation.estimate.plan}, {count:.2g} operations: wanted at most "
             f"{MOST_TOGETHER:.2g}"
         )
     tasks, lanes = list[Task](), dict[Lane, list[int]]()
-    _add(tasks, lanes, one.work, 0, 0.0)
-    for turn in range(turns):
-        _add(tasks, lanes, other.work, _behind(one), turn * each)
-    return max(run(tasks, lanes, _taken(one, other)).end[: len(one.work.tasks)])
+    _append_turn(tasks, lanes, job.work, 0, 0.0)
+    for turn in range(other_turns):
+        _append_turn(tasks, lanes, other.work, _rank_count(job), turn * other_turn_s)
+    return max(run(tasks, lanes, _outside_traffic(job, other)).end[: len(job.work.tasks)])
 
 
-def _taken(one: _Job, other: _Job) -> Traffic:
+def _outside_traffic(job: _Job, other: _Job) -> Traffic:
     """Give the parts of the links of both that others take."""
-    return {**one.work.taken, **other.work.taken}
+    return {**job.work.taken, **other.work.taken}
 
 
-def _behind(one: _Job) -> int:
+def _rank_count(job: _Job) -> int:
     """Give the first number that no rank of a job has."""
-    return 1 + max(rank for rank, _ in one.work.lanes)
+    return 1 + max(rank for rank, _ in job.work.lanes)
 
 
-def _add(
-    tasks: list[Task], lanes: dict[Lane, list[int]], work: RankTasks, behind: int, issued: float
+def _append_turn(
+    tasks: list[Task],
+    lanes: dict[Lane, list[int]],
+    work: RankTasks,
+    rank_offset: int,
+    issue_offset_s: float,
 ) -> None:
     """Add a turn of a job whose ranks are numbered behind those of another."""
     start = len(tasks)
     tasks += [
         replace(
             task,
-            ranks=tuple(rank + behind for rank in task.ranks),
+            ranks=tuple(rank + rank_offset for rank in task.ranks),
             after=tuple(number + start for number in task.after),
-            issued=task.issued - work.ahead + issued,
+            issued=task.issued - work.ahead + issue_offset_s,
         )
         for task in work.tasks
     ]
     for (rank, stream), numbers in work.lanes.items():
-        lane = lanes.setdefault((rank + behind, stream), [])
+        lane = lanes.setdefault((rank + rank_offset, stream), [])
         lane += [number + start for number in numbers]
 
 

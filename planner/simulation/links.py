@@ -75,12 +75,14 @@ def _ends_taken(
                 ends.append((edge.a, edge.b, share))
                 continue
             for gpu in gpus & {edge.a, edge.b}:
-                whole = sum(one.bandwidth.value for one in machine.links_of(gpu, "nvlink"))
-                ends.append((gpu, "NVLink", share * edge.bandwidth.value / whole))
-        for copy, (a, b, part) in product(range(machine.copies), ends):
-            full = [end if end in OUTSIDE else machine.full_name(copy, end) for end in (a, b)]
-            yield (full[0], full[1]), part
-            yield (full[1], full[0]), part
+                total_bandwidth = sum(
+                    nvlink.bandwidth.value for nvlink in machine.links_of(gpu, "nvlink")
+                )
+                ends.append((gpu, "NVLink", share * edge.bandwidth.value / total_bandwidth))
+        for copy, (a, b, taken_share) in product(range(machine.copies), ends):
+            full_names = [end if end in OUTSIDE else machine.full_name(copy, end) for end in (a, b)]
+            yield (full_names[0], full_names[1]), taken_share
+            yield (full_names[1], full_names[0]), taken_share
 
 
 class Wiring:
@@ -104,13 +106,13 @@ class Wiring:
         place, subset = deployment.placed, deployment.subset
         local: Sequence[int]
         if place is None or subset is None:
-            own = deployment.hosts
-            self.survey = survey_of(machine_of(deployment.hardware, hosts or own))
-            hosts, local = own, range(behind, behind + plan.gpus // own)
+            own_hosts = deployment.hosts
+            self.survey = survey_of(machine_of(deployment.hardware, hosts or own_hosts))
+            hosts, local = own_hosts, range(behind, behind + plan.gpus // own_hosts)
         else:
             self.survey, hosts, local = subset.survey, place.hosts, place.devices
-        every = len(self.survey.machine.gpus)
-        seats = [host * every + seat for host in range(hosts) for seat in local]
+        host_gpus = len(self.survey.machine.gpus)
+        seats = [host * host_gpus + seat for host in range(hosts) for seat in local]
         replicas = [plan.index_of(rank).get("dp", 0) for rank in range(plan.gpus)]
         self.seats = [seats[rank] for rank in sorted(range(plan.gpus), key=replicas.__getitem__)]
         self.traffic = dict(_ends_taken(self.survey, traffic))
@@ -139,8 +141,11 @@ class Wiring:
         """Give the bytes over links of a message of each group along its axis."""
         for group in self.groups(sent.axis):
             seats = [self.seats[rank] for rank in group]
-            moved = bool(sent.seconds * (sent.moves.sent + sent.moves.far))
-            yield group, loads_of(self.survey, seats, sent.moves) if moved else defaultdict(float)
+            moves_bytes = bool(sent.seconds * (sent.moves.sent + sent.moves.far))
+            yield (
+                group,
+                loads_of(self.survey, seats, sent.moves) if moves_bytes else defaultdict(float),
+            )
 
     def busy(self, sent: MessageKind) -> Iterator[tuple[Group, Mapping[Link, float]]]:
         """Give the seconds that links need for a message of each group, at the best they reach."""
@@ -156,11 +161,13 @@ class Wiring:
         The closed form knows of what the groups along an axis share but leaf switches: there they
         take no more than all of a link together.
         """
-        alone = list(self.busy(sent))
-        together: dict[Link, float] = defaultdict(float)
-        for _, busy in alone:
+        busy_groups = list(self.busy(sent))
+        shared_time: dict[Link, float] = defaultdict(float)
+        for _, busy in busy_groups:
             for link, time in busy.items():
-                together[link] += 0.0 if link.shared else time
-        for group, busy in alone:
-            full = {link: max(together[link], time, sent.seconds) for link, time in busy.items()}
-            yield group, {link: time / full[link] for link, time in busy.items()}
+                shared_time[link] += 0.0 if link.shared else time
+        for group, busy in busy_groups:
+            capacity_s = {
+                link: max(shared_time[link], time, sent.seconds) for link, time in busy.items()
+            }
+            yield group, {link: time / capacity_s[link] for link, time in busy.items()}

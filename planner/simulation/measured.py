@@ -26,14 +26,14 @@ MOST_BYTES: Final = 200_000_000
 """Of a trace, packed or not: its events take some ten times as much as values."""
 OTHER: Final = "other"
 """The class of kernels whose names say nothing."""
-_ON_GPU: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-_LAUNCHES: Final = frozenset({"cuda_runtime", "cuda_driver"})
-_STEP: Final = "ProfilerStep#"
-_PACKED: Final = b"\x1f\x8b"
-_DATABASE: Final = b"SQLite format 3\0"
+_GPU_CATEGORIES: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_LAUNCH_CATEGORIES: Final = frozenset({"cuda_runtime", "cuda_driver"})
+_STEP_PREFIX: Final = "ProfilerStep#"
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_SQLITE_MAGIC: Final = b"SQLite format 3\0"
 _MOST_PERIODS: Final = 300
 _MICROSECONDS: Final = 10**6
-_LATEST: Final = 10**18  # us
+_LATEST_US: Final = 10**18  # us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +91,19 @@ class Trace:
         Kernels repeat where their names do.
         """
         busiest = Counter(self.streams).most_common(1)[0][0]
-        own = [
+        stream_kernels = [
             kernel
             for kernel, stream in zip(self.kernels, self.streams, strict=True)
             if stream == busiest
         ]
         numbers: dict[str, int] = {}
-        codes = np.array([numbers.setdefault(kernel.name, len(numbers)) for kernel in own])
-        for period, first, times in _repetitions(codes):
-            starts = [own[first + n * period].start_s for n in range(times)]
-            end = max(kernel.end_s for kernel in own[first : first + times * period])
-            words = f"a stretch of {counted(period, 'kernel')} that comes {times} times"
+        codes = np.array(
+            [numbers.setdefault(kernel.name, len(numbers)) for kernel in stream_kernels]
+        )
+        for period, first, repeats in _repetitions(codes):
+            starts = [stream_kernels[first + n * period].start_s for n in range(repeats)]
+            end = max(kernel.end_s for kernel in stream_kernels[first : first + repeats * period])
+            words = f"a stretch of {counted(period, 'kernel')} that comes {repeats} times"
             yield Steps(words=words, spans=list(pairwise([*starts, end])))
 
     def during(self, span: tuple[float, float]) -> list[TraceKernel]:
@@ -115,10 +117,10 @@ def _repetitions(codes: "np.ndarray[Any, Any]") -> Iterator[tuple[int, int, int]
     Candidates are distances between one run of three numbers and its next.
     """
     base = int(codes.max()) + 1
-    threes = (codes[:-2] * base + codes[1:-1]) * base + codes[2:]
-    order = np.argsort(threes, kind="stable")
-    alike = threes[order][1:] == threes[order][:-1]
-    for period in np.unique(np.diff(order)[alike])[::-1][:_MOST_PERIODS].tolist():
+    triples = (codes[:-2] * base + codes[1:-1]) * base + codes[2:]
+    order = np.argsort(triples, kind="stable")
+    equal_next = triples[order][1:] == triples[order][:-1]
+    for period in np.unique(np.diff(order)[equal_next])[::-1][:_MOST_PERIODS].tolist():
         breaks = np.flatnonzero(codes[:-period] != codes[period:])
         edges = np.concatenate(([-1], breaks, [len(codes) - period]))
         longest = int(np.argmax(np.diff(edges)))
@@ -133,41 +135,43 @@ def read_trace(data: bytes) -> Trace:
     Raises `InputError` if it is none: no JSON, cut off, too large, without work of a GPU, or with
     that of several.
     """
-    document = _document(data)
+    document = _trace_document(data)
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):
         raise InputError("got no traceEvents, wanted a trace of PyTorch's profiler")
     spans = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
-    on_gpu = sorted((event for event in spans if str(event.get("cat")) in _ON_GPU), key=_span)
+    on_gpu = sorted(
+        (event for event in spans if str(event.get("cat")) in _GPU_CATEGORIES), key=_span
+    )
     if not on_gpu:
         raise InputError(
             f"got {counted(len(events), 'event')} and none of a GPU, wanted kernels: a profile "
             "with ProfilerActivity.CUDA, or of nsys --trace=cuda"
         )
-    gpus = {_place(event, "device", "pid") for event in on_gpu}
+    gpus = {_event_field(event, "device", "pid") for event in on_gpu}
     if len(gpus) > 1:
         raise InputError(f"got kernels of {len(gpus)} GPUs, wanted those of one rank")
-    kernels = [_kernel(event) for event in on_gpu]
+    kernels = [_trace_kernel(event) for event in on_gpu]
     return Trace(
         kernels=kernels,
-        streams=[_place(event, "stream", "tid") for event in on_gpu],
+        streams=[_event_field(event, "stream", "tid") for event in on_gpu],
         rank=_rank(document),
-        annotated=_annotated(spans, on_gpu, kernels),
+        annotated=_annotated_steps(spans, on_gpu, kernels),
     )
 
 
-def _document(data: bytes) -> Any:  # noqa: ANN401  # whatever somebody wrote
-    if data.startswith(_PACKED):
+def _trace_document(data: bytes) -> Any:  # noqa: ANN401  # whatever somebody wrote
+    if data.startswith(_GZIP_MAGIC):
         data = _unpacked(data)
-    if data.startswith(_DATABASE):
+    if data.startswith(_SQLITE_MAGIC):
         from planner.simulation.nsight import events_of  # noqa: PLC0415  # few have one
 
         return events_of(data)
     try:
         return json.loads(data)
     except json.JSONDecodeError as error:
-        begun, ended = data.lstrip()[:1] in (b"{", b"["), data.rstrip()[-1:] in (b"}", b"]")
-        if begun and not (ended and error.doc[error.pos :].strip()):
+        opens, closes = data.lstrip()[:1] in (b"{", b"["), data.rstrip()[-1:] in (b"}", b"]")
+        if opens and not (closes and error.doc[error.pos :].strip()):
             raise InputError("the JSON is cut off, wanted a whole file") from None
         raise InputError(f"no JSON: {error}") from None
     except (ValueError, RecursionError):
@@ -187,14 +191,14 @@ def _unpacked(data: bytes) -> bytes:
     return text
 
 
-def _kernel(event: Mapping[str, Any]) -> TraceKernel:
-    name, kind = _known(str(event.get("name", "")))
+def _trace_kernel(event: Mapping[str, Any]) -> TraceKernel:
+    name, kind = _name_and_class(str(event.get("name", "")))
     start, end = _span(event)
     return TraceKernel(name=name, kind=kind, start_s=start, end_s=end)
 
 
 @lru_cache(maxsize=10_000)
-def _known(name: str) -> tuple[str, str]:
+def _name_and_class(name: str) -> tuple[str, str]:
     """Give a kernel's name as it can be shown, and its class."""
     return one_line(name), class_of(name) or OTHER
 
@@ -202,23 +206,23 @@ def _known(name: str) -> tuple[str, str]:
 def _span(event: Mapping[str, Any]) -> tuple[float, float]:
     """Read when an event starts and ends, in seconds."""
     start, length = event.get("ts"), event.get("dur", 0)
-    begins, lasts = _number(start), _number(length)
-    if not (begins < inf and 0 <= lasts < inf):
+    start_us, length_us = _number(start), _number(length)
+    if not (start_us < inf and 0 <= length_us < inf):
         raise InputError(
             f"{event.get('name')!s:.60}: got ts {start!s:.20} and dur {length!s:.20}, wanted "
             "numbers of microseconds"
         )
-    return begins / _MICROSECONDS, (begins + lasts) / _MICROSECONDS
+    return start_us / _MICROSECONDS, (start_us + length_us) / _MICROSECONDS
 
 
 def _number(value: object) -> float:
     """Take what JSON has as a number and a clock may show; infinity in place of all else."""
-    fits = type(value) in (int, float) and abs(cast(float, value)) < _LATEST
-    return float(cast(float, value)) if fits else inf
+    usable = type(value) in (int, float) and abs(cast(float, value)) < _LATEST_US
+    return float(cast(float, value)) if usable else inf
 
 
-def _place(event: Mapping[str, Any], name: str, otherwise: str) -> str:
-    return str(_arguments(event).get(name, event.get(otherwise)))
+def _event_field(event: Mapping[str, Any], name: str, fallback: str) -> str:
+    return str(_arguments(event).get(name, event.get(fallback)))
 
 
 def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -232,33 +236,33 @@ def _rank(document: object) -> int | None:
     return rank if isinstance(rank, int) and rank >= 0 else None
 
 
-def _annotated(
+def _annotated_steps(
     spans: Sequence[Mapping[str, Any]],
-    found: Sequence[Mapping[str, Any]],
+    gpu_events: Sequence[Mapping[str, Any]],
     kernels: list[TraceKernel],
 ) -> Steps | None:
     """Cut where the first kernel of each step starts that the host launched in the step."""
-    told = sorted(
+    step_spans = sorted(
         _span(event)
         for event in spans
-        if str(event.get("name", "")).startswith(_STEP)
+        if str(event.get("name", "")).startswith(_STEP_PREFIX)
         and event.get("cat") != "gpu_user_annotation"
     )
-    if not told:
+    if not step_spans:
         return None
-    launched = {
+    launch_times = {
         _correlation(event): _span(event)[0]
         for event in spans
-        if str(event.get("cat")) in _LAUNCHES and _correlation(event)
+        if str(event.get("cat")) in _LAUNCH_CATEGORIES and _correlation(event)
     }
-    begins = [start for start, _ in told]
+    step_starts = [start for start, _ in step_spans]
     bounds: dict[int, tuple[float, float]] = {}
-    for event, kernel in zip(found, kernels, strict=True):
-        moment = launched.get(_correlation(event), kernel.start_s)
-        step = bisect_right(begins, moment) - 1
-        if step >= 0 and moment <= told[step][1]:
-            first, last = bounds.get(step, (kernel.start_s, kernel.end_s))
-            bounds[step] = min(first, kernel.start_s), max(last, kernel.end_s)
+    for event, kernel in zip(gpu_events, kernels, strict=True):
+        moment = launch_times.get(_correlation(event), kernel.start_s)
+        step = bisect_right(step_starts, moment) - 1
+        if step >= 0 and moment <= step_spans[step][1]:
+            step_start, step_end = bounds.get(step, (kernel.start_s, kernel.end_s))
+            bounds[step] = min(step_start, kernel.start_s), max(step_end, kernel.end_s)
     if not bounds:
         return None
     ordered = sorted(bounds.values())

@@ -20,12 +20,12 @@ def reranked(
     if not 1 <= count <= LARGEST["top"]:
         raise InputError(f"simulate: got {count}, wanted a whole number from 1 to {LARGEST['top']}")
     if scenario.request.objective != "latency":
-        wanted = (
+        expected = (
             f"objective latency, not {scenario.request.objective}: events say how long plans take"
         )
-        raise InputError(f"simulate: got {count}, wanted {wanted}")
-    first = [
+        raise InputError(f"simulate: got {count}, wanted {expected}")
+    simulated = [
         replace(plan, simulated_s=sum(simulated_stages_s(scenario.on(plan.gpus), plan).values()))
         for plan in plans[:count]
     ]
-    return (*sorted(first, key=lambda plan: plan.simulated_s or 0.0), *plans[count:])
+    return (*sorted(simulated, key=lambda plan: plan.simulated_s or 0.0), *plans[count:])

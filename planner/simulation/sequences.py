@@ -78,20 +78,22 @@ class Sequences:
 
     def stages(self, scenario: Scenario, plan: Plan, target: Target) -> list[list[Places]]:
         """Write down for each stage what is done with each of the rows, in as many turns."""
-        usual = _stages(scenario, plan, scenario.workload)
+        mean_stages = _place_stages(scenario, plan, scenario.workload)
         if self.even:
-            return [[places] for places in usual]
-        written = cache(partial(_stages, scenario, plan))
+            return [[places] for places in mean_stages]
+        stages_with = cache(partial(_place_stages, scenario, plan))
 
         @cache
         def joined(rows: OwnRows) -> list[Places]:
-            parts = zip(usual, *map(written, (rows.own, rows.together, rows.most)), strict=True)
+            stage_places = zip(
+                mean_stages, *map(stages_with, (rows.own, rows.together, rows.most)), strict=True
+            )
             return [
                 [
                     replace(_joined(loops, self.axis, target), count=even.count)
                     for even, *loops in zip(*places, strict=True)
                 ]
-                for places in parts
+                for places in stage_places
             ]
 
         return [list(places) for places in zip(*map(joined, self.rows), strict=True)]
@@ -99,11 +101,13 @@ class Sequences:
 
 def sequences_of(scenario: Scenario, plan: Plan) -> Sequences:
     """Say what each rank has of the requests, or of a sequence."""
-    found = _requests(scenario, plan) or _pieces(scenario, plan)
-    if found and len({rows.own for rows in found.rows}) > 1:
-        return found
-    work = scenario.workload
-    return Sequences(axis="", rows=[OwnRows(tokens=0, own=work, together=work, most=work)])
+    sequences = _dealt_requests(scenario, plan) or _cut_pieces(scenario, plan)
+    if sequences and len({rows.own for rows in sequences.rows}) > 1:
+        return sequences
+    workload = scenario.workload
+    return Sequences(
+        axis="", rows=[OwnRows(tokens=0, own=workload, together=workload, most=workload)]
+    )
 
 
 def evened(scenario: Scenario, plan: Plan) -> Scenario | None:
@@ -115,78 +119,91 @@ def evened(scenario: Scenario, plan: Plan) -> Scenario | None:
         request = replace(scenario.request, lengths="", arrivals="", spread=None)
         return replace(scenario, request=request, lengths=None, trace=())
     spans = rank_work(scenario.model, scenario.workload, plan).spans
-    left = {name: int(span.tokens) - int(span.divided) for name, span in spans.items()}
-    if not any(left.values()) or any(not span.divided for span in spans.values()):
+    remainders = {name: int(span.tokens) - int(span.divided) for name, span in spans.items()}
+    if not any(remainders.values()) or any(not span.divided for span in spans.values()):
         return None
-    work = scenario.workload
-    tokens = tuple((name, int(count) - left[name]) for name, count in work.tokens)
-    return replace(scenario, workload=replace(work, tokens=tokens))
+    workload = scenario.workload
+    tokens = tuple((name, int(count) - remainders[name]) for name, count in workload.tokens)
+    return replace(scenario, workload=replace(workload, tokens=tokens))
 
 
-def _requests(scenario: Scenario, plan: Plan) -> Sequences | None:
+def _dealt_requests(scenario: Scenario, plan: Plan) -> Sequences | None:
     """Deal requests out to the ranks that have some of their own; of several, each has the mean."""
     if scenario.model.kind != "decoder" or plan.replicas == 1:
         return None
-    lengths, work = lengths_of(scenario), scenario.workload
+    lengths, workload = lengths_of(scenario), scenario.workload
     if not (lengths.rows or lengths.spread):
         return None
-    each = max(1, int(work.batch) // plan.replicas)
-    dealt = lengths.dealt(plan.replicas * each)
-    means = [_mean(dealt[part :: plan.replicas]) for part in range(plan.replicas)]
-    rows, meeting = list[OwnRows](), plan.degree(adp.AXIS)
-    for start in range(0, plan.replicas, meeting):
-        met = means[start : start + meeting]
-        joined, longest = _mean(met), max(met)
+    requests_each = max(1, int(workload.batch) // plan.replicas)
+    requests = lengths.dealt(plan.replicas * requests_each)
+    means = [_mean_request(requests[replica :: plan.replicas]) for replica in range(plan.replicas)]
+    rows, group_size = list[OwnRows](), plan.degree(adp.AXIS)
+    for start in range(0, plan.replicas, group_size):
+        group_means = means[start : start + group_size]
+        mean_request, longest_request = _mean_request(group_means), max(group_means)
         rows += [
             OwnRows(
-                tokens=sum(own),
-                own=_asked(scenario, own),
-                together=_asked(scenario, joined),
-                most=_asked(scenario, longest),
+                tokens=sum(rank_request),
+                own=_workload_of(scenario, rank_request),
+                together=_workload_of(scenario, mean_request),
+                most=_workload_of(scenario, longest_request),
             )
-            for own in met
+            for rank_request in group_means
         ]
     return Sequences(axis=adp.AXIS, rows=rows)
 
 
-def _mean(requests: Sequence[tuple[int, int]]) -> tuple[int, int]:
+def _mean_request(requests: Sequence[tuple[int, int]]) -> tuple[int, int]:
     prompts, outputs = (
         round(sum(tokens) / len(requests)) for tokens in zip(*requests, strict=True)
     )
     return prompts, outputs
 
 
-def _asked(scenario: Scenario, tokens: tuple[int, int]) -> Workload:
+def _workload_of(scenario: Scenario, tokens: tuple[int, int]) -> Workload:
     """Ask for a prompt and an answer of so many tokens, of which as large a part is cached."""
-    work, (prompt, output) = scenario.workload, tokens
-    output, cached = output if work.output_tokens else 0, 0
-    if work.prefixed:
+    workload, (prompt, output) = scenario.workload, tokens
+    output, cached = output if workload.output_tokens else 0, 0
+    if workload.prefixed:
         prompt = max(2, prompt)
         cached = min(max(1, int(scenario.request.prefix_hit * prompt)), prompt - 1)
-    names = tuple((stream, prompt) for stream, _ in work.tokens)
-    return replace(work, tokens=names, output_tokens=output, cached=cached)
+    names = tuple((stream, prompt) for stream, _ in workload.tokens)
+    return replace(workload, tokens=names, output_tokens=output, cached=cached)
 
 
-def _pieces(scenario: Scenario, plan: Plan) -> Sequences | None:
+def _cut_pieces(scenario: Scenario, plan: Plan) -> Sequences | None:
     """Cut what does not divide as Ulysses Anything does."""
-    degree, whole = plan.degree(uaa.AXIS), scenario.workload
+    degree, workload = plan.degree(uaa.AXIS), scenario.workload
     if degree == 1 or plan.sequence_ranks > degree:
         return None
-    spans = rank_work(scenario.model, whole, plan).spans
-    cut = {name: int(span.tokens) for name, span in spans.items() if span.axes}
-    if min(cut.values(), default=0) < degree:
+    spans = rank_work(scenario.model, workload, plan).spans
+    cut_tokens = {name: int(span.tokens) for name, span in spans.items() if span.axes}
+    if min(cut_tokens.values(), default=0) < degree:
         return None
     rows = []
     for index in range(degree):
-        held = {name: count // degree + (index < count % degree) for name, count in cut.items()}
-        even = {name: degree * own for name, own in held.items() if degree * own < cut[name]}
-        tokens = tuple((name, even.get(name, count)) for name, count in whole.tokens)
-        alike = replace(whole, tokens=tokens)
-        rows.append(OwnRows(tokens=sum(held.values()), own=alike, together=whole, most=whole))
+        piece_tokens = {
+            name: count // degree + (index < count % degree) for name, count in cut_tokens.items()
+        }
+        even_tokens = {
+            name: degree * piece
+            for name, piece in piece_tokens.items()
+            if degree * piece < cut_tokens[name]
+        }
+        tokens = tuple((name, even_tokens.get(name, count)) for name, count in workload.tokens)
+        piece_workload = replace(workload, tokens=tokens)
+        rows.append(
+            OwnRows(
+                tokens=sum(piece_tokens.values()),
+                own=piece_workload,
+                together=workload,
+                most=workload,
+            )
+        )
     return Sequences(axis=uaa.AXIS, rows=rows)
 
 
-def _stages(scenario: Scenario, plan: Plan, workload: Workload) -> list[Places]:
+def _place_stages(scenario: Scenario, plan: Plan, workload: Workload) -> list[Places]:
     programs = lower_places(scenario.model, workload, plan)
     return [*zip(*(program.stages for program in programs), strict=True)]
 
@@ -205,16 +222,16 @@ def _joined(loops: Sequence[Loop], axis: str, target: Target) -> Loop:
         return replace(loops[0], body=tuple(map(chosen, bodies)))
 
     def chosen(items: Sequence[Op | Loop]) -> Op | Loop:
-        own, together, most = items
-        if isinstance(own, Loop):
+        own_op, together_op, most_op = items
+        if isinstance(own_op, Loop):
             return joined([item for item in items if isinstance(item, Loop)])
-        assert not isinstance(most, Loop)
-        meets = isinstance(own, Communication) and own.axis == axis
-        reads = any(tensor.name in gathered for tensor in own.reads)
-        change = gathered.update if meets != reads else gathered.difference_update
-        change(tensor.name for tensor in own.writes)
-        if meets and kernel_of(most, target) is not None:
-            return most
-        return together if meets or reads else own
+        assert not isinstance(most_op, Loop)
+        is_meeting = isinstance(own_op, Communication) and own_op.axis == axis
+        reads_gathered = any(tensor.name in gathered for tensor in own_op.reads)
+        change = gathered.update if is_meeting != reads_gathered else gathered.difference_update
+        change(tensor.name for tensor in own_op.writes)
+        if is_meeting and kernel_of(most_op, target) is not None:
+            return most_op
+        return together_op if is_meeting or reads_gathered else own_op
 
     return joined(loops)

@@ -150,13 +150,13 @@ class Simulation:
     def timeline(self) -> Drawing:
         """Draw one layer of the turn."""
         window = middle(self.events, self.stage, self.turn_s)
-        drawn = list(rows(self.events, window, TIMELINE, PICTURED))
-        wide = max((len(name) for name, _ in drawn), default=0)
-        lines = [f"{name:<{wide}}  {line}".rstrip() for name, line in drawn]
+        streams = list(rows(self.events, window, TIMELINE, PICTURED))
+        name_width = max((len(name) for name, _ in streams), default=0)
+        lines = [f"{name:<{name_width}}  {line}".rstrip() for name, line in streams]
         title = f"{window.words}, {format_seconds(window.seconds)}"
         return Drawing(
             title=title,
-            lines=[*lines, legend("".join(line for _, line in drawn))],
+            lines=[*lines, legend("".join(line for _, line in streams))],
             svg=chart(title, self.events, window),
         )
 
@@ -165,11 +165,14 @@ class Simulation:
         columns = {"simulated": self.stages_s, "closed form": self.estimate.stages_s}
         if self.even_stages_s:
             columns["even sequences"] = self.even_stages_s
-        made = [
-            [worded(name), *(format_seconds(one.get(name, 0.0)) for one in columns.values())]
+        stage_rows = [
+            [
+                worded(name),
+                *(format_seconds(stages_s.get(name, 0.0)) for stages_s in columns.values()),
+            ]
             for name in self.stages_s
         ]
-        return Table(head=("stage", *columns), rows=made, indent=2)
+        return Table(head=("stage", *columns), rows=stage_rows, indent=2)
 
     def rank_table(self) -> Table:
         """Say what every rank does in a turn; of many, those with least and with most to do."""
@@ -181,17 +184,19 @@ class Simulation:
         if not self.even_stages_s:
             return Table(head=HEAD, rows=rows, indent=2)
         tokens = [f"{rank.tokens:,}" for rank in ranks]
-        beside = [[row[0], own, *row[1:]] for row, own in zip(rows, tokens, strict=True)]
-        return Table(head=(HEAD[0], "tokens", *HEAD[1:]), rows=beside, indent=2)
+        wide_rows = [
+            [row[0], rank_tokens, *row[1:]] for row, rank_tokens in zip(rows, tokens, strict=True)
+        ]
+        return Table(head=(HEAD[0], "tokens", *HEAD[1:]), rows=wide_rows, indent=2)
 
     def path_table(self) -> Table:
         """Say what the turn could not have been shorter than, by kind and by what it makes."""
-        most = [
+        path_rows = [
             [name, worded(kind), format_seconds(seconds), f"{100 * seconds / self.turn_s:.0f} %"]
             for (kind, name), seconds in by_work(self.path).items()
         ]
         head = ("made on the critical path", "by", "time", "share")
-        return Table(head=head, rows=most[:MOST_WORK], indent=2, align="<<>>")
+        return Table(head=head, rows=path_rows[:MOST_WORK], indent=2, align="<<>>")
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints."""
@@ -221,11 +226,11 @@ class Simulation:
         }
 
 
-def _rank_row(time: RankTime, least: float) -> list[str]:
-    apart = (time.communication_s, time.communication_hidden_s, time.waiting_s, time.idle_s)
-    times = (sum(time.compute_s.values()), *apart)
-    shown = [format_seconds(seconds) if seconds > least else "-" for seconds in times]
-    return [str(time.rank), f"{time.pace:.4f}", *shown]
+def _rank_row(time: RankTime, threshold: float) -> list[str]:
+    other_times = (time.communication_s, time.communication_hidden_s, time.waiting_s, time.idle_s)
+    times = (sum(time.compute_s.values()), *other_times)
+    cells = [format_seconds(seconds) if seconds > threshold else "-" for seconds in times]
+    return [str(time.rank), f"{time.pace:.4f}", *cells]
 
 
 def simulate(
@@ -239,31 +244,36 @@ def simulate(
 
     Raises `InputError` if there is no such rank, or the plan is too large to simulate.
     """
-    wiring, turns = _turns(scenario, estimate, disturbed)
-    main = max(turns, key=lambda turn: turn.seconds)
-    events = tuple(_events(main))
-    first = main.stage.same.first
-    times = rank_times(events, main.stage.paces, main.ran.seconds)
+    wiring, turns = _run_turns(scenario, estimate, disturbed)
+    main_turn = max(turns, key=lambda turn: turn.seconds)
+    events = tuple(_turn_events(main_turn))
+    stand_ins = main_turn.stage.same.first
+    by_rank = rank_times(events, main_turn.stage.paces, main_turn.ran.seconds)
     sequences = sequences_of(scenario, estimate.plan)
-    held = [sequences.held(wiring.plan, rank) for rank in range(len(first))]
-    shown = first if len(set(held)) > 1 else first[: estimate.plan.without("dp").gpus]
-    even = evened(scenario, estimate.plan) if not sequences.even else None
+    rank_tokens = [sequences.held(wiring.plan, rank) for rank in range(len(stand_ins))]
+    shown_ranks = (
+        stand_ins if len(set(rank_tokens)) > 1 else stand_ins[: estimate.plan.without("dp").gpus]
+    )
+    even_scenario = evened(scenario, estimate.plan) if not sequences.even else None
     return Simulation(
         estimate=estimate,
         stages_s=_stages_s(turns, estimate),
-        stage=main.stage.name,
-        turns=main.stage.turns,
-        turn_s=main.ran.seconds,
+        stage=main_turn.stage.name,
+        turns=main_turn.stage.turns,
+        turn_s=main_turn.ran.seconds,
         ranks=tuple(
-            replace(times[lead], rank=rank, tokens=held[rank]) for rank, lead in enumerate(shown)
+            replace(by_rank[lead], rank=rank, tokens=rank_tokens[rank])
+            for rank, lead in enumerate(shown_ranks)
         ),
-        first=first,
+        first=stand_ins,
         events=events,
         wiring=wiring,
         tasks=sum(len(turn.work.tasks) for turn in turns),
-        path=tuple(critical_path(main.work, main.ran)),
-        latencies_s=_latencies(turns, _beside(estimate)) if disturbed.runs > 1 else (),
-        even_stages_s={} if even is None else simulated_stages_s(even, estimate, disturbed),
+        path=tuple(critical_path(main_turn.work, main_turn.ran)),
+        latencies_s=_drawn_latencies(turns, _outside_s(estimate)) if disturbed.runs > 1 else (),
+        even_stages_s={}
+        if even_scenario is None
+        else simulated_stages_s(even_scenario, estimate, disturbed),
     )
 
 
@@ -271,17 +281,17 @@ def simulated_stages_s(
     scenario: Scenario, estimate: PlanEstimate, disturbed: Disturbances = ALIKE
 ) -> Mapping[str, float]:
     """Run a plan for the seconds of its stages alone; otherwise as `simulate` does."""
-    return _stages_s(_turns(scenario, estimate, disturbed)[1], estimate)
+    return _stages_s(_run_turns(scenario, estimate, disturbed)[1], estimate)
 
 
-def _turns(
+def _run_turns(
     scenario: Scenario, estimate: PlanEstimate, disturbed: Disturbances
 ) -> tuple[Wiring, list["_Turn"]]:
     """Run a turn of each stage."""
     disturbed.checked(estimate.plan)
     wiring, stages, prices = stages_of(scenario, estimate, disturbed)
     _check_size(stages, estimate.plan, disturbed.runs)
-    return wiring, [_turn(stage, prices, disturbed) for stage in stages]
+    return wiring, [_run_turn(stage, prices, disturbed) for stage in stages]
 
 
 def _stages_s(turns: Sequence["_Turn"], estimate: PlanEstimate) -> Mapping[str, float]:
@@ -290,11 +300,11 @@ def _stages_s(turns: Sequence["_Turn"], estimate: PlanEstimate) -> Mapping[str, 
     for turn in turns:
         spent[SHOWN_AS.get(turn.stage.name, turn.stage.name)] += turn.seconds
     if OUTPUT in estimate.stages_s:
-        spent[OUTPUT] = _beside(estimate)
+        spent[OUTPUT] = _outside_s(estimate)
     return spent
 
 
-def _beside(estimate: PlanEstimate) -> float:
+def _outside_s(estimate: PlanEstimate) -> float:
     """Seconds of a request outside of what is run."""
     return estimate.stages_s.get(OUTPUT, 0.0)
 
@@ -329,20 +339,20 @@ def stages_of(
     return wiring, stages, prices
 
 
-def _latencies(turns: Sequence["_Turn"], beside: float) -> tuple[float, ...]:
+def _drawn_latencies(turns: Sequence["_Turn"], beside: float) -> tuple[float, ...]:
     """Draw requests: each of their turns takes as long as one of the runs, by chance.
 
     beside : seconds of a request outside of them.
     """
-    draw = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     total = np.full(DRAWN, float(beside))
     for turn in turns:
         count = round(turn.stage.turns)
         samples = np.asarray(turn.samples)
         if count <= MANY_TURNS:
-            total += draw.choice(samples, (DRAWN, count)).sum(axis=1)
+            total += generator.choice(samples, (DRAWN, count)).sum(axis=1)
         else:
-            total += draw.normal(samples.mean() * count, samples.std() * count**0.5, DRAWN)
+            total += generator.normal(samples.mean() * count, samples.std() * count**0.5, DRAWN)
     return tuple(sorted(total.tolist()))
 
 
@@ -380,25 +390,29 @@ def _stage_run(
     (works, work_of), plan = shared, wiring.plan
     replica, replicas = plan.without("dp"), plan.degree("dp")
     paused = {
-        each * replica.gpus + own: seconds
-        for each in range(replicas)
-        for own, seconds in disturbed.paused.items()
+        replica_number * replica.gpus + rank: seconds
+        for replica_number in range(replicas)
+        for rank, seconds in disturbed.paused.items()
     }
-    meets = any(isinstance(op, Communication) for op in works[0].loop.walk())
-    spread = rank_spread() if meets and not disturbed.even else 0.0
+    has_messages = any(isinstance(op, Communication) for op in works[0].loop.walk())
+    spread = rank_spread() if has_messages and not disturbed.even else 0.0
     paces = paces_of(replica.gpus, spread, disturbed.slow)
-    if works[0].loop.name == DECODE and not meets:
-        only = Alike(first=[0], groups={}, uses={})
-        return StageRun(works=works[:1], work_of=[0], paces=paces[:1], paused=paused, same=only)
+    if works[0].loop.name == DECODE and not has_messages:
+        decoding_rank = Alike(first=[0], groups={}, uses={})
+        return StageRun(
+            works=works[:1], work_of=[0], paces=paces[:1], paused=paused, same=decoding_rank
+        )
     marks = [
-        (work, paces[own], disturbed.paused.get(own, 0.0), own if disturbed.jitter else 0)
-        for work, own in zip(work_of, [*range(replica.gpus)] * replicas, strict=True)
+        (work, paces[rank], disturbed.paused.get(rank, 0.0), rank if disturbed.jitter else 0)
+        for work, rank in zip(work_of, [*range(replica.gpus)] * replicas, strict=True)
     ]
-    same = folded(wiring, messages_of(works, prices), marks)
-    return StageRun(works=works, work_of=work_of, paces=paces * replicas, paused=paused, same=same)
+    folded_ranks = folded(wiring, messages_of(works, prices), marks)
+    return StageRun(
+        works=works, work_of=work_of, paces=paces * replicas, paused=paused, same=folded_ranks
+    )
 
 
-def _turn(stage: StageRun, prices: Prices, disturbed: Disturbances) -> _Turn:
+def _run_turn(stage: StageRun, prices: Prices, disturbed: Disturbances) -> _Turn:
     """Run one turn of a stage, of several one amid others."""
     work = tasks_of(stage, prices)
     ran, lag = work.run(), 0.0
@@ -408,7 +422,7 @@ def _turn(stage: StageRun, prices: Prices, disturbed: Disturbances) -> _Turn:
     samples = [ran.seconds]
     if disturbed.jitter:
         draws = (jittered(work, disturbed.jitter, seed) for seed in range(disturbed.runs))
-        all_runs = [(one, one.run()) for one in draws]
+        all_runs = [(draw, draw.run()) for draw in draws]
         samples = [ran.seconds for _, ran in all_runs]
         work, ran = all_runs[0]
     return _Turn(stage=stage, work=work, ran=ran, samples=samples, lag=lag)
@@ -417,30 +431,32 @@ def _turn(stage: StageRun, prices: Prices, disturbed: Disturbances) -> _Turn:
 def _check_size(stages: Sequence[StageRun], plan: Plan, runs: int) -> None:
     tasks = 0
     for stage in stages:
-        each = [sum(turns(loops[1:]) for _, loops in work.loop.nested()) for work in stage.works]
-        tasks += sum(each[stage.work_of[rank]] for rank in stage.same.leads)
+        work_tasks = [
+            sum(turns(loops[1:]) for _, loops in work.loop.nested()) for work in stage.works
+        ]
+        tasks += sum(work_tasks[stage.work_of[rank]] for rank in stage.same.leads)
     if tasks * runs > MOST_TASKS:
-        again = f" in each of {runs} runs" if runs > 1 else ""
-        instead = "fewer runs do" if tasks <= MOST_TASKS else "`planner estimate` prices it"
+        runs_hint = f" in each of {runs} runs" if runs > 1 else ""
+        advice = "fewer runs do" if tasks <= MOST_TASKS else "`planner estimate` prices it"
         ranks = max(len(stage.same.leads) for stage in stages)
         raise InputError(
-            f"simulate: {plan} has {tasks:.2g} operations on {counted(ranks, 'rank')}{again}, "
-            f"wanted at most {MOST_TASKS:.2g} in all; {instead}"
+            f"simulate: {plan} has {tasks:.2g} operations on {counted(ranks, 'rank')}{runs_hint}, "
+            f"wanted at most {MOST_TASKS:.2g} in all; {advice}"
         )
 
 
-def _events(turn: _Turn) -> Iterator[Event]:
-    ran = turn.ran
+def _turn_events(turn: _Turn) -> Iterator[Event]:
+    times = turn.ran
     for number, (task, label) in enumerate(zip(turn.work.tasks, turn.work.labels, strict=True)):
-        for rank, came in zip(task.ranks, ran.came[number], strict=True):
+        for rank, came in zip(task.ranks, times.came[number], strict=True):
             yield Event(
                 task=number,
                 rank=rank,
                 stream=task.stream,
                 label=label,
                 came_s=came,
-                start_s=ran.start[number],
-                end_s=ran.end[number],
+                start_s=times.start[number],
+                end_s=times.end[number],
                 sent=turn.work.sent.get(number),
             )
 
@@ -456,7 +472,10 @@ def rank_times(
     by_rank: dict[int, list[Event]] = defaultdict(list)
     for event in events:
         by_rank[event.rank].append(event)
-    return {rank: _rank_time(rank, paces[rank], own, turn_s) for rank, own in by_rank.items()}
+    return {
+        rank: _rank_time(rank, paces[rank], rank_events, turn_s)
+        for rank, rank_events in by_rank.items()
+    }
 
 
 def _rank_time(rank: int, pace: float, events: Sequence[Event], turn_s: float) -> RankTime:
@@ -469,18 +488,18 @@ def _rank_time(rank: int, pace: float, events: Sequence[Event], turn_s: float) -
         else:
             compute[event.label.kind] += event.end_s - event.start_s
             spans["compute"].append((event.start_s, event.end_s))
-    busy, under_way = spans["compute"], spans["communication"]
-    computing, sent = covered(busy), covered(under_way)
-    either = covered([*busy, *under_way])
-    held = covered([*busy, *under_way, *spans["waiting"]])
+    compute_spans, message_spans = spans["compute"], spans["communication"]
+    computing_s, under_way_s = covered(compute_spans), covered(message_spans)
+    active_s = covered([*compute_spans, *message_spans])
+    occupied_s = covered([*compute_spans, *message_spans, *spans["waiting"]])
     return RankTime(
         rank=rank,
         pace=pace,
         compute_s=dict(compute),
-        communication_s=sent,
-        communication_hidden_s=computing + sent - either,
-        waiting_s=held - either,
-        idle_s=max(0.0, turn_s - held),
+        communication_s=under_way_s,
+        communication_hidden_s=computing_s + under_way_s - active_s,
+        waiting_s=occupied_s - active_s,
+        idle_s=max(0.0, turn_s - occupied_s),
     )
 
 

@@ -50,98 +50,107 @@ def alike(wiring: Wiring, kinds: Iterable[MessageKind], marks: Sequence[Hashable
     marks : what tells a rank from others: its program, its pace.
     """
     messages = _messages(wiring, list(dict.fromkeys(kinds)))
-    groups = list(dict.fromkeys((one.sent.axis, one.group) for one in messages))
-    ranks, finer = list[int](), _numbered(marks)
-    while not ranks or max(finer) > max(ranks):
-        ranks = finer
-        links = _crossed(messages, ranks, wiring)
+    groups = list(dict.fromkeys((message.sent.axis, message.group) for message in messages))
+    ranks, refined = list[int](), _key_numbers(marks)
+    while not ranks or max(refined) > max(ranks):
+        ranks = refined
+        links = _link_numbers(messages, ranks, wiring)
         keys: list[tuple[int, ...]] = [(number,) for number in ranks]
-        for (_, group), number in zip(groups, _met(messages, groups, ranks, links), strict=True):
+        for (_, group), number in zip(
+            groups, _group_numbers(messages, groups, ranks, links), strict=True
+        ):
             for rank in group:
                 keys[rank] += (number,)
-        finer = _numbered(keys)
-    first = _firsts(ranks)
+        refined = _key_numbers(keys)
+    first = _first_ranks(ranks)
     leads = {group: tuple(sorted({first[rank] for rank in group})) for _, group in groups}
     return Alike(
         first=first,
         groups={(axis, rank): leads[group] for axis, group in groups for rank in group},
-        uses=_uses(messages, links, leads),
+        uses=_link_uses(messages, links, leads),
         taken={number: wiring.taken(link) for link, number in links.items()},
     )
 
 
-def _numbered(keys: Iterable[Hashable]) -> list[int]:
+def _key_numbers(keys: Iterable[Hashable]) -> list[int]:
     """Give keys numbers, in the order in which they come, and like keys the same."""
-    seen: dict[Hashable, int] = {}
-    return [seen.setdefault(key, len(seen)) for key in keys]
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 
-def _firsts(ranks: Sequence[int]) -> list[int]:
-    seen: dict[int, int] = {}
-    return [seen.setdefault(number, rank) for rank, number in enumerate(ranks)]
+def _first_ranks(ranks: Sequence[int]) -> list[int]:
+    first_ranks: dict[int, int] = {}
+    return [first_ranks.setdefault(number, rank) for rank, number in enumerate(ranks)]
 
 
 def _messages(wiring: Wiring, kinds: Sequence[MessageKind]) -> list[_Message]:
     """List the messages of all groups, with the links on which they may be held up."""
-    messages = [_Message(sent, *taken) for sent in kinds for taken in wiring.shares(sent)]
+    messages = [_Message(sent, *shares) for sent in kinds for shares in wiring.shares(sent)]
     links: dict[Link, int] = {}
     tasks = [
         Task(
-            ranks=one.group,
-            stream=one.sent.stream,
-            seconds=one.sent.seconds,
+            ranks=message.group,
+            stream=message.sent.stream,
+            seconds=message.sent.seconds,
             uses=tuple(
-                (links.setdefault(link, len(links)), share) for link, share in one.taken.items()
+                (links.setdefault(link, len(links)), share) for link, share in message.taken.items()
             ),
         )
-        for one in messages
+        for message in messages
     ]
-    full = contended(tasks, {number: wiring.taken(link) for link, number in links.items()})
+    full_links = contended(tasks, {number: wiring.taken(link) for link, number in links.items()})
     return [
-        replace(one, taken={link: x for link, x in one.taken.items() if links[link] in full})
-        for one in messages
+        replace(
+            message,
+            taken={link: x for link, x in message.taken.items() if links[link] in full_links},
+        )
+        for message in messages
     ]
 
 
-def _crossed(messages: Sequence[_Message], ranks: Sequence[int], wiring: Wiring) -> dict[Link, int]:
+def _link_numbers(
+    messages: Sequence[_Message], ranks: Sequence[int], wiring: Wiring
+) -> dict[Link, int]:
     """Tell links apart by the messages that pass them, and by how much of them; by traffic too."""
     crossed: dict[Link, list[tuple[int, float]]] = defaultdict(list)
-    numbers = _numbered((one.sent, frozenset(ranks[r] for r in one.group)) for one in messages)
-    for one, number in zip(messages, numbers, strict=True):
-        for link, share in one.taken.items():
+    numbers = _key_numbers(
+        (message.sent, frozenset(ranks[r] for r in message.group)) for message in messages
+    )
+    for message, number in zip(messages, numbers, strict=True):
+        for link, share in message.taken.items():
             crossed[link].append((number, round(share, 9)))
-    keys = ((link.rate, wiring.taken(link), *sorted(through)) for link, through in crossed.items())
-    return dict(zip(crossed, _numbered(keys), strict=True))
+    keys = ((link.rate, wiring.taken(link), *sorted(passing)) for link, passing in crossed.items())
+    return dict(zip(crossed, _key_numbers(keys), strict=True))
 
 
-def _met(
+def _group_numbers(
     messages: Sequence[_Message],
     groups: Sequence[tuple[str, Group]],
     ranks: Sequence[int],
     links: Mapping[Link, int],
 ) -> list[int]:
     """Tell groups apart by their ranks, and by the links that their messages pass."""
-    met: dict[tuple[str, Group], list[Hashable]] = {
+    group_keys: dict[tuple[str, Group], list[Hashable]] = {
         (axis, group): [axis, frozenset(ranks[rank] for rank in group)] for axis, group in groups
     }
-    for one in messages:
-        passed = tuple(sorted(links[link] for link in one.taken))
-        met[one.sent.axis, one.group].append(passed)
-    return _numbered(map(tuple, met.values()))
+    for message in messages:
+        passed_links = tuple(sorted(links[link] for link in message.taken))
+        group_keys[message.sent.axis, message.group].append(passed_links)
+    return _key_numbers(map(tuple, group_keys.values()))
 
 
-def _uses(
+def _link_uses(
     messages: Sequence[_Message], links: Mapping[Link, int], leads: Mapping[Group, Group]
 ) -> dict[tuple[MessageKind, Group], Uses]:
     """Let the first of the links that are alike stand for all, loaded with all that pass it."""
-    firsts: dict[int, Link] = {}
+    lead_links: dict[int, Link] = {}
     for link, number in links.items():
-        firsts.setdefault(number, link)
-    taken: dict[tuple[MessageKind, Group], dict[int, float]] = defaultdict(
+        lead_links.setdefault(number, link)
+    lead_shares: dict[tuple[MessageKind, Group], dict[int, float]] = defaultdict(
         lambda: defaultdict(float)
     )
-    for one in messages:
-        for link, share in one.taken.items():
-            if firsts[links[link]] == link:
-                taken[one.sent, leads[one.group]][links[link]] += share
-    return {key: tuple(shares.items()) for key, shares in taken.items()}
+    for message in messages:
+        for link, share in message.taken.items():
+            if lead_links[links[link]] == link:
+                lead_shares[message.sent, leads[message.group]][links[link]] += share
+    return {key: tuple(shares.items()) for key, shares in lead_shares.items()}

@@ -161,7 +161,7 @@ class StageRun:
 def tasks_of(stage: StageRun, prices: Prices) -> RankTasks:
     """Write one turn of a stage down for all ranks that are run; `prices` are added to."""
     places = 1 + max(work.place for work in stage.works)
-    steps = [list(_steps(work, places, prices[work.target.device])) for work in stage.works]
+    steps = [list(_run_steps(work, places, prices[work.target.device])) for work in stage.works]
     draft = _Draft(stage)
     for rank in stage.same.leads:
         draft.add_rank(rank, steps[stage.work_of[rank]])
@@ -171,16 +171,18 @@ def tasks_of(stage: StageRun, prices: Prices) -> RankTasks:
 def messages_of(works: Sequence[PlacedLoop], prices: Prices) -> list[MessageKind]:
     """List the kinds of messages in a stage."""
     return [
-        sent_by(op, float(cached_price(op, target, found).seconds), target)
-        for target, found, loop in ((w.target, prices[w.target.device], w.loop) for w in works)
+        sent_by(op, float(cached_price(op, target, op_prices).seconds), target)
+        for target, op_prices, loop in ((w.target, prices[w.target.device], w.loop) for w in works)
         for op in loop.walk()
         if isinstance(op, Communication)
     ]
 
 
-def _worked(op: Op, target: Target, prices: FoundPrices) -> PricedOp:
-    empty = isinstance(op, Attention) and not op.pairs  # of keys that are all masked
-    priced = Priced(kind="attention", seconds=0.0) if empty else cached_price(op, target, prices)
+def _priced_op(op: Op, target: Target, prices: FoundPrices) -> PricedOp:
+    fully_masked = isinstance(op, Attention) and not op.pairs  # of keys that are all masked
+    priced = (
+        Priced(kind="attention", seconds=0.0) if fully_masked else cached_price(op, target, prices)
+    )
     sends = op if isinstance(op, Communication) else None
     return PricedOp(
         kind=priced.kind,
@@ -195,7 +197,7 @@ def _worked(op: Op, target: Target, prices: FoundPrices) -> PricedOp:
     )
 
 
-class _Turns:
+class _LoopTurns:
     """How often loops were entered, and which forwards a place of a pipeline really has.
 
     Of all turns of a pipeline a place works in as many as there are forwards; before them and
@@ -215,48 +217,50 @@ class _Turns:
         return name == FORWARD and not 0 <= turn - self.place < self.forwards
 
 
-def _forwards(loop: Loop) -> int:
+def _forward_turns(loop: Loop) -> int:
     """Count the turns of a stage's forwards."""
     return sum(
-        int(np.max(item.count)) * (1 if item.name == FORWARD else _forwards(item))
+        int(np.max(item.count)) * (1 if item.name == FORWARD else _forward_turns(item))
         for item in loop.body
         if isinstance(item, Loop)
     )
 
 
-def _unroll(loop: Loop, turns: _Turns, to: list[tuple[Op, str, int]]) -> None:
+def _unroll_loop(loop: Loop, turns: _LoopTurns, unrolled: list[tuple[Op, str, int]]) -> None:
     """Write the operations of a turn of a loop down, each with its loop and the turn of that."""
     turn = turns.enter(loop.name)
     idle = turns.idle(loop.name, turn)
     for item in loop.body:
         if isinstance(item, Loop):
             for _ in range(0 if idle else int(np.max(item.count))):
-                _unroll(item, turns, to)
+                _unroll_loop(item, turns, unrolled)
         elif not idle or isinstance(item, SendReceive):
-            to.append((item, loop.name, turn))
+            unrolled.append((item, loop.name, turn))
 
 
-def _steps(placed: PlacedLoop, places: int, prices: FoundPrices) -> Iterator[Step]:
+def _run_steps(placed: PlacedLoop, places: int, prices: FoundPrices) -> Iterator[Step]:
     """Give the steps of a turn that are run."""
     unrolled: list[tuple[Op, str, int]] = []
-    _unroll(placed.loop, _Turns(placed.place, _forwards(placed.loop) - places + 1), unrolled)
+    _unroll_loop(
+        placed.loop, _LoopTurns(placed.place, _forward_turns(placed.loop) - places + 1), unrolled
+    )
     works = {
-        id(op): _worked(op, placed.target, prices)
+        id(op): _priced_op(op, placed.target, prices)
         for op in {id(op): op for op, _, _ in unrolled}.values()
     }
     ready: dict[str, frozenset[int]] = {}
     streams: list[str] = []
-    several = len({work.stream for work in works.values() if work.runs}) > 1
+    many_streams = len({work.stream for work in works.values() if work.runs}) > 1
     issued = 0.0
     for op, loop, turn in unrolled:
         work = works[id(op)]
         issued += work.host_s
-        after = _after(ready, work.reads) if several else NOTHING
+        after = _makers_of(ready, work.reads) if many_streams else NOTHING
         if work.runs:
-            others = tuple(sorted([n for n in after if streams[n] != work.stream]))
+            other_streams = tuple(sorted([n for n in after if streams[n] != work.stream]))
             label = TaskLabel(name=work.name, kind=work.kind, loop=loop, turn=turn)
-            yield Step(work=work, label=label, after=others, issued=issued)
-            after = frozenset((len(streams),)) if several else NOTHING
+            yield Step(work=work, label=label, after=other_streams, issued=issued)
+            after = frozenset((len(streams),)) if many_streams else NOTHING
             streams.append(work.stream)
         for name in work.writes:  # of a view, what it waits for
             ready[name] = after
@@ -283,14 +287,16 @@ class _Draft:
 
     def add_rank(self, rank: int, steps: Sequence[Step]) -> None:
         """Add the tasks of one rank; messages that another rank has come to are joined."""
-        pace, paused, own = self.stage.paces[rank], self.stage.paused.get(rank, 0.0), (rank,)
+        pace, paused, ranks = self.stage.paces[rank], self.stage.paused.get(rank, 0.0), (rank,)
         lanes: dict[str, list[int]] = defaultdict(list)
         target = self.stage.works[self.stage.work_of[rank]].target
         numbers: list[int] = []
         sent: dict[str, int] = defaultdict(int)
         for step in steps:
             work, issued = step.work, paused + step.issued
-            after = tuple([numbers[one] for one in step.after]) if step.after else ()
+            after = (
+                tuple([numbers[step_number] for step_number in step.after]) if step.after else ()
+            )
             if work.sends is not None:
                 axis = work.sends.axis
                 key = axis, self.same.groups[axis, rank], sent[axis]
@@ -302,7 +308,7 @@ class _Draft:
                 seconds, stream = work.seconds * pace, work.stream
                 number = len(self.tasks)
                 self.tasks.append(
-                    Task(ranks=own, stream=stream, seconds=seconds, after=after, issued=issued)
+                    Task(ranks=ranks, stream=stream, seconds=seconds, after=after, issued=issued)
                 )
                 self.labels.append(step.label)
             numbers.append(number)
@@ -325,12 +331,12 @@ class _Draft:
     def _message(self, key: MessageKey, op: Communication, step: Step, target: Target) -> int:
         """Find a message among the tasks, or add it."""
         if key not in self.messages:
-            sent, kept = self._sent(op, step.work.seconds, target)
+            sent, compute_share = self._sent(op, step.work.seconds, target)
             task = Task(
                 ranks=key[1],
                 stream=op.stream,
                 seconds=step.work.seconds,
-                beside=kept,
+                beside=compute_share,
                 message=True,
                 uses=self.same.uses.get((sent, key[1]), ()),
             )
@@ -340,12 +346,12 @@ class _Draft:
 
     def _sent(self, op: Communication, seconds: float, target: Target) -> tuple[MessageKind, float]:
         """Say what a message sends, and what share of its pace compute beside it keeps."""
-        same = id(op), id(target)
-        if same not in self.kinds:
+        op_key = id(op), id(target)
+        if op_key not in self.kinds:
             share = hidden_share(op.kind, seconds, target.profile, urgent=target.hides(op.axis))
-            kept = 1.0 if op.stream == "compute" else float(share)
-            self.kinds[same] = sent_by(op, seconds, target), kept
-        return self.kinds[same]
+            compute_share = 1.0 if op.stream == "compute" else float(share)
+            self.kinds[op_key] = sent_by(op, seconds, target), compute_share
+        return self.kinds[op_key]
 
     def _add(self, task: Task, step: Step) -> int:
         self.tasks.append(task)
@@ -355,19 +361,20 @@ class _Draft:
 
 def jittered(work: RankTasks, jitter: float, seed: int) -> RankTasks:
     """Let each task take longer or less long by chance: logarithms deviate by `jitter`."""
-    draw = Random(seed)  # noqa: S311  # no secret
+    generator = Random(seed)  # noqa: S311  # no secret
     tasks = [
-        replace(task, seconds=task.seconds * exp(draw.gauss(0.0, jitter))) for task in work.tasks
+        replace(task, seconds=task.seconds * exp(generator.gauss(0.0, jitter)))
+        for task in work.tasks
     ]
     return replace(work, tasks=tasks)
 
 
-def _after(ready: Mapping[str, frozenset[int]], reads: Sequence[str]) -> frozenset[int]:
+def _makers_of(ready: Mapping[str, frozenset[int]], reads: Sequence[str]) -> frozenset[int]:
     """Numbers of the tasks that made what is read."""
     after = NOTHING
     for name in reads:
-        made = ready.get(name, NOTHING)
-        after = after | made if after else made
+        makers = ready.get(name, NOTHING)
+        after = after | makers if after else makers
     return after
 
 
@@ -381,10 +388,10 @@ def paces_of(ranks: int, spread: float, slow: Mapping[int, float]) -> list[float
     >>> paces_of(2, 0.0, {1: 1.1})
     [1.0, 1.1]
     """
-    usual = NormalDist(1.0, spread) if spread else None
+    distribution = NormalDist(1.0, spread) if spread else None
     paces = [
-        1.0 if usual is None else usual.inv_cdf((place + 0.625) / (ranks + 0.25))
-        for place in range(ranks)
+        1.0 if distribution is None else distribution.inv_cdf((position + 0.625) / (ranks + 0.25))
+        for position in range(ranks)
     ]
     if spread and ranks > MOST_PACES:
         paces = [(ranks - paces[-1]) / (ranks - 1)] * (ranks - 1) + paces[-1:]

@@ -41,25 +41,31 @@ class Order:
 
     def of(self, loop: Loop) -> Loop:
         """Let the attention of a program see as much as its rank does; the same if it has none."""
-        body = [self.of(item) if isinstance(item, Loop) else self._seen(item) for item in loop.body]
-        same = all(new is old for new, old in zip(body, loop.body, strict=True))
+        body = [
+            self.of(item) if isinstance(item, Loop) else self._as_seen(item) for item in loop.body
+        ]
+        same = all(new_item is old_item for new_item, old_item in zip(body, loop.body, strict=True))
         return loop if same else replace(loop, body=tuple(body))
 
-    def _seen(self, op: Op) -> Op:
+    def _as_seen(self, op: Op) -> Op:
         if not isinstance(op, Attention) or not op.causal or op.window:
             return op
-        span = next((one for one in op.query_spans if self._cuts(one)), None)
+        span = next((candidate for candidate in op.query_spans if self._is_cut(candidate)), None)
         if span is None:
             return op
-        met = list(self._met(op))
-        seen = [share_seen(self.name, *ranks, int(np.max(span.rows))) for ranks in met]
-        new = 2.0 * (1.0 - op.pairs)  # part of the keys that came with the queries; others are seen
-        return replace(op, pairs=1.0 - new * (1.0 - sum(seen) / len(seen)))
+        rank_pairs = list(self._rank_pairs(op))
+        seen_shares = [
+            share_seen(self.name, *ranks, int(np.max(span.rows))) for ranks in rank_pairs
+        ]
+        new_share = 2.0 * (
+            1.0 - op.pairs
+        )  # part of the keys that came with the queries; others are seen
+        return replace(op, pairs=1.0 - new_share * (1.0 - sum(seen_shares) / len(seen_shares)))
 
-    def _cuts(self, span: Span) -> bool:
+    def _is_cut(self, span: Span) -> bool:
         return span.zigzag and self.axis in dict(span.axes)
 
-    def _met(self, op: Attention) -> Iterator[tuple[int, int]]:
+    def _rank_pairs(self, op: Attention) -> Iterator[tuple[int, int]]:
         """Give the ranks whose queries and keys an attention has."""
         if op.turn is None:
             yield from ((self.index, other) for other in range(self.degree))
@@ -84,12 +90,12 @@ def share_seen(order: str, asking: int, answering: int, rows: int) -> float:
     >>> [share_seen("striped", 0, answering, 4) for answering in (0, 1)]
     [0.625, 0.375]
     """
-    same = 0.5 + 0.5 / rows
+    diagonal = 0.5 + 0.5 / rows
     if order == "plain":
-        return same if asking == answering else float(asking > answering)
+        return diagonal if asking == answering else float(asking > answering)
     if order == "striped":
-        return same if asking >= answering else 1.0 - same
-    return same if asking == answering else 0.5
+        return diagonal if asking >= answering else 1.0 - diagonal
+    return diagonal if asking == answering else 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,23 +114,23 @@ class RankTargets:
         numbers : which of these a rank has.
         """
         works: list[PlacedLoop] = []
-        found: dict[tuple[int, int, int], int] = {}
-        ordered: dict[tuple[int, int], Loop] = {}
+        work_numbers: dict[tuple[int, int, int], int] = {}
+        ordered_loops: dict[tuple[int, int], Loop] = {}
         work_of = []
         for rank, (target, number) in enumerate(zip(self.targets, numbers, strict=True)):
-            at, places = plan.index_of(rank), stage[number]
-            place = at.get("pp", 0)
+            indices, places = plan.index_of(rank), stage[number]
+            place = indices.get("pp", 0)
             loop = places[place if len(places) > 1 else 0]
             if self.order is not None:
-                index = at.get(self.order.axis, 0)
-                if (id(loop), index) not in ordered:
-                    ordered[id(loop), index] = replace(self.order, index=index).of(loop)
-                loop = ordered[id(loop), index]
+                index = indices.get(self.order.axis, 0)
+                if (id(loop), index) not in ordered_loops:
+                    ordered_loops[id(loop), index] = replace(self.order, index=index).of(loop)
+                loop = ordered_loops[id(loop), index]
             key = place, id(loop), id(target)
-            if key not in found:
-                found[key] = len(works)
+            if key not in work_numbers:
+                work_numbers[key] = len(works)
                 works.append(PlacedLoop(loop=loop, place=place, target=target))
-            work_of.append(found[key])
+            work_of.append(work_numbers[key])
         return works, work_of
 
 
@@ -143,21 +149,31 @@ def targets_of(
     that an order is of.
     """
     plan = wiring.plan
-    own = plan.gpus // plan.degree("dp")
-    found = dict(enumerate(wiring.kinds)) if len(set(wiring.kinds)) > 1 else {}
+    replica_gpus = plan.gpus // plan.degree("dp")
+    kind_of = dict(enumerate(wiring.kinds)) if len(set(wiring.kinds)) > 1 else {}
     for rank, kind in disturbed.mixed.items():
         _check_kind(scenario, estimate, rank, kind)
-        found |= {replica * own + rank: kind for replica in range(plan.degree("dp"))}
-    priced = {kind: _on(scenario, target, kind) for kind in {*found.values()}}
-    parts = _parts_of(scenario, estimate.plan, target)
-    usual = [priced[found[rank]] if rank in found else target for rank in range(plan.gpus)]
-    asked = [(one, parts[rank % own]) for rank, one in enumerate(usual)]
-    made = {(id(one), part): replace(one, part=part) for one, part in asked}
-    targets = [made[id(one), part] for one, part in asked]
-    return RankTargets(targets=targets, order=_order_of(scenario, estimate.plan, disturbed.order))
+        kind_of |= {replica * replica_gpus + rank: kind for replica in range(plan.degree("dp"))}
+    kind_targets = {kind: _target_on(scenario, target, kind) for kind in {*kind_of.values()}}
+    expert_parts = _expert_parts(scenario, estimate.plan, target)
+    rank_targets = [
+        kind_targets[kind_of[rank]] if rank in kind_of else target for rank in range(plan.gpus)
+    ]
+    target_parts = [
+        (kind_target, expert_parts[rank % replica_gpus])
+        for rank, kind_target in enumerate(rank_targets)
+    ]
+    part_targets = {
+        (id(kind_target), part): replace(kind_target, part=part)
+        for kind_target, part in target_parts
+    }
+    targets = [part_targets[id(kind_target), part] for kind_target, part in target_parts]
+    return RankTargets(
+        targets=targets, order=_token_order(scenario, estimate.plan, disturbed.order)
+    )
 
 
-def _parts_of(scenario: Scenario, plan: Plan, target: Target) -> Sequence[int | None]:
+def _expert_parts(scenario: Scenario, plan: Plan, target: Target) -> Sequence[int | None]:
     """Say which part of the experts each rank of a replica has, if it is said how these are chosen.
 
     Of very many parts each counts as the busiest.
@@ -166,21 +182,23 @@ def _parts_of(scenario: Scenario, plan: Plan, target: Target) -> Sequence[int | 
     if not target.distribution or not 1 < plan.ep <= MOST_PARTS:
         return [None] * replica.gpus
     share = share_of(scenario.workload, plan)
-    held = Weight(
+    experts = Weight(
         name="experts", rows=(), columns=(), degree=share.expert_cut, axes=share.expert_ranks
     )
     copied = any(tower.ffn is not None and tower.ffn.copies for tower in scenario.model.towers)
-    apart = parts_apart(target.distribution, plan.ep, copied=copied)
-    return [apart[held.place(replica.index_of(rank))[0]] for rank in range(replica.gpus)]
+    part_rows = parts_apart(target.distribution, plan.ep, copied=copied)
+    return [part_rows[experts.place(replica.index_of(rank))[0]] for rank in range(replica.gpus)]
 
 
-def _on(scenario: Scenario, target: Target, kind: str) -> Target:
+def _target_on(scenario: Scenario, target: Target, kind: str) -> Target:
     """Price on another GPU, by the profile that ships for it where profiles are taken."""
     device = find_hardware(kind).device
     if device == target.device:
         return target
-    none = scenario.request.profile == NONE
-    return replace(target, device=device, profile=profile_for(kind, NONE if none else SHIPPED))
+    unprofiled = scenario.request.profile == NONE
+    return replace(
+        target, device=device, profile=profile_for(kind, NONE if unprofiled else SHIPPED)
+    )
 
 
 def _check_kind(scenario: Scenario, estimate: PlanEstimate, rank: int, kind: str) -> None:
@@ -190,11 +208,11 @@ def _check_kind(scenario: Scenario, estimate: PlanEstimate, rank: int, kind: str
     deployment = replace(scenario.deployment, hardware=hardware)
     usable = usable_bytes(replace(scenario, deployment=deployment))
     if estimate.memory_bytes > usable:
-        needed, held = map(format_bytes, (estimate.memory_bytes, usable))
-        raise InputError(f"mixed: rank {rank} needs {needed}, and {kind} has {held}")
+        needed, available = map(format_bytes, (estimate.memory_bytes, usable))
+        raise InputError(f"mixed: rank {rank} needs {needed}, and {kind} has {available}")
 
 
-def _order_of(scenario: Scenario, plan: Plan, name: str) -> Order | None:
+def _token_order(scenario: Scenario, plan: Plan, name: str) -> Order | None:
     """Give the order of the tokens of rank 0; None of the usual one.
 
     Raises `InputError` if the plan cuts no sequence that is attended causally.

@@ -47,28 +47,30 @@ def link_uses(simulation: Simulation) -> list[LinkUse]:
     kinds: dict[str, list[MessageKind]] = defaultdict(list)
     for sent in events:
         kinds[f"{sent.kind} along {sent.axis}"].append(sent)
-    passed = {sent: _passed(simulation, sent) for sent in events}
+    link_times = {sent: _link_times(simulation, sent) for sent in events}
     uses = [
-        _use(name, {one: events[one] for one in own}, passed, simulation)
-        for name, own in kinds.items()
-        if any(passed[one] for one in own)
+        _link_use(
+            name, {sent_kind: events[sent_kind] for sent_kind in name_kinds}, link_times, simulation
+        )
+        for name, name_kinds in kinds.items()
+        if any(link_times[sent_kind] for sent_kind in name_kinds)
     ]
     if not uses:
         return []
     uses.sort(key=lambda use: -use.under_way_s)
-    return [*uses, _use("the whole turn", events, passed, simulation, simulation.turn_s)]
+    return [*uses, _link_use("the whole turn", events, link_times, simulation, simulation.turn_s)]
 
 
-def _passed(simulation: Simulation, sent: MessageKind) -> Passed:
+def _link_times(simulation: Simulation, sent: MessageKind) -> Passed:
     """Give the seconds of links for a message of each group, by the rank that stands for it."""
-    passed: dict[Link, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    link_times: dict[Link, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for group, seconds in simulation.wiring.busy(sent):
         for link, time in seconds.items():
-            passed[link][simulation.first[group[0]]] += time
-    return passed
+            link_times[link][simulation.first[group[0]]] += time
+    return link_times
 
 
-def _use(
+def _link_use(
     name: str,
     events: Mapping[MessageKind, Sequence[Event]],
     passed: Mapping[MessageKind, Passed],
@@ -77,29 +79,31 @@ def _use(
 ) -> LinkUse:
     taken = simulation.wiring.taken
     busy: dict[Link, float] = defaultdict(float)
-    for sent, own in events.items():
-        times = Counter(event.rank for event in own)
+    for sent, kind_events in events.items():
+        times = Counter(event.rank for event in kind_events)
         for link, ranks in passed[sent].items():
             busy[link] += sum(times[rank] * seconds for rank, seconds in ranks.items())
     filled = {link: seconds / (1.0 - taken(link)) for link, seconds in busy.items()}
-    busiest, most = max(filled.items(), key=lambda item: item[1])
+    busiest, busiest_s = max(filled.items(), key=lambda item: item[1])
     spans = [
         (event.start_s, event.end_s)
-        for sent, own in events.items()
-        for event in own
+        for sent, kind_events in events.items()
+        for event in kind_events
         if event.rank in passed[sent].get(busiest, ())
     ]
-    alone = sum(sent.seconds * len(own) for sent, own in events.items())
-    took = sum(event.end_s - event.start_s for own in events.values() for event in own)
+    alone_s = sum(sent.seconds * len(kind_events) for sent, kind_events in events.items())
+    taken_s = sum(
+        event.end_s - event.start_s for kind_events in events.values() for event in kind_events
+    )
     under_way = within_s or covered(spans)
     return LinkUse(
         messages=name,
         under_way_s=under_way,
         path_s=sum(piece.seconds for piece in simulation.path if piece.sent in events),
-        slowed=max(0.0, took / alone - 1),
+        slowed=max(0.0, taken_s / alone_s - 1),
         busiest_link=str(busiest),
         busy=busy[busiest] / under_way + taken(busiest),
-        links_as_busy=sum(seconds > most * (1 - AS_BUSY) for seconds in filled.values()),
+        links_as_busy=sum(seconds > busiest_s * (1 - AS_BUSY) for seconds in filled.values()),
     )
 
 

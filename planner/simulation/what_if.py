@@ -36,13 +36,15 @@ def what_if(scenario: Scenario, simulation: Simulation, disturbed: Disturbances)
     Of what may be done instead, what gains.
     """
     plan = simulation.estimate.plan
-    changed = [*_run(_changes(scenario, plan, disturbed))]
-    others = _run(instead(scenario, plan, disturbed))
-    gaining = [other for other in others if other.latency_s < simulation.latency_s]
-    return sorted([*changed, *gaining], key=lambda run: run.latency_s)
+    disturbed_runs = [*_run_changes(_changes(scenario, plan, disturbed))]
+    alternatives = _run_changes(instead(scenario, plan, disturbed))
+    gaining = [
+        alternative for alternative in alternatives if alternative.latency_s < simulation.latency_s
+    ]
+    return sorted([*disturbed_runs, *gaining], key=lambda run: run.latency_s)
 
 
-def _run(changes: Iterable[Instead]) -> Iterator[WhatIf]:
+def _run_changes(changes: Iterable[Instead]) -> Iterator[WhatIf]:
     """Run what fits, on a GPU of another kind too, and is not too large to be run."""
     for words, scenario, plan, disturbed in changes:
         estimate = judge(scenario, plan)
@@ -65,21 +67,23 @@ def what_if_table(simulation: Simulation, changes: Sequence[WhatIf]) -> Table:
 def _changes(scenario: Scenario, plan: Plan, disturbed: Disturbances) -> Iterator[Instead]:
     deployment = seated(scenario, plan)
     fabrics = [links for axis, links in deployment.fabrics(plan).items() if axis != "dp"]
-    for words, changed in _undisturbed(disturbed, plan):
-        yield words, scenario, plan, changed
-    if even := evened(scenario, plan):
-        yield "even sequences", even, plan, disturbed
+    for words, disturbance in _undisturbed(disturbed, plan):
+        yield words, scenario, plan, disturbance
+    if even_scenario := evened(scenario, plan):
+        yield "even sequences", even_scenario, plan, disturbed
     if deployment.graph_mixing and deployment.runtime.launch == "graph" and fabrics:
         yield "NCCL_GRAPH_MIXING_SUPPORT=0", scenario.unmixed, plan, disturbed
     times_of = dict(scenario.request.links)
-    usual = ((f"{name} as usual", name, 1.0) for name, times in times_of.items() if times != 1.0)
-    scaled = (
-        (words, name, times * times_of.get(name, 1.0))
-        for words, name, times in _links(fabrics, times_of)
+    restored = (
+        (f"{name} as usual", name, 1.0) for name, factor in times_of.items() if factor != 1.0
     )
-    for words, name, times in (*usual, *scaled):
-        if times <= FASTEST:
-            request = replace(scenario.request, links=tuple({**times_of, name: times}.items()))
+    scaled = (
+        (words, name, factor * times_of.get(name, 1.0))
+        for words, name, factor in _link_changes(fabrics, times_of)
+    )
+    for words, name, factor in (*restored, *scaled):
+        if factor <= FASTEST:
+            request = replace(scenario.request, links=tuple({**times_of, name: factor}.items()))
             yield words, resolve(request), plan, disturbed
 
 
@@ -98,11 +102,11 @@ def _undisturbed(disturbed: Disturbances, plan: Plan) -> Iterator[tuple[str, Dis
     if disturbed.order != USUAL_ORDER:
         yield f"tokens in {USUAL_ORDER} order", replace(disturbed, order=USUAL_ORDER)
     for name in disturbed.traffic:
-        rest = {other: part for other, part in disturbed.traffic.items() if other != name}
-        yield f"no traffic on {name}", replace(disturbed, traffic=rest)
+        other_traffic = {other: part for other, part in disturbed.traffic.items() if other != name}
+        yield f"no traffic on {name}", replace(disturbed, traffic=other_traffic)
 
 
-def _links(
+def _link_changes(
     fabrics: Sequence[Fabric], given: Mapping[str, float]
 ) -> Iterator[tuple[str, str, float]]:
     """Name links that a plan's messages pass, and times the bandwidth that they have now.

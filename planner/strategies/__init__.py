@@ -55,19 +55,19 @@ def parse_plan(text: str) -> Plan:
     Traceback (most recent call last):
     topology.base.errors.InputError: unknown axis 'ulises' in plan 'ulises4': did you mean ulysses?
     """
-    shown = text[:60]
-    body, *rest = text.strip().lower().split("/")
-    degrees = [_axis(part, shown) for part in body.split(".")] if body != "single" else []
-    beside = [_beside(part, shown) for part in rest]
-    beside += [(SHORT[name][1], degree) for name, degree in degrees if name in SHORT]
+    plan_text = text[:60]
+    body, *suffixes = text.strip().lower().split("/")
+    degrees = [_axis(part, plan_text) for part in body.split(".")] if body != "single" else []
+    slash_degrees = [_slash_part(part, plan_text) for part in suffixes]
+    slash_degrees += [(SHORT[name][1], degree) for name, degree in degrees if name in SHORT]
     degrees = [(SHORT.get(name, (name,))[0], degree) for name, degree in degrees]
-    for pairs in (degrees, beside):
+    for pairs in (degrees, slash_degrees):
         names = [name for name, _ in pairs]
-        for at, name in enumerate(names):
-            if name in names[:at]:
-                raise InputError(f"plan {shown!r}: axis {name} is named twice")
-    kept = tuple((name, degree) for name, degree in degrees if degree > 1)
-    return Plan(kept, **dict(beside))
+        for position, name in enumerate(names):
+            if name in names[:position]:
+                raise InputError(f"plan {plan_text!r}: axis {name} is named twice")
+    axis_degrees = tuple((name, degree) for name, degree in degrees if degree > 1)
+    return Plan(axis_degrees, **dict(slash_degrees))
 
 
 def parse_pools(request: Request) -> TwoPools:
@@ -80,7 +80,7 @@ def parse_pools(request: Request) -> TwoPools:
     )
 
 
-def _beside(part: str, plan: str) -> tuple[str, int]:
+def _slash_part(part: str, plan: str) -> tuple[str, int]:
     match = re.fullmatch(rf"({'|'.join(BESIDE)})([0-9]{{1,9}})", part)
     if match is None:
         raise InputError(

@@ -43,10 +43,10 @@ class AttentionData(Strategy):
             yield f"adp{degree} is of language models, which keep keys and values of requests"
         if share.sequence:
             yield f"adp{degree} beside a sequence that is cut is not modelled"
-        whole = degree * share.replicas
-        if anywhere((batch > 1) & (batch % whole != 0)):
-            beside = f" x dp{share.replicas}" if share.replicas > 1 else ""
-            yield f"a batch of {proposal.workload.batch} does not divide by adp{degree}{beside}"
+        rank_count = degree * share.replicas
+        if anywhere((batch > 1) & (batch % rank_count != 0)):
+            replica_text = f" x dp{share.replicas}" if share.replicas > 1 else ""
+            yield f"a batch of {proposal.workload.batch} does not divide by adp{degree}{replica_text}"
 
 
 STRATEGY = AttentionData()

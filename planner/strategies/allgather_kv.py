@@ -50,11 +50,11 @@ class AllGatherKV(SequenceStrategy):
         query, keys = yield from queries_and_keys(call)
         if call.linear:
             return (yield from _linear(call, query, keys, degree))
-        cut, whole = keys_apart(call, keys, AXIS)
+        cut, uncut = keys_apart(call, keys, AXIS)
         gathered, spans = yield from _gather(call, cut, degree)
-        both = yield from concat_rows([gathered, *whole.tensors], f"{call.name}.kv")
-        key_spans = (*spans, *whole.spans)
-        out = yield from fused_attention(call, query, both, query_spans(call), key_spans)
+        keys_values = yield from concat_rows([gathered, *uncut.tensors], f"{call.name}.kv")
+        key_spans = (*spans, *uncut.spans)
+        out = yield from fused_attention(call, query, keys_values, query_spans(call), key_spans)
         return (yield from results_of(call, out))
 
 
@@ -66,10 +66,10 @@ def _linear(
 ) -> Emits[list[Tensor]]:
     """Add up the states of all ranks; all rows are cut, so that none is counted twice."""
     assert all(is_cut(entry, AXIS) for entry in call.entries if entry.has_keys)
-    both = yield from concat_rows(keys, f"{call.name}.kv")
-    state = yield from sum_of_keys(call, both, f"{call.name}.state")
-    whole = yield from collective("all_reduce", state, AXIS, degree, f"{call.name}.states")
-    return (yield from read_sums(call, query, whole))
+    keys_values = yield from concat_rows(keys, f"{call.name}.kv")
+    state = yield from sum_of_keys(call, keys_values, f"{call.name}.state")
+    summed = yield from collective("all_reduce", state, AXIS, degree, f"{call.name}.states")
+    return (yield from read_sums(call, query, summed))
 
 
 def _gather(call: AttentionCall, cut: Keys, degree: int) -> Emits[tuple[Tensor, tuple[Span, ...]]]:

@@ -39,12 +39,12 @@ class Keys:
 def attend_here(call: AttentionCall) -> Emits[list[Tensor]]:
     """Emit attention over the rows that are here: where every exchange ends."""
     query, keys = yield from queries_and_keys(call)
-    both = yield from concat_rows(keys, f"{call.name}.kv")
+    keys_values = yield from concat_rows(keys, f"{call.name}.kv")
     if call.linear:
-        state = yield from sum_of_keys(call, both, f"{call.name}.state")
+        state = yield from sum_of_keys(call, keys_values, f"{call.name}.state")
         return (yield from read_sums(call, query, state))
     spans = tuple(span for entry in call.entries if entry.has_keys for span in entry.spans)
-    out = yield from fused_attention(call, query, both, query_spans(call), spans)
+    out = yield from fused_attention(call, query, keys_values, query_spans(call), spans)
     return (yield from results_of(call, out))
 
 
@@ -58,9 +58,9 @@ def queries_and_keys(call: AttentionCall) -> Emits[tuple[Tensor, list[Tensor]]]:
     keys: list[Tensor] = []
     for number, entry in enumerate(call.entries):
         name = f"{call.name}.{number}"
-        both = 2 * call.key_value.units * call.key_value.size
+        key_value_width = 2 * call.key_value.units * call.key_value.size
         if entry.has_queries and entry.has_keys:
-            widths = (call.query.units * call.query.size, both)
+            widths = (call.query.units * call.query.size, key_value_width)
             query, key = yield from split_features(
                 entry.tensor, widths, (f"{name}.q", f"{name}.kv")
             )
@@ -82,21 +82,21 @@ def query_spans(call: AttentionCall) -> tuple[Span, ...]:
 def keys_apart(call: AttentionCall, keys: Sequence[Tensor], axis: str) -> tuple[Keys, Keys]:
     """Tell the keys whose rows are cut along an axis from those that every rank has."""
     entries = [entry for entry in call.entries if entry.has_keys]
-    cut, whole = (
+    cut, uncut = (
         Keys(
             tensors=[key for e, key in zip(entries, keys, strict=True) if is_cut(e, axis) is cut],
             spans=tuple(span for e in entries if is_cut(e, axis) is cut for span in e.spans),
         )
         for cut in (True, False)
     )
-    return cut, whole
+    return cut, uncut
 
 
 def results_of(call: AttentionCall, out: Tensor) -> Emits[list[Tensor]]:
     """Give the entries with queries their part of the result, one tensor an entry."""
-    asking = [entry for entry in call.entries if entry.has_queries]
-    rows = [entry.tensor.shape[1] for entry in asking]
-    names = [f"{call.name}.out{number}" for number in range(len(asking))]
+    query_entries = [entry for entry in call.entries if entry.has_queries]
+    rows = [entry.tensor.shape[1] for entry in query_entries]
+    names = [f"{call.name}.out{number}" for number in range(len(query_entries))]
     return (yield from split_rows(out, rows, names))
 
 
@@ -150,12 +150,12 @@ def partial_attention(
 
     turn : an axis, and how many steps along it the keys came; or the queries, where it `asks`.
     """
-    (both,), step = keys.tensors, turn[1]
-    whole = yield from attention_over(call, query, both, query_spans(call), keys.spans)
-    out = replace(whole.out, name=f"{call.name}.part{step}")
+    (keys_values,), step = keys.tensors, turn[1]
+    attention = yield from attention_over(call, query, keys_values, query_spans(call), keys.spans)
+    out = replace(attention.out, name=f"{call.name}.part{step}")
     total = Tensor(f"{call.name}.lse{step}", (*query.shape[:2], call.heads), SUM_BYTES)
-    pairs = pairs_of(call, whole.query_spans, keys.spans)
-    yield replace(whole, out=out, turn=turn, asks=asks, pairs=pairs, log_sum_exp=total)
+    pairs = pairs_of(call, attention.query_spans, keys.spans)
+    yield replace(attention, out=out, turn=turn, asks=asks, pairs=pairs, log_sum_exp=total)
     return out, total
 
 
@@ -166,8 +166,10 @@ def pairs_of(call: AttentionCall, asking: Spans, answering: Spans) -> float:
     """
     if not call.causal:
         return 1.0
-    new, seen = (sum(int(largest(span.tokens)) for span in spans) for spans in (asking, answering))
-    return 1.0 - 0.5 * new / seen
+    query_tokens, key_tokens = (
+        sum(int(largest(span.tokens)) for span in spans) for spans in (asking, answering)
+    )
+    return 1.0 - 0.5 * query_tokens / key_tokens
 
 
 def sum_of_keys(call: AttentionCall, both: Tensor, name: str) -> Emits[Tensor]:

@@ -21,8 +21,8 @@ CUT: tuple[str, ...] = ("tp", "pp", "adp")
 
 def axis_of(plan: Plan) -> str:
     """Name the axis whose ranks share the parts; empty where there is none."""
-    able = [axis for axis, degree in plan.axes if degree == plan.fsdp and axis not in CUT]
-    return able[-1] if able else ""
+    matching_axes = [axis for axis, degree in plan.axes if degree == plan.fsdp and axis not in CUT]
+    return matching_axes[-1] if matching_axes else ""
 
 
 def objections(proposal: Proposal, plan: Plan) -> Iterator[str]:
@@ -39,15 +39,15 @@ def gather(name: str, body: tuple[Op | Loop, ...], over: tuple[str, int], *, bes
     """Gather the weights of one layer: beside what follows, or ahead of it."""
     axis, degree = over
     ops = Loop(name="layer", count=1, body=body).walk()
-    named = {op.weight.name: op.weight for op in ops if isinstance(op, Matmul)}
-    weights = tuple(named.values())
+    weights_by_name = {op.weight.name: op.weight for op in ops if isinstance(op, Matmul)}
+    weights = tuple(weights_by_name.values())
     count = sum(weight.local_rows * weight.local_columns for weight in weights)
     itemsize = sum(weight.bytes for weight in weights) / max(1, count)
-    each = -(-count // degree)
+    shard_size = -(-count // degree)
     return Collective(
         kind="all_gather",
-        x=Tensor(f"shard.{name}", (1, each), itemsize),
-        out=Tensor(f"weights.{name}", (degree, each), itemsize),
+        x=Tensor(f"shard.{name}", (1, shard_size), itemsize),
+        out=Tensor(f"weights.{name}", (degree, shard_size), itemsize),
         axis=axis,
         degree=degree,
         weights=weights,

@@ -65,32 +65,34 @@ def attend(call: AttentionCall, inner: Attend) -> Emits[list[Tensor]]:
     entries: list[Entry] = []
     for entry in call.entries:
         if entry.has_keys and is_cut(entry, AXIS):
-            entries += yield from _with_others(call, entry)
+            entries += yield from _with_cached_pieces(call, entry)
         else:
             entries.append(entry)
     return (yield from inner(replace(call, entries=tuple(entries))))
 
 
-def _with_others(call: AttentionCall, entry: Entry) -> Emits[list[Entry]]:
+def _with_cached_pieces(call: AttentionCall, entry: Entry) -> Emits[list[Entry]]:
     """Put the keys and values of a piece among those of the others, and keep them."""
     (span,) = entry.spans
-    query, new = None, entry.tensor
+    query, new_rows = None, entry.tensor
     widths = [part.units * part.size for part in call.parts(entry)]
     if entry.has_queries:
         names = (f"{call.name}.piece.q", f"{call.name}.piece.kv")
-        query, new = yield from split_features(entry.tensor, (widths[0], sum(widths[1:])), names)
-    whole = span.within(AXIS)
-    shape = (new.shape[0], total_rows([whole]), new.shape[2])
-    kept = Tensor(f"cache.{call.name}.pieces", shape, new.itemsize)
-    every = new
-    if span.parts > 1:
-        before, every = (replace(kept, name=f"{call.name}.{n}") for n in ("stale", "pieces"))
-        yield Rearrange(move="recall", inputs=(kept,), outputs=(before,), view=True)
-        yield Rearrange(
-            move="place", inputs=(before, new), outputs=(every,), spans=(span,), view=True
+        query, new_rows = yield from split_features(
+            entry.tensor, (widths[0], sum(widths[1:])), names
         )
-    yield Rearrange(move="keep", inputs=(every,), outputs=(kept,), view=True)
-    keys = Entry(spans=(whole,), tensor=every, has_queries=False)
+    whole_span = span.within(AXIS)
+    shape = (new_rows.shape[0], total_rows([whole_span]), new_rows.shape[2])
+    cache = Tensor(f"cache.{call.name}.pieces", shape, new_rows.itemsize)
+    all_rows = new_rows
+    if span.parts > 1:
+        stale, all_rows = (replace(cache, name=f"{call.name}.{n}") for n in ("stale", "pieces"))
+        yield Rearrange(move="recall", inputs=(cache,), outputs=(stale,), view=True)
+        yield Rearrange(
+            move="place", inputs=(stale, new_rows), outputs=(all_rows,), spans=(span,), view=True
+        )
+    yield Rearrange(move="keep", inputs=(all_rows,), outputs=(cache,), view=True)
+    keys = Entry(spans=(whole_span,), tensor=all_rows, has_queries=False)
     if query is None:
         return [keys]
     return [replace(entry, tensor=query, has_keys=False), keys]

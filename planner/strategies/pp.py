@@ -73,11 +73,11 @@ def runs(
 
 def gathered(model: Model, layers: Sequence[tuple[Block, int]]) -> list[tuple[Block, int]]:
     """Take all layers of a kind together, as the model's blocks do: they cost as much so."""
-    found: dict[str, tuple[Block, int]] = {}
+    merged: dict[str, tuple[Block, int]] = {}
     for block, first in layers:
-        same, start = found.get(block.name, (replace(block, count=0), first))
-        found[block.name] = replace(same, count=same.count + block.count), start
-    return [found[block.name] for block in model.blocks if block.name in found]
+        merged_block, start = merged.get(block.name, (replace(block, count=0), first))
+        merged[block.name] = replace(merged_block, count=merged_block.count + block.count), start
+    return [merged[block.name] for block in model.blocks if block.name in merged]
 
 
 def cut_numbers(kinds: Sequence[int], weights: Sequence[Real], degree: int) -> NDArray[np.intp]:
@@ -100,11 +100,11 @@ def _bounds(costs: Sequence[Real], degree: int) -> list[Real]:
     >>> _bounds([1.0, 1.0, 1.0, 1.0], 2), _bounds([3.0, 1.0, 1.0, 1.0], 2)
     ([0, 2, 4], [0, 1, 4])
     """
-    count, whole = len(costs), list(accumulate(costs))
-    middles = [until - cost / 2 for until, cost in zip(whole, costs, strict=True)]
+    count, totals = len(costs), list(accumulate(costs))
+    middles = [total - cost / 2 for total, cost in zip(totals, costs, strict=True)]
     bounds: list[Real] = [0]
     for piece in range(1, degree):
-        goal = whole[-1] * piece / degree
+        goal = totals[-1] * piece / degree
         ahead: Any = sum(middle <= goal for middle in middles)
         bounds.append(smaller(larger(ahead, bounds[-1] + 1), count - (degree - piece)))
     return [*bounds, count]

@@ -56,13 +56,13 @@ class RingAttention(SequenceStrategy):
             return (yield from _linear(call, query, chunk, staying.tensors, degree))
         result: tuple[Tensor, Tensor] | None = None
         for step in range(degree):
-            following = yield from passed_on(chunk, f"{call.name}.chunk", step, degree)
-            beside = staying if step == 0 else Keys([], ())
-            both = yield from concat_rows([chunk, *beside.tensors], f"{chunk.name}.all")
-            here = Keys([both], (*moving.spans, *beside.spans))
-            part = yield from partial_attention(call, query, here, (AXIS, step))
-            result = part if result is None else (yield from _merge(call, result, part, step))
-            chunk = following
+            next_chunk = yield from passed_on(chunk, f"{call.name}.chunk", step, degree)
+            extra_keys = staying if step == 0 else Keys([], ())
+            keys_values = yield from concat_rows([chunk, *extra_keys.tensors], f"{chunk.name}.all")
+            local_keys = Keys([keys_values], (*moving.spans, *extra_keys.spans))
+            partial = yield from partial_attention(call, query, local_keys, (AXIS, step))
+            result = partial if result is None else (yield from _merge(call, result, partial, step))
+            chunk = next_chunk
         assert result is not None
         out = Tensor(f"{call.name}.out", result[0].shape, query.itemsize)
         yield Pointwise(function="cast", inputs=(result[0],), outputs=(out,))
@@ -81,30 +81,34 @@ def passed_on(x: Tensor, name: str, step: int, degree: int, axis: str = AXIS) ->
 
 
 def _linear(
-    call: AttentionCall, query: Tensor, chunk: Tensor, stay: Sequence[Tensor], degree: int
+    call: AttentionCall, query: Tensor, chunk: Tensor, staying: Sequence[Tensor], degree: int
 ) -> Emits[list[Tensor]]:
     """Add up the states of all chunks as they come by; the queries look once."""
     state: Tensor | None = None
     for step in range(degree):
-        following = yield from passed_on(chunk, f"{call.name}.chunk", step, degree)
-        both = yield from concat_rows([chunk, *(stay if step == 0 else [])], f"{chunk.name}.all")
-        part = yield from sum_of_keys(call, both, f"{call.name}.state{step}")
+        next_chunk = yield from passed_on(chunk, f"{call.name}.chunk", step, degree)
+        keys_values = yield from concat_rows(
+            [chunk, *(staying if step == 0 else [])], f"{chunk.name}.all"
+        )
+        state_part = yield from sum_of_keys(call, keys_values, f"{call.name}.state{step}")
         if state is not None:
-            part = yield from pointwise("residual", (state, part), f"{call.name}.sum{step}")
-        state, chunk = part, following
+            state_part = yield from pointwise(
+                "residual", (state, state_part), f"{call.name}.sum{step}"
+            )
+        state, chunk = state_part, next_chunk
     assert state is not None
     return (yield from read_sums(call, query, state))
 
 
 def _merge(
-    call: AttentionCall, so_far: tuple[Tensor, Tensor], part: tuple[Tensor, Tensor], step: int
+    call: AttentionCall, merged: tuple[Tensor, Tensor], partial: tuple[Tensor, Tensor], step: int
 ) -> Emits[tuple[Tensor, Tensor]]:
     """Emit an online softmax: weigh two parts by their sums, kept in 32 bits."""
-    out = Tensor(f"{call.name}.merged{step}", so_far[0].shape, 4)
-    total = Tensor(f"{call.name}.total{step}", so_far[1].shape, 4)
+    out = Tensor(f"{call.name}.merged{step}", merged[0].shape, 4)
+    total = Tensor(f"{call.name}.total{step}", merged[1].shape, 4)
     yield Pointwise(
         function="merge",
-        inputs=(*so_far, *part),
+        inputs=(*merged, *partial),
         outputs=(out, total),
         heads=(call.heads, call.heads),
         size=call.value_size,

@@ -52,17 +52,19 @@ class RingOfQueries(RingAttention):
         """Emit `degree` partial attentions, the queries' way round, and the results' way home."""
         del inner  # a ring is the innermost exchange: its partial attentions are its own
         query, keys = yield from queries_and_keys(call)
-        cut, whole = keys_apart(call, keys, AXIS)
-        assert not whole.tensors
-        both = yield from concat_rows(cut.tensors, f"{call.name}.kv")
-        parts: list[tuple[Tensor, Tensor]] = []
+        cut, uncut = keys_apart(call, keys, AXIS)
+        assert not uncut.tensors
+        keys_values = yield from concat_rows(cut.tensors, f"{call.name}.kv")
+        partials: list[tuple[Tensor, Tensor]] = []
         for step in range(degree):
-            following = yield from passed_on(query, f"{call.name}.queries", step, degree, self.axis)
-            here = Keys([both], cut.spans)
-            part = yield from partial_attention(call, query, here, (AXIS, step), asks=True)
-            parts.append(part)
-            query = following
-        out = yield from _merged(call, parts, degree)
+            next_query = yield from passed_on(
+                query, f"{call.name}.queries", step, degree, self.axis
+            )
+            local_keys = Keys([keys_values], cut.spans)
+            partial = yield from partial_attention(call, query, local_keys, (AXIS, step), asks=True)
+            partials.append(partial)
+            query = next_query
+        out = yield from _merged(call, partials, degree)
         return (yield from results_of(call, out))
 
 
@@ -70,26 +72,26 @@ STRATEGY = RingOfQueries()
 
 
 def _merged(
-    call: AttentionCall, parts: Sequence[tuple[Tensor, Tensor]], degree: int
+    call: AttentionCall, partials: Sequence[tuple[Tensor, Tensor]], degree: int
 ) -> Emits[Tensor]:
     """Emit the results' way home, and the merge of those of all ranks by their sums."""
-    outs, totals = zip(*parts, strict=True)
+    outs, totals = zip(*partials, strict=True)
     out = yield from _sent_home(outs, f"{call.name}.found", degree)
     total = yield from _sent_home(totals, f"{call.name}.sums", degree)
-    wide = Tensor(f"{out.name}.wide", out.shape, SUM_BYTES)
-    yield Pointwise(function="cast", inputs=(out,), outputs=(wide,))
-    every = yield from concat_features((wide, total), f"{call.name}.every")
+    wide_out = Tensor(f"{out.name}.wide", out.shape, SUM_BYTES)
+    yield Pointwise(function="cast", inputs=(out,), outputs=(wide_out,))
+    packed = yield from concat_features((wide_out, total), f"{call.name}.every")
     merged = Tensor(f"{call.name}.out", outs[0].shape, outs[0].itemsize)
     sums = Tensor(f"{call.name}.lse", totals[0].shape, SUM_BYTES)
     yield Pointwise(
-        function="merge_all", inputs=(every,), outputs=(merged, sums),
+        function="merge_all", inputs=(packed,), outputs=(merged, sums),
         heads=(call.heads, call.heads), size=call.value_size,
     )  # fmt: skip
     return merged
 
 
-def _sent_home(parts: Sequence[Tensor], name: str, degree: int) -> Emits[Tensor]:
+def _sent_home(tensors: Sequence[Tensor], name: str, degree: int) -> Emits[Tensor]:
     """Emit what gives each rank that which its queries found on all of them."""
-    packed = Tensor(f"{name}.by_rank", (degree, *parts[0].shape), parts[0].itemsize)
-    yield from move("homeward", parts, packed, axis=AXIS, degree=degree)
+    packed = Tensor(f"{name}.by_rank", (degree, *tensors[0].shape), tensors[0].itemsize)
+    yield from move("homeward", tensors, packed, axis=AXIS, degree=degree)
     return (yield from collective("all_to_all", packed, AXIS, degree, name))

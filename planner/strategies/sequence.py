@@ -36,9 +36,9 @@ def span_of(model: Model, stream: Stream, tokens: Size, share: Share, start: Siz
     """
     if share.grain == 1:
         return Span(stream.name, tokens, start=start)
-    whole = stream.static or stream.name in model.reuses
-    uneven = anywhere(tokens % share.grain)
-    if whole or (stream.tokens and uneven):
+    is_whole = stream.static or stream.name in model.reuses
+    is_uneven = anywhere(tokens % share.grain)
+    if is_whole or (stream.tokens and is_uneven):
         return Span(stream.name, tokens, start=start)
     zigzag = share.zigzag and is_causal(model)
     return Span(stream.name, tokens, share.sequence, share.grain, zigzag=zigzag, start=start)
@@ -47,9 +47,9 @@ def span_of(model: Model, stream: Stream, tokens: Size, share: Share, start: Siz
 def whole_notes(model: Model, workload: Workload, grain: int) -> Iterator[str]:
     """Yield the texts of a length that was asked for which every rank holds whole, as uneven."""
     for stream in model.streams if grain > 1 else ():
-        whole = stream.static or stream.name in model.reuses
+        is_whole = stream.static or stream.name in model.reuses
         tokens = int(largest(workload.length(stream.name)))
-        if stream.tokens and not whole and tokens != stream.tokens and tokens % grain:
+        if stream.tokens and not is_whole and tokens != stream.tokens and tokens % grain:
             yield (
                 f"{tokens} {stream.name} tokens do not divide over {grain} ranks, so that each "
                 f"holds all of them; {tokens + -tokens % grain} would be cut, which may be faster"
@@ -93,7 +93,7 @@ def _lines(workload: Workload, stream: str) -> Size:
     return workload.length(stream) // workload.line
 
 
-def _unlike_chunks(proposal: Proposal) -> Iterator[str]:
+def _chunk_objections(proposal: Proposal) -> Iterator[str]:
     """Object to chunks that hold parts of lines, and to padding where keys are added up."""
     grain = proposal.share.grain
     for stream in convolved(proposal.model):
@@ -120,14 +120,14 @@ def sequence_objections(
     for name in [] if padded else _must_divide(proposal.model):
         tokens = proposal.workload.length(name)
         if anywhere(tokens % grain):
-            left = f"{tokens % grain} left"
-            what = "tokens" if name == "tokens" else f"{name} tokens"
-            yield f"{tokens} {what} do not divide by {grain} ranks ({left})"
+            remainder = f"{tokens % grain} left"
+            token_kind = "tokens" if name == "tokens" else f"{name} tokens"
+            yield f"{tokens} {token_kind} do not divide by {grain} ranks ({remainder})"
     for name in _must_reach(proposal.model, padded):
         tokens = proposal.workload.length(name)
         if anywhere(tokens < grain):
-            few = f"a prompt of {tokens}" if name == "tokens" else f"{tokens} {name}"
-            yield f"{few} tokens for {grain} ranks: some have none"
-    yield from _unlike_chunks(proposal)
+            count_text = f"a prompt of {tokens}" if name == "tokens" else f"{tokens} {name}"
+            yield f"{count_text} tokens for {grain} ranks: some have none"
+    yield from _chunk_objections(proposal)
     if any(tower.recurrence is not None for tower in proposal.model.towers):
         yield "a recurrence over a cut sequence is not modelled"

@@ -36,10 +36,10 @@ def attend_shards(axes: Sequence[tuple[str, int]]) -> Attend:
 
     def attend(call: AttentionCall) -> Emits[list[Tensor]]:
         query, keys = yield from queries_and_keys(call)
-        both = yield from concat_rows(keys, f"{call.name}.kv")
+        keys_values = yield from concat_rows(keys, f"{call.name}.kv")
         spans = tuple(span for entry in call.entries if entry.has_keys for span in entry.spans)
-        own = yield from attention_over(call, query, both, query_spans(call), spans)
-        out = yield from merged(own, axes)
+        local = yield from attention_over(call, query, keys_values, query_spans(call), spans)
+        out = yield from merged(local, axes)
         return (yield from results_of(call, out))
 
     return attend
@@ -54,15 +54,15 @@ def merged(own: Attention, axes: Sequence[tuple[str, int]]) -> Emits[Tensor]:
     part = Tensor(f"{name}.wide", own.out.shape, SUM_BYTES)
     yield Pointwise(function="cast", inputs=(own.out,), outputs=(part,))
     for number, (axis, degree) in enumerate(reversed(axes), 1):
-        both = yield from concat_features((part, total), f"{name}.{axis}")
-        stacked = replace(both, name=f"{name}.{axis}.mine", shape=(1, *both.shape))
-        yield from move("stack", [both], stacked, axis=axis, degree=degree, view=True)
-        every = yield from collective("all_gather", stacked, axis, degree, f"{name}.{axis}.all")
-        last = number == len(axes)
-        part = replace(own.out, name=name) if last else replace(part, name=f"{name}.{axis}.part")
+        packed = yield from concat_features((part, total), f"{name}.{axis}")
+        stacked = replace(packed, name=f"{name}.{axis}.mine", shape=(1, *packed.shape))
+        yield from move("stack", [packed], stacked, axis=axis, degree=degree, view=True)
+        gathered = yield from collective("all_gather", stacked, axis, degree, f"{name}.{axis}.all")
+        is_last = number == len(axes)
+        part = replace(own.out, name=name) if is_last else replace(part, name=f"{name}.{axis}.part")
         total = replace(total, name=f"{name}.{axis}.lse")
         yield Pointwise(
-            function="merge_all", inputs=(every,), outputs=(part, total),
+            function="merge_all", inputs=(gathered,), outputs=(part, total),
             heads=(own.heads, own.heads), size=own.value_size,
         )  # fmt: skip
     return part

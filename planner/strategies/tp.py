@@ -51,7 +51,11 @@ def padded_widths(model: Model, plan: Plan) -> dict[int, tuple[int, int]]:
     feeds = [tower.ffn for tower in model.towers if tower.ffn is not None]
     widths = {(ffn.width, cut if ffn.experts else degree) for ffn in feeds}
     widths |= {(ffn.shared, degree) for ffn in feeds}
-    return {w: (ceil(w / over) * over, over) for w, over in sorted(widths) if w % over}
+    return {
+        width: (ceil(width / ranks) * ranks, ranks)
+        for width, ranks in sorted(widths)
+        if width % ranks
+    }
 
 
 def reduce(x: Tensor, share: Share, name: str) -> Emits[Tensor]:
@@ -78,14 +82,14 @@ def _model_objections(proposal: Proposal, degree: int) -> Iterator[str]:
 
 
 def _tower_objections(tower: Tower, degree: int, *, repeat: bool) -> Iterator[str]:
-    for heads, whose in _attentions(tower):
-        many = f"{heads.key_value} key-value heads{whose}"
+    for heads, owner in _attentions(tower):
+        key_value_text = f"{heads.key_value} key-value heads{owner}"
         if heads.query % degree:
-            yield f"{heads.query} heads{whose} do not divide by tp{degree}"
+            yield f"{heads.query} heads{owner} do not divide by tp{degree}"
         elif heads.key_value % degree and degree % heads.key_value:
-            yield f"{many} neither divide by tp{degree} nor divide it"
+            yield f"{key_value_text} neither divide by tp{degree} nor divide it"
         elif heads.key_value < degree and not repeat:
-            yield f"{many} for tp{degree}, and they are not repeated"
+            yield f"{key_value_text} for tp{degree}, and they are not repeated"
     if tower.mixer == "mamba" and tower.heads.key_value % degree:
         yield f"{tower.heads.key_value} groups, normed by themselves, do not divide by tp{degree}"
     ffn = tower.ffn
@@ -110,17 +114,17 @@ def parted_scales(
     published = proposal.model.quantisation
     if degree == 1 or published is None or published.precision != proposal.workload.precision:
         return
-    for what, part, width, how in cuts:
-        size = published.group if how == "rows" else published.block
+    for subject, part, width, side in cuts:
+        size = published.group if side == "rows" else published.block
         if size and published.covers(part) and width % (degree * size):
             unit = f"quantisation {'block' if published.block else 'group'} {size}"
-            yield f"{what} {width} over {ranks} is not a multiple of the {unit}"
+            yield f"{subject} {width} over {ranks} is not a multiple of the {unit}"
 
 
 def ffn_cuts(width: int, part: str) -> Iterator[Cut]:
     """Yield what is cut of a FFN, if it is there."""
-    for how in ("rows", "columns") if width else ():
-        yield "the FFN width", part, width, how
+    for side in ("rows", "columns") if width else ():
+        yield "the FFN width", part, width, side
 
 
 def _cuts(tower: Tower, degree: int) -> Iterator[Cut]:
@@ -146,5 +150,5 @@ def _attentions(tower: Tower) -> Iterator[tuple[Heads, str]]:
     """Yield the heads of each attention, and whose they are where that is not plain."""
     yield tower.heads, ""
     for cross in tower.cross:
-        own = cross.heads.query == tower.heads.query
-        yield cross.heads, "" if own else f" of cross attention to {cross.context}"
+        same_heads = cross.heads.query == tower.heads.query
+        yield cross.heads, "" if same_heads else f" of cross attention to {cross.context}"

@@ -38,8 +38,8 @@ class UlyssesAnything(Ulysses):
         if model.kind != "diffusion":
             yield f"uaa{degree}: {model.name} denoises nothing"
         for query, key_value in sorted(set(head_counts(proposal))):
-            here = query // tensor
-            if here % degree and (key_value != query or here < degree):
+            local_heads = query // tensor
+            if local_heads % degree and (key_value != query or local_heads < degree):
                 yield f"{query} heads over {key_value} of keys and values for uaa{degree}"
 
 

@@ -51,11 +51,11 @@ class Ulysses(SequenceStrategy):
 
     def attend(self, call: AttentionCall, degree: int, inner: Attend) -> Emits[list[Tensor]]:
         """Emit the change to heads, `inner`, and the change back."""
-        here = [entry for entry in call.entries if is_cut(entry, self.axis)]
-        whole = [entry for entry in call.entries if not is_cut(entry, self.axis)]
-        over = self.axis, degree
-        gathered = yield from _to_heads(call, here, over)
-        local = yield from _own_heads(call, whole, over)
+        cut = [entry for entry in call.entries if is_cut(entry, self.axis)]
+        uncut = [entry for entry in call.entries if not is_cut(entry, self.axis)]
+        axis_degree = self.axis, degree
+        gathered = yield from _to_heads(call, cut, axis_degree)
+        local = yield from _own_heads(call, uncut, axis_degree)
         results = yield from inner(
             replace(
                 call,
@@ -64,11 +64,13 @@ class Ulysses(SequenceStrategy):
                 key_value_heads=-(-call.key_value_heads // degree),
             )
         )
-        asking = [entry for entry in here if entry.has_queries]
-        back = yield from _to_rows(call, asking, results[:1] if asking else [], over)
-        rest = results[1:] if asking else results
-        full = yield from _all_heads(call, rest, over)
-        pieces = {True: iter(back), False: iter(full)}
+        query_entries = [entry for entry in cut if entry.has_queries]
+        cut_results = yield from _to_rows(
+            call, query_entries, results[:1] if query_entries else [], axis_degree
+        )
+        uncut_results = results[1:] if query_entries else results
+        gathered_results = yield from _all_heads(call, uncut_results, axis_degree)
+        pieces = {True: iter(cut_results), False: iter(gathered_results)}
         return [
             next(pieces[is_cut(entry, self.axis)]) for entry in call.entries if entry.has_queries
         ]
@@ -88,45 +90,52 @@ def _times(tensor: int) -> str:
     return f" x tp{tensor}" if tensor > 1 else ""
 
 
-def _to_heads(call: AttentionCall, here: Sequence[Entry], over: Over) -> Emits[list[Entry]]:
+def _to_heads(call: AttentionCall, cut: Sequence[Entry], axis_degree: Over) -> Emits[list[Entry]]:
     """Collect all rows of the cut streams, for this rank's heads."""
     kinds = [
-        [entry for entry in here if (entry.has_queries, entry.has_keys) == kind]
+        [entry for entry in cut if (entry.has_queries, entry.has_keys) == kind]
         for kind in ((True, True), (True, False), (False, True))
     ]
     assert not (kinds[0] and kinds[1]), "cut rows that only ask beside rows that do both"
     entries = []
     for number, kind in enumerate(kinds):
         if kind:
-            entry = yield from _exchange_heads(call, kind, over, f"{call.name}.a2a{number}")
+            entry = yield from _exchange_heads(call, kind, axis_degree, f"{call.name}.a2a{number}")
             entries.append(entry)
     return entries
 
 
 def _exchange_heads(
-    call: AttentionCall, entries: Sequence[Entry], over: Over, name: str
+    call: AttentionCall, entries: Sequence[Entry], axis_degree: Over, name: str
 ) -> Emits[Entry]:
-    axis, degree = over
-    first = entries[0]
-    parts = call.parts(first)
+    axis, degree = axis_degree
+    first_entry = entries[0]
+    parts = call.parts(first_entry)
     spans = tuple(span for entry in entries for span in entry.spans)
-    batch, width = first.tensor.shape[0], sum(part.local(degree) for part in parts)
+    batch, width = first_entry.tensor.shape[0], sum(part.local(degree) for part in parts)
     shape = (degree, batch, total_rows(spans), width)
-    packed = Tensor(f"{name}.packed", shape, first.tensor.itemsize)
+    packed = Tensor(f"{name}.packed", shape, first_entry.tensor.itemsize)
     tensors = [entry.tensor for entry in entries]
     yield from move("pack_heads", tensors, packed, axis=axis, degree=degree, parts=parts)
     received = yield from collective("all_to_all", packed, axis, degree, f"{name}.received")
     joined = tuple(span.within(axis) for span in spans)
     rows = Tensor(f"{name}.rows", (batch, total_rows(joined), width), packed.itemsize)
     yield from move("unpack_rows", [received], rows, axis=axis, degree=degree, spans=spans)
-    return Entry(spans=joined, tensor=rows, has_queries=first.has_queries, has_keys=first.has_keys)
+    return Entry(
+        spans=joined,
+        tensor=rows,
+        has_queries=first_entry.has_queries,
+        has_keys=first_entry.has_keys,
+    )
 
 
-def _own_heads(call: AttentionCall, whole: Sequence[Entry], over: Over) -> Emits[list[Entry]]:
+def _own_heads(
+    call: AttentionCall, uncut: Sequence[Entry], axis_degree: Over
+) -> Emits[list[Entry]]:
     """Take this rank's heads of rows that every rank has."""
-    axis, degree = over
+    axis, degree = axis_degree
     entries = []
-    for number, entry in enumerate(whole):
+    for number, entry in enumerate(uncut):
         x, parts = entry.tensor, call.parts(entry)
         width = sum(part.local(degree) for part in parts)
         out = Tensor(f"{call.name}.own{number}", (*x.shape[:2], width), x.itemsize)
@@ -136,13 +145,16 @@ def _own_heads(call: AttentionCall, whole: Sequence[Entry], over: Over) -> Emits
 
 
 def _to_rows(
-    call: AttentionCall, asking: Sequence[Entry], results: Sequence[Tensor], over: Over
+    call: AttentionCall,
+    query_entries: Sequence[Entry],
+    results: Sequence[Tensor],
+    axis_degree: Over,
 ) -> Emits[list[Tensor]]:
     """Give this rank its rows again, with all heads."""
-    axis, degree = over
-    if not asking:
+    axis, degree = axis_degree
+    if not query_entries:
         return []
-    spans = tuple(span for entry in asking for span in entry.spans)
+    spans = tuple(span for entry in query_entries for span in entry.spans)
     (result,), name = results, f"{call.name}.back"
     batch, width = result.shape[0], call.query.local(degree)
     packed = Tensor(f"{name}.packed", (degree, batch, total_rows(spans), width), result.itemsize)
@@ -151,14 +163,16 @@ def _to_rows(
     features = call.query.units * call.query.size
     out = Tensor(name, (batch, total_rows(spans), features), result.itemsize)
     yield from move("unpack_heads", [received], out, axis=axis, degree=degree, parts=(call.query,))
-    rows = [entry.tensor.shape[1] for entry in asking]
-    return (yield from split_rows(out, rows, [f"{name}{n}" for n in range(len(asking))]))
+    rows = [entry.tensor.shape[1] for entry in query_entries]
+    return (yield from split_rows(out, rows, [f"{name}{n}" for n in range(len(query_entries))]))
 
 
-def _all_heads(call: AttentionCall, results: Sequence[Tensor], over: Over) -> Emits[list[Tensor]]:
+def _all_heads(
+    call: AttentionCall, results: Sequence[Tensor], axis_degree: Over
+) -> Emits[list[Tensor]]:
     """Gather the heads that others computed, of rows that every rank has."""
-    axis, degree = over
-    full, parts = [], (call.query,)
+    axis, degree = axis_degree
+    outputs, parts = [], (call.query,)
     for number, result in enumerate(results):
         name = f"{call.name}.whole{number}"
         stacked = Tensor(f"{name}.mine", (1, *result.shape), result.itemsize)
@@ -166,5 +180,5 @@ def _all_heads(call: AttentionCall, results: Sequence[Tensor], over: Over) -> Em
         gathered = yield from collective("all_gather", stacked, axis, degree, f"{name}.gathered")
         out = Tensor(name, (*result.shape[:2], call.query.units * call.size), result.itemsize)
         yield from move("unpack_heads", [gathered], out, axis=axis, degree=degree, parts=parts)
-        full.append(out)
-    return full
+        outputs.append(out)
+    return outputs

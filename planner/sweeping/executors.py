@@ -32,9 +32,9 @@ def executor_of(name: str, scheduler: str = "") -> Executor:
     if name not in EXECUTORS:
         raise unknown("executor", name, EXECUTORS)
     if (name == "dask") != bool(scheduler):
-        wanted = "an address such as tcp://10.0.0.1:8786" if name == "dask" else "none"
-        got = scheduler[:60] or "none"
-        raise InputError(f"scheduler: got {got} beside {name}, wanted {wanted}")
+        expected = "an address such as tcp://10.0.0.1:8786" if name == "dask" else "none"
+        scheduler_text = scheduler[:60] or "none"
+        raise InputError(f"scheduler: got {scheduler_text} beside {name}, wanted {expected}")
     return dask(scheduler) if name == "dask" else local()
 
 
@@ -46,8 +46,10 @@ def local(workers: int | None = None) -> Executor:
         if count < 2:
             yield from ((portion.name, rows_of(portion)) for portion in portions)
             return
-        with ProcessPoolExecutor(count, initializer=_undisturbed) as pool:
-            names = {pool.submit(rows_of, each): each.name for each in _by_model(portions)}
+        with ProcessPoolExecutor(count, initializer=_ignore_interrupts) as pool:
+            names = {
+                pool.submit(rows_of, submitted): submitted.name for submitted in _by_model(portions)
+            }
             try:
                 for future in as_completed(names):
                     yield names[future], future.result()
@@ -59,7 +61,7 @@ def local(workers: int | None = None) -> Executor:
     return portions_done
 
 
-def _undisturbed() -> None:
+def _ignore_interrupts() -> None:
     """Leave Ctrl-C to the process that started this one, and end where that is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -73,7 +75,9 @@ def _end_with_parent() -> None:
 
 def _by_model(portions: Sequence[Portion]) -> list[Portion]:
     """Sort by model, which have most in common, and the largest first, which take longest."""
-    return sorted(portions, key=lambda one: (one.asked.models.index(one.model), -one.gpus))
+    return sorted(
+        portions, key=lambda portion: (portion.asked.models.index(portion.model), -portion.gpus)
+    )
 
 
 def dask(scheduler: str, patience_s: float = PATIENCE_S) -> Executor:
@@ -87,13 +91,13 @@ def dask(scheduler: str, patience_s: float = PATIENCE_S) -> Executor:
     try:
         distributed: Any = import_module("dask.distributed")
     except ImportError:
-        wanted = "pip install 'distributed>=2024.1'"
-        raise InputError(f"executor: dask needs dask.distributed: {wanted}") from None
+        remedy = "pip install 'distributed>=2024.1'"
+        raise InputError(f"executor: dask needs dask.distributed: {remedy}") from None
     try:
         client = distributed.Client(scheduler, timeout=patience_s)
     except (OSError, TimeoutError, ValueError) as error:
-        why = f"{type(error).__name__} within {format_seconds(patience_s)}"
-        raise InputError(f"scheduler {scheduler[:60]}: does not answer: {why}") from None
+        reason = f"{type(error).__name__} within {format_seconds(patience_s)}"
+        raise InputError(f"scheduler {scheduler[:60]}: does not answer: {reason}") from None
 
     def portions_done(portions: Sequence[Portion]) -> Iterator[Done]:
         with client:

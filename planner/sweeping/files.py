@@ -17,7 +17,7 @@ ABOUT: Final = "sweep.txt"
 
 
 @contextmanager
-def _said(path: Path) -> Iterator[None]:
+def _output_errors(path: Path) -> Iterator[None]:
     """Say in one line what the system refuses."""
     try:
         yield
@@ -30,18 +30,18 @@ def write(path: Path, rows: bytes) -> None:
 
     Raises `InputError` if they cannot be written.
     """
-    with _said(path):
+    with _output_errors(path):
         write_whole(path, rows)
 
 
 def keep(folder: Path, name: str, rows: Sequence[Row]) -> None:
     """Keep the rows of a portion."""
-    with _said(folder):
-        kept = {"sha256": _sum(rows), "rows": rows}
-        write_whole(folder / f"{name}.json", json.dumps(kept, allow_nan=False))
+    with _output_errors(folder):
+        document = {"sha256": _row_digest(rows), "rows": rows}
+        write_whole(folder / f"{name}.json", json.dumps(document, allow_nan=False))
 
 
-def _sum(rows: Sequence[Row]) -> str:
+def _row_digest(rows: Sequence[Row]) -> str:
     """Sum up rows, so that those that somebody has altered are not taken for what was found."""
     return hashlib.sha256(json.dumps(rows, allow_nan=False).encode()).hexdigest()
 
@@ -55,25 +55,27 @@ def alone(folder: Path) -> Iterator[None]:
 
 def taken_up(asked: Questions, folder: Path) -> dict[str, list[Row]]:
     """Read the portions that an earlier run has finished; make the folder where there is none."""
-    about = folder / ABOUT
+    question_file = folder / ABOUT
     if not folder.exists():
-        with _said(folder):
+        with _output_errors(folder):
             folder.mkdir()
-            write_whole(about, asked.digest)
+            write_whole(question_file, asked.digest)
         return {}
-    if not about.is_file() or about.read_bytes().strip() != asked.digest.encode():
+    if not question_file.is_file() or question_file.read_bytes().strip() != asked.digest.encode():
         raise InputError(f"--resume: {folder} is of another sweep: remove it, or ask the same")
     names = {portion.name for portion in asked.portions()}
-    kept = {path.stem: _rows(path) for path in folder.glob("*.json") if path.stem in names}
-    return {name: rows for name, rows in kept.items() if rows}
+    stored_rows = {
+        path.stem: _stored_rows(path) for path in folder.glob("*.json") if path.stem in names
+    }
+    return {name: rows for name, rows in stored_rows.items() if rows}
 
 
-def _rows(path: Path) -> list[Row]:
+def _stored_rows(path: Path) -> list[Row]:
     """Read the rows of a portion; none of one that is damaged or altered, which is done again."""
     try:
-        kept = json.loads(path.read_bytes()) if path.is_file() else {}  # a pipe never ends
-        rows: list[Row] = kept["rows"]
-        return rows if kept["sha256"] == _sum(rows) else []
+        document = json.loads(path.read_bytes()) if path.is_file() else {}  # a pipe never ends
+        rows: list[Row] = document["rows"]
+        return rows if document["sha256"] == _row_digest(rows) else []
     except (OSError, ValueError, RecursionError, TypeError, LookupError):
         return []
 

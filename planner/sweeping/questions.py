@@ -50,13 +50,13 @@ class Questions:
         for name in ("models", "hardware", "gpus", "plans"):
             if not getattr(self, name) or "" in getattr(self, name):
                 raise InputError(f"{name}: got an empty one, wanted one or more")
-        words = {"all", "best"}.intersection(self.plans)
-        if words and len(self.plans) > 1:
-            raise InputError(f"plan: got {min(words)} beside others, wanted it alone")
-        for plan in () if words else self.plans:
+        keywords = {"all", "best"}.intersection(self.plans)
+        if keywords and len(self.plans) > 1:
+            raise InputError(f"plan: got {min(keywords)} beside others, wanted it alone")
+        for plan in () if keywords else self.plans:
             if (gpus := parse_plan(plan).gpus) not in self.gpus:  # it would have no row
-                wanted = f"wanted that of plan {plan} among them"
-                raise InputError(f"gpus: got none of {gpus}, {wanted}")
+                expected = f"wanted that of plan {plan} among them"
+                raise InputError(f"gpus: got none of {gpus}, {expected}")
         if self.questions > MOST:
             raise InputError(f"sweep: got {self.questions:,} questions, wanted at most {MOST:,}")
 
@@ -74,7 +74,7 @@ class Questions:
     @property
     def digest(self) -> str:
         """Sum up what is asked, so that a sweep that goes on can tell whether it is the same."""
-        asked = {
+        fields = {
             "models": self.models,
             "hardware": self.hardware,
             "gpus": self.gpus,
@@ -82,7 +82,7 @@ class Questions:
             "plans": self.plans,
             "request": self.request.to_dict(),
         }
-        return hashlib.sha256(json.dumps(asked, default=str).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(fields, default=str).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +96,13 @@ class Portion:
     @property
     def name(self) -> str:
         """Name of the portion; no other has it."""
-        place = self.asked.models.index(self.model)
-        return f"{place}-{self.gpus}"
+        model_number = self.asked.models.index(self.model)
+        return f"{model_number}-{self.gpus}"
 
     def request(self, hardware: str, sizes: Mapping[str, int]) -> Request:
         """Ask one of its questions."""
-        asked = {"model": self.model, "gpus": self.gpus, "hardware": hardware, **sizes}
-        return replace(self.asked.request, **asked)  # type: ignore[arg-type]  # checked by Request
+        request_fields = {"model": self.model, "gpus": self.gpus, "hardware": hardware, **sizes}
+        return replace(self.asked.request, **request_fields)  # type: ignore[arg-type]  # checked by Request
 
     def sizes(self) -> Iterator[dict[str, int]]:
         """Yield every combination of sizes, by name."""
@@ -127,14 +127,14 @@ def questions_of(
     """
     names = several("models", models)
     sizes = {name: options[name] for name in SIZES if options.get(name) is not None}
-    others = {name: value for name, value in options.items() if name not in SIZES}
+    other_options = {name: value for name, value in options.items() if name not in SIZES}
     return Questions(
         models=names,
         hardware=several("hardware", hardware),
         gpus=read_numbers("gpus", gpus),
         sizes={name: read_numbers(name, value) for name, value in sizes.items()},  # type: ignore[arg-type]  # checked there
         plans=several("plan", plans),
-        request=request_of(names[0], 1, others),
+        request=request_of(names[0], 1, other_options),
     )
 
 
@@ -150,34 +150,34 @@ def read_numbers(name: str, text: str | int | Sequence[int]) -> tuple[int, ...]:
     (480, 780, 1080)
     """
     if not isinstance(text, str):
-        return _checked(name, _listed(name, text))
+        return _checked_numbers(name, _value_list(name, text))
     numbers: list[int] = []
-    for part in text.split(","):
-        match = _RANGE.fullmatch(part.strip())
-        first, last, step = match.groups() if match else ("0", "-1", None)
-        span = range(int(first), int(last or first) + 1, int(step or 1))
+    for number_range in text.split(","):
+        match = _RANGE.fullmatch(number_range.strip())
+        first_text, last_text, step = match.groups() if match else ("0", "-1", None)
+        span = range(int(first_text), int(last_text or first_text) + 1, int(step or 1))
         if not 0 < len(span) <= MOST:
-            raise InputError(f"{name}: got {shown(part)}, wanted {WANTED}")
+            raise InputError(f"{name}: got {shown(number_range)}, wanted {WANTED}")
         numbers += span
-    return _checked(name, numbers)
+    return _checked_numbers(name, numbers)
 
 
-def _listed(name: str, given: object) -> list[object]:
+def _value_list(name: str, values: object) -> list[object]:
     """Read a size of a sweep: one number, or several."""
-    if isinstance(given, bytes):  # of which each part is a number too
-        raise InputError(f"{name}: got {shown(given)}, wanted {WANTED}")
+    if isinstance(values, bytes):  # of which each part is a number too
+        raise InputError(f"{name}: got {shown(values)}, wanted {WANTED}")
     try:
-        numbers = list(islice(iter(given), MOST + 1))  # type: ignore[call-overload]  # if it can be
+        numbers = list(islice(iter(values), MOST + 1))  # type: ignore[call-overload]  # if it can be
     except Exception:  # noqa: BLE001  # it is one, or fails in its own way
-        numbers = [given]
+        numbers = [values]
     if not 0 < len(numbers) <= MOST:
-        raise InputError(f"{name}: got {shown(given)}, wanted {WANTED}")
+        raise InputError(f"{name}: got {shown(values)}, wanted {WANTED}")
     return numbers
 
 
-def _checked(name: str, numbers: Iterable[object]) -> tuple[int, ...]:
-    whole = [whole_number(name, number) for number in numbers]
-    for number in whole:
+def _checked_numbers(name: str, numbers: Iterable[object]) -> tuple[int, ...]:
+    integers = [whole_number(name, number) for number in numbers]
+    for number in integers:
         if not 1 <= number <= LARGEST[name]:
             raise InputError(f"{name}: got {number}, wanted from 1 to {LARGEST[name]}")
-    return tuple(dict.fromkeys(whole))
+    return tuple(dict.fromkeys(integers))

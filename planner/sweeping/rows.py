@@ -48,22 +48,28 @@ class Rows(Sequence[Row]):
     def _repr_html_(self) -> str:
         head = list(self.rows[0]) if self.rows else []
         cells = [[str(value) for value in row.values()] for row in self.rows[:SHOWN]]
-        more = f"<p>{len(self.rows) - SHOWN:,} more rows</p>" if len(self.rows) > SHOWN else ""
-        return Table(head=head, rows=cells).html() + more + self._chart()
+        more_rows = f"<p>{len(self.rows) - SHOWN:,} more rows</p>" if len(self.rows) > SHOWN else ""
+        return Table(head=head, rows=cells).html() + more_rows + self._chart()
 
     def _chart(self) -> str:
         """Draw the least latency of each question over GPUs, where there are several numbers."""
-        asked: dict[str, dict[float, float]] = {}
+        best_by_question: dict[str, dict[float, float]] = {}
         for row in self.rows:
             gpus, seconds = cast("float", row["gpus"]), cast("float | None", row["latency_s"])
             if seconds is not None:
-                best = asked.setdefault(_question(row), {})
-                best[gpus] = min(seconds, best.get(gpus, seconds))
-        if max(map(len, asked.values()), default=0) == 1:
+                best_by_gpus = best_by_question.setdefault(_question_name(row), {})
+                best_by_gpus[gpus] = min(seconds, best_by_gpus.get(gpus, seconds))
+        if max(map(len, best_by_question.values()), default=0) == 1:
             return ""
         series = [
-            Series(name=name, points=[(at, s, format_seconds(s)) for at, s in sorted(best.items())])
-            for name, best in asked.items()
+            Series(
+                name=name,
+                points=[
+                    (gpu_count, s, format_seconds(s))
+                    for gpu_count, s in sorted(best_by_gpus.items())
+                ],
+            )
+            for name, best_by_gpus in best_by_question.items()
         ]
         axes = (
             Axis(title="GPUs", write=format_number, base=2),
@@ -71,11 +77,11 @@ class Rows(Sequence[Row]):
         )
         from topology.base.page import notebook  # noqa: PLC0415  # for notebooks alone
 
-        drawn = curves("Latency over GPUs, the best plan of each", series, axes, None)
-        return notebook([Drawing(svg=drawn)])
+        chart_svg = curves("Latency over GPUs, the best plan of each", series, axes, None)
+        return notebook([Drawing(svg=chart_svg)])
 
 
-def _question(row: Row) -> str:
+def _question_name(row: Row) -> str:
     """Name what a row is of, but for its GPUs and its plan."""
     sizes = [f"{row[name]} {name.replace('_', ' ')}" for name in SIZES if row.get(name) is not None]
     return ", ".join([f"{row['model']} on {row['hardware']}", *sizes])
@@ -88,19 +94,19 @@ def writer_of(output: str) -> Callable[[Sequence[Mapping[str, object]]], bytes]:
     """
     ending = Path(output).suffix.lower()
     if ending == ".parquet":
-        return _parquet()
-    if ending not in _TEXTS:
+        return _parquet_writer()
+    if ending not in _TEXT_WRITERS:
         raise InputError(f"--output {output}: wanted a file that ends in .csv, .jsonl or .parquet")
-    return lambda rows: _TEXTS[ending](rows).encode()
+    return lambda rows: _TEXT_WRITERS[ending](rows).encode()
 
 
-_TEXTS: Final[Mapping[str, Callable[[Sequence[Mapping[str, object]]], str]]] = {
+_TEXT_WRITERS: Final[Mapping[str, Callable[[Sequence[Mapping[str, object]]], str]]] = {
     ".csv": lambda rows: f"{csv_text(rows)}\n",
     ".jsonl": lambda rows: "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows),
 }
 
 
-def _parquet() -> Callable[[Sequence[Mapping[str, object]]], bytes]:
+def _parquet_writer() -> Callable[[Sequence[Mapping[str, object]]], bytes]:
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:

@@ -25,7 +25,9 @@ def run(asked: Questions, executor: Executor, tell: Tell) -> Rows:
     Raises `InputError` if a name or a size cannot be right.
     """
     check(asked)
-    return _joined(asked, dict(_told(executor(asked.portions()), len(asked.portions()), tell)))
+    return _joined_rows(
+        asked, dict(_with_progress(executor(asked.portions()), len(asked.portions()), tell))
+    )
 
 
 def run_kept(asked: Questions, executor: Executor, tell: Tell, folder: Path) -> Rows:
@@ -35,15 +37,15 @@ def run_kept(asked: Questions, executor: Executor, tell: Tell, folder: Path) -> 
     in use by one.
     """
     check(asked)
-    done = taken_up(asked, folder)
-    left = [portion for portion in asked.portions() if portion.name not in done]
+    finished = taken_up(asked, folder)
+    portions_left = [portion for portion in asked.portions() if portion.name not in finished]
     with alone(folder):
-        if done:
-            tell(f"{len(done)} of {len(asked.portions())} portions were done before")
-        for name, rows in _told(executor(left), len(left), tell):
+        if finished:
+            tell(f"{len(finished)} of {len(asked.portions())} portions were done before")
+        for name, rows in _with_progress(executor(portions_left), len(portions_left), tell):
             keep(folder, name, rows)
-            done[name] = rows
-    return _joined(asked, done)
+            finished[name] = rows
+    return _joined_rows(asked, finished)
 
 
 def check(asked: Questions) -> None:
@@ -54,10 +56,10 @@ def check(asked: Questions) -> None:
     for portion in (portion for portion in asked.portions() if portion.gpus == asked.gpus[0]):
         for place, sizes in enumerate(portion.sizes()):
             for hardware in asked.hardware if not place else asked.hardware[:1]:
-                _resolve(portion, hardware, sizes)
+                _check_request(portion, hardware, sizes)
 
 
-def _resolve(portion: Portion, hardware: str, sizes: Mapping[str, int]) -> None:
+def _check_request(portion: Portion, hardware: str, sizes: Mapping[str, int]) -> None:
     try:
         resolve(portion.request(hardware, sizes))
     except InputError:
@@ -66,17 +68,17 @@ def _resolve(portion: Portion, hardware: str, sizes: Mapping[str, int]) -> None:
         return  # so many GPUs there are not: its rows will say so
 
 
-def _told(done: Iterator[Done], count: int, tell: Tell) -> Iterator[Done]:
+def _with_progress(done: Iterator[Done], count: int, tell: Tell) -> Iterator[Done]:
     """Say now and then how many portions are done, and how long the others may take."""
-    begun = said = time.monotonic()
-    for number, one in enumerate(done, 1):
-        yield one
-        now = time.monotonic()
-        if now - said >= QUIET_S and number < count:
-            left = (now - begun) / number * (count - number)
-            tell(f"{number} of {count} portions done, about {format_seconds(left)} left")
-            said = now
+    start_s = last_told_s = time.monotonic()
+    for number, portion_rows in enumerate(done, 1):
+        yield portion_rows
+        now_s = time.monotonic()
+        if now_s - last_told_s >= QUIET_S and number < count:
+            seconds_left = (now_s - start_s) / number * (count - number)
+            tell(f"{number} of {count} portions done, about {format_seconds(seconds_left)} left")
+            last_told_s = now_s
 
 
-def _joined(asked: Questions, done: Mapping[str, list[Row]]) -> Rows:
+def _joined_rows(asked: Questions, done: Mapping[str, list[Row]]) -> Rows:
     return Rows(tuple(row for portion in asked.portions() for row in done[portion.name]))

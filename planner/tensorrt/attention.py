@@ -47,23 +47,23 @@ def attend(draft: Draft, op: Attention, inputs: Sequence[Value], ranks: int = 1)
     """
     q, k, v = inputs
     name = op.out.name
-    small = draft.scaled(q, float(1 / np.sqrt(op.size)), f"{name}.scaled")
-    query = _heads(draft, small, op.heads, op.size)
-    key, value = (_heads(draft, x, op.key_value_heads, op.size) for x in (k, v))
-    places = [attention_positions(op, index) for index in draft.indices]
-    plain = _is_plain_causal(op, places)
-    mask = [] if plain or ranks > 1 else _mask(draft, op, places)
-    inputs, more = (query, key, value, *mask), {"causal": plain, "ranks": ranks}
-    out = draft.add("attention", inputs, query.shape, query.dtype, f"{name}.heads", **more)
+    scaled_query = draft.scaled(q, float(1 / np.sqrt(op.size)), f"{name}.scaled")
+    query = _as_heads(draft, scaled_query, op.heads, op.size)
+    key, value = (_as_heads(draft, x, op.key_value_heads, op.size) for x in (k, v))
+    position_pairs = [attention_positions(op, index) for index in draft.indices]
+    plain_causal = _is_plain_causal(op, position_pairs)
+    mask = [] if plain_causal or ranks > 1 else _visible_mask(draft, op, position_pairs)
+    inputs, attributes = (query, key, value, *mask), {"causal": plain_causal, "ranks": ranks}
+    out = draft.add("attention", inputs, query.shape, query.dtype, f"{name}.heads", **attributes)
     return draft.shuffle(out, q.shape, name, first=(0, 2, 1, 3))
 
 
-def _heads(draft: Draft, x: Value, count: int, size: int) -> Value:
+def _as_heads(draft: Draft, value: Value, count: int, size: int) -> Value:
     """Turn ``[b, r, heads * size]`` into ``[b, heads, r, size]``; a cache lies so already."""
-    if ("heads", x.name) in draft.made:
-        return draft.made["heads", x.name]
-    shape = (*x.shape[:2], count, size)
-    return draft.shuffle(x, shape, f"{x.name}.heads", second=(0, 2, 1, 3))
+    if ("heads", value.name) in draft.made:
+        return draft.made["heads", value.name]
+    shape = (*value.shape[:2], count, size)
+    return draft.shuffle(value, shape, f"{value.name}.heads", second=(0, 2, 1, 3))
 
 
 def _is_plain_causal(op: Attention, places: Places) -> bool:
@@ -75,30 +75,31 @@ def _is_plain_causal(op: Attention, places: Places) -> bool:
     return op.causal and not op.window and ordered
 
 
-def _mask(draft: Draft, op: Attention, places: Places) -> list[Value]:
+def _visible_mask(draft: Draft, op: Attention, places: Places) -> list[Value]:
     """Write what each query may see, where that is not everything."""
-    later = op.causal and (
-        draft.moving or any(keys.max() > _valid(queries).min() for queries, keys in places)
+    hides_later = op.causal and (
+        draft.moving
+        or any(keys.max() > _valid_positions(queries).min() for queries, keys in places)
     )
     padded = any(np.any(keys < 0) for _, keys in places)
-    early = bool(op.window) and any(
-        _valid(keys).min() <= queries.max() - op.window for queries, keys in places
+    hides_early = bool(op.window) and any(
+        _valid_positions(keys).min() <= queries.max() - op.window for queries, keys in places
     )
-    name, seen = op.out.name, _prompt_seen(draft, op)
-    if not (later or padded or early):
-        return seen
+    name, visible_masks = op.out.name, _prompt_seen(draft, op)
+    if not (hides_later or padded or hides_early):
+        return visible_masks
     tables = [np.where(keys < 0, NOWHERE, keys).astype(np.int32) for _, keys in places]
     key = draft.table([table[None, None, None, :] for table in tables], f"{name}.keys")
-    if later or padded:
-        query = _tops(draft, op, places)
+    if hides_later or padded:
+        query = _last_seen_keys(draft, op, places)
         hidden = draft.elementwise("GREATER", key, query, f"{name}.hidden")
-        seen.append(draft.unary("NOT", hidden, f"{name}.seen"))
-    if early:
-        low = _tops(draft, op, places, op.window)
-        seen.append(draft.elementwise("GREATER", key, low, f"{name}.near"))
-    visible = seen[0]
-    for more in seen[1:]:
-        visible = draft.elementwise("AND", visible, more, f"{name}.visible")
+        visible_masks.append(draft.unary("NOT", hidden, f"{name}.seen"))
+    if hides_early:
+        lowest_seen = _last_seen_keys(draft, op, places, op.window)
+        visible_masks.append(draft.elementwise("GREATER", key, lowest_seen, f"{name}.near"))
+    visible = visible_masks[0]
+    for next_mask in visible_masks[1:]:
+        visible = draft.elementwise("AND", visible, next_mask, f"{name}.visible")
     return [visible]
 
 
@@ -121,26 +122,28 @@ def _prompt_seen(draft: Draft, op: Attention) -> list[Value]:
     return [draft.elementwise("GREATER", number, places, f"{op.out.name}.prompted")]
 
 
-def _tops(draft: Draft, op: Attention, places: Places, window: int = 0) -> Value:
+def _last_seen_keys(draft: Draft, op: Attention, places: Places, window: int = 0) -> Value:
     """Give the last key that each query may see, or so many before it."""
     name = f"{op.out.name}.{'lows' if window else 'queries'}"
     if draft.moving and draft.filled is not None:
-        own = draft.place(draft.filled, draft.room, (draft.filled.shape[0], 1, 1, 1))
+        last_filled = draft.place(draft.filled, draft.room, (draft.filled.shape[0], 1, 1, 1))
         if not window:
-            return own
-        return draft.elementwise("SUB", own, draft.scalar(window, own, "window"), name)
+            return last_filled
+        return draft.elementwise(
+            "SUB", last_filled, draft.scalar(window, last_filled, "window"), name
+        )
     causal = op.causal or bool(window)
-    tops = [_queries(queries, causal=causal) - np.int32(window) for queries, _ in places]
+    tops = [_seen_limits(queries, causal=causal) - np.int32(window) for queries, _ in places]
     return draft.table(tops, name)
 
 
-def _valid(positions: Numbers) -> Numbers:
+def _valid_positions(positions: Numbers) -> Numbers:
     """Positions that are not padding; zero where all are."""
-    kept = positions[positions >= 0]
-    return kept if len(kept) else np.zeros(1, np.int64)
+    unpadded = positions[positions >= 0]
+    return unpadded if len(unpadded) else np.zeros(1, np.int64)
 
 
-def _queries(
+def _seen_limits(
     queries: Numbers, *, causal: bool
 ) -> "np.ndarray[tuple[int, ...], np.dtype[np.int32]]":
     """Last key that each query may see; a row of padding sees what the first row does."""
@@ -157,17 +160,17 @@ def _linear_sum(draft: Draft, op: LinearAttention, inputs: Sequence[Value]) -> V
     """``[b, h, size, rows]`` times ``[b, h, rows, size + 1]``."""
     key, value = inputs
     name = op.out.name
-    turned = _linear_heads(draft, _kept(draft, key), op, (0, 2, 3, 1))
-    wider = _linear_heads(draft, draft.wide(value), op, (0, 2, 1, 3))
-    ones = draft.constant(np.ones((*wider.shape[:3], 1), np.float32), "ones")
-    return draft.matmul(turned, draft.concat((wider, ones), 3, f"{name}.values"), name)
+    turned_key = _linear_heads(draft, _positive_part(draft, key), op, (0, 2, 3, 1))
+    wide_value = _linear_heads(draft, draft.wide(value), op, (0, 2, 1, 3))
+    ones = draft.constant(np.ones((*wide_value.shape[:3], 1), np.float32), "ones")
+    return draft.matmul(turned_key, draft.concat((wide_value, ones), 3, f"{name}.values"), name)
 
 
 def _linear_read(draft: Draft, op: LinearAttention, inputs: Sequence[Value]) -> Value:
     query, state = inputs
     name = op.out.name
     sums = draft.matmul(
-        _linear_heads(draft, _kept(draft, query), op, (0, 2, 1, 3)), state, f"{name}.found"
+        _linear_heads(draft, _positive_part(draft, query), op, (0, 2, 1, 3)), state, f"{name}.found"
     )
     total = draft.take(sums, op.size, 1, 3, f"{name}.total")
     tiny = draft.scalar(TINY, total, "tiny")
@@ -178,7 +181,7 @@ def _linear_read(draft: Draft, op: LinearAttention, inputs: Sequence[Value]) -> 
     return draft.cast(rows, query.dtype, name)
 
 
-def _kept(draft: Draft, x: Value) -> Value:
+def _positive_part(draft: Draft, x: Value) -> Value:
     """Keep what is above zero, in 32 bits."""
     return draft.wide(draft.activation("RELU", x, f"{x.name}.kept"))
 
@@ -193,32 +196,32 @@ def with_multi_device_attention(program: Program) -> tuple[Program, frozenset[st
 
     Returns the program, and the names of the results of attentions that run on several devices.
     """
-    others = [name for name, _ in program.axes if name in ("tp", "ulysses", "ring", "pp")]
-    if others or AXIS not in dict(program.axes):
+    other_axes = [name for name, _ in program.axes if name in ("tp", "ulysses", "ring", "pp")]
+    if other_axes or AXIS not in dict(program.axes):
         return program, frozenset()
     names = set[str]()
-    stages = tuple(_changed(loop, names) for loop in program.stages)
+    stages = tuple(_without_gathers(loop, names) for loop in program.stages)
     return replace(program, stages=stages), frozenset(names)
 
 
-def _changed(loop: Loop, names: set[str]) -> Loop:
-    body = [_changed(item, names) if isinstance(item, Loop) else item for item in loop.body]
+def _without_gathers(loop: Loop, names: set[str]) -> Loop:
+    body = [_without_gathers(item, names) if isinstance(item, Loop) else item for item in loop.body]
     ops = [item for item in body if not isinstance(item, Loop)]
-    made = {tensor.name: op for op in ops for tensor in op.writes}
+    makers = {tensor.name: op for op in ops for tensor in op.writes}
     for attention in [op for op in ops if isinstance(op, Attention)]:
-        chain = _gathered(attention, made)
+        chain = _gather_chain(attention, makers)
         if chain:
             names.add(attention.out.name)
-            body = _without(body, attention, chain)
+            body = _without_chain(body, attention, chain)
     return replace(loop, body=tuple(body))
 
 
-def _gathered(op: Attention, made: dict[str, Op]) -> list[Rearrange | Collective]:
+def _gather_chain(op: Attention, makers: dict[str, Op]) -> list[Rearrange | Collective]:
     """Return the cut, the unpacking, the gather and the stacking behind keys, if that is all."""
     chain: list[Rearrange | Collective] = []
     name = op.k.name
     for move in ("split_features", "unpack_rows", "", "stack"):
-        item = made.get(name)
+        item = makers.get(name)
         if not isinstance(item, Rearrange | Collective):
             return []
         if isinstance(item, Rearrange) and item.move != move:
@@ -233,7 +236,7 @@ def _gathered(op: Attention, made: dict[str, Op]) -> list[Rearrange | Collective
     return [] if padded or op.causal or op.window else chain
 
 
-def _without(
+def _without_chain(
     body: list[Item], attention: Attention, chain: list[Rearrange | Collective]
 ) -> list[Item]:
     split, unpack, gather, stack = chain
@@ -241,8 +244,8 @@ def _without(
     assert isinstance(unpack, Rearrange)
     local, spans = stack.reads[0], unpack.spans
     parts = tuple(replace(part, shape=(*local.shape[:2], part.shape[2])) for part in split.outputs)
-    cut = replace(split, inputs=(local,), outputs=parts)
-    new = replace(attention, k=parts[0], v=parts[1], key_spans=spans)
-    left = (id(unpack), id(gather), id(stack))
-    swaps: dict[int, Item] = {id(split): cut, id(attention): new}
-    return [swaps.get(id(item), item) for item in body if id(item) not in left]
+    new_split = replace(split, inputs=(local,), outputs=parts)
+    new_attention = replace(attention, k=parts[0], v=parts[1], key_spans=spans)
+    removed_ids = (id(unpack), id(gather), id(stack))
+    swaps: dict[int, Item] = {id(split): new_split, id(attention): new_attention}
+    return [swaps.get(id(item), item) for item in body if id(item) not in removed_ids]

@@ -29,14 +29,14 @@ PARTS: Final = ("prefill", "decode")
 
 def room_of(program: Program) -> int:
     """Count the rows that a cache needs: those seen by the last step. 0 where none is kept."""
-    grown = [
+    grown_rows = [
         int(op.outputs[0].shape[1])
         for stage in program.stages
         if stage.name == "decode" and stage.count
         for op in stage.walk()
         if isinstance(op, Rearrange) and op.move == "append"
     ]
-    return max(grown, default=0)
+    return max(grown_rows, default=0)
 
 
 def written_rows(
@@ -51,16 +51,16 @@ def written_rows(
         start = draft.place(draft.filled, draft.room, (batch,))
     else:
         start = draft.constant(np.zeros(batch, np.int32), "first")
-    made, first = [], 0
+    new_caches, first_feature = [], 0
     for cache, part in zip(caches, parts, strict=True):
-        own = draft.take(new, first, part.units * part.size, 2, f"{cache.name}.rows")
+        part_rows = draft.take(new, first_feature, part.units * part.size, 2, f"{cache.name}.rows")
         shape = (batch, rows, part.units, part.size)
-        heads = draft.shuffle(own, shape, f"{cache.name}.heads", second=(0, 2, 1, 3))
-        made.append(
+        heads = draft.shuffle(part_rows, shape, f"{cache.name}.heads", second=(0, 2, 1, 3))
+        new_caches.append(
             draft.add("cache", (cache, heads, start), cache.shape, cache.dtype, f"new.{cache.name}")
         )
-        first += part.units * part.size
-    return made
+        first_feature += part.units * part.size
+    return new_caches
 
 
 def seen_rows(draft: Draft, caches: Sequence[Value], name: str) -> Value:
@@ -75,16 +75,16 @@ def seen_rows(draft: Draft, caches: Sequence[Value], name: str) -> Value:
         rows = draft.shuffle(cache, (batch, room, width), f"{cache.name}.rows", first=(0, 2, 1, 3))
         draft.made["heads", rows.name] = cache
         parts.append(rows)
-    both, first = draft.concat(parts, 2, name), 0
+    joined, first_feature = draft.concat(parts, 2, name), 0
     for rows in parts:
-        draft.made["part", both.name, 2, first, rows.shape[2]] = rows
-        first += rows.shape[2]
-    return both
+        draft.made["part", joined.name, 2, first_feature, rows.shape[2]] = rows
+        first_feature += rows.shape[2]
+    return joined
 
 
 def last_filled(draft: Draft, x: Value, name: str) -> Value:
     """Pick the last row of a prompt, which may have fewer than the engine takes."""
     assert draft.filled is not None
-    one = draft.scalar(1.0, draft.filled, "one")
-    before = draft.elementwise("SUB", draft.filled, one, f"{name}.number")
-    return draft.row(x, before, name)
+    unit = draft.scalar(1.0, draft.filled, "one")
+    last_number = draft.elementwise("SUB", draft.filled, unit, f"{name}.number")
+    return draft.row(x, last_number, name)

@@ -45,9 +45,9 @@ class Draft:
 
     def name(self, hint: str) -> str:
         """Make a name that no value has yet; it ends with the layer that is being written."""
-        full = f"{hint}@{self.scope['layer']}" if "layer" in self.scope else hint
-        count = self.taken[full] = self.taken.get(full, 0) + 1
-        return full if count == 1 else f"{full}~{count}"
+        scoped_hint = f"{hint}@{self.scope['layer']}" if "layer" in self.scope else hint
+        count = self.taken[scoped_hint] = self.taken.get(scoped_hint, 0) + 1
+        return scoped_hint if count == 1 else f"{scoped_hint}~{count}"
 
     def dtype(self, tensor: Tensor) -> Dtype:
         """Choose the type of a program's tensor: what it holds in 32 bits stays wide."""
@@ -75,10 +75,10 @@ class Draft:
         attributes: Mapping[str, object],
     ) -> None:
         """Add a layer whose outputs are named already."""
-        read = tuple(value.name for value in inputs)
+        input_names = tuple(value.name for value in inputs)
         name = outputs[0].name
         self.layers.append(
-            Layer(kind=kind, name=name, inputs=read, outputs=outputs, attributes=attributes)
+            Layer(kind=kind, name=name, inputs=input_names, outputs=outputs, attributes=attributes)
         )
 
     def constant(self, array: Array, hint: str) -> Value:
@@ -151,22 +151,22 @@ class Draft:
     ) -> Value:
         """Transpose by `first`, reshape to `shape`, transpose by `second`, if that changes it."""
         assert prod(shape) == prod(x.shape), f"{hint}: {x.shape} to {tuple(shape)}"
-        made = tuple(shape[axis] for axis in second) if second else tuple(shape)
-        if not first and not second and made == x.shape:
+        new_shape = tuple(shape[axis] for axis in second) if second else tuple(shape)
+        if not first and not second and new_shape == x.shape:
             return x
-        to = [int(size) for size in shape]
-        more = {"first": list(first), "to": to, "second": list(second)}
-        return self.add("shuffle", (x,), made, x.dtype, hint, **more)
+        reshaped = [int(size) for size in shape]
+        attributes = {"first": list(first), "to": reshaped, "second": list(second)}
+        return self.add("shuffle", (x,), new_shape, x.dtype, hint, **attributes)
 
     def take(self, x: Value, start: int, count: int, axis: int, hint: str) -> Value:
         """Cut `count` neighbours out of an axis; nothing where that is all of it."""
         axis %= len(x.shape)
         if start == 0 and count == x.shape[axis]:
             return x
-        part = self.made.get(("part", x.name, axis, start, count))
-        if part is not None:
-            return part
-        starts = [start if place == axis else 0 for place in range(len(x.shape))]
+        known_part = self.made.get(("part", x.name, axis, start, count))
+        if known_part is not None:
+            return known_part
+        starts = [start if position == axis else 0 for position in range(len(x.shape))]
         shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
         return self.add("slice", (x,), shape, x.dtype, hint, start=starts)
 
@@ -190,10 +190,10 @@ class Draft:
         key = ("place", number.name, count, tuple(shape))
         if key not in self.made:
             name = number.name
-            last = self.scalar(count - 1, number, "last")
-            least = self.elementwise("MIN", number, last, f"{name}.least")
-            whole = self.cast(least, "int32", f"{name}.number")
-            self.made[key] = self.shuffle(whole, shape, f"{name}.place")
+            last_index = self.scalar(count - 1, number, "last")
+            clamped = self.elementwise("MIN", number, last_index, f"{name}.least")
+            index = self.cast(clamped, "int32", f"{name}.number")
+            self.made[key] = self.shuffle(index, shape, f"{name}.place")
         return self.made[key]
 
     def row(self, x: Value, number: Value, hint: str) -> Value:
@@ -207,10 +207,10 @@ class Draft:
             return self.gather(x, place, 1, hint)
         if count > 1:
             x = self.shuffle(x, (1, count * rows, *rest), f"{hint}.rows")
-            first = self.constant(np.arange(count, dtype=np.int32) * rows, f"{hint}.first")
-            place = self.elementwise("SUM", place, first, f"{hint}.places")
-        found = self.gather(x, place, 1, f"{hint}.found")
-        return self.shuffle(found, (samples, 1, *rest), hint)
+            sample_starts = self.constant(np.arange(count, dtype=np.int32) * rows, f"{hint}.first")
+            place = self.elementwise("SUM", place, sample_starts, f"{hint}.places")
+        picked = self.gather(x, place, 1, f"{hint}.found")
+        return self.shuffle(picked, (samples, 1, *rest), hint)
 
     def matmul(
         self,
@@ -225,5 +225,5 @@ class Draft:
         columns = right.shape[-2] if transpose else right.shape[-1]
         lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         shape = (*lead, left.shape[-2], columns)
-        more = {"transpose": transpose, **({"learned": list(learned)} if learned else {})}
-        return self.add("matmul", (left, right), shape, left.dtype, hint, **more)
+        attributes = {"transpose": transpose, **({"learned": list(learned)} if learned else {})}
+        return self.add("matmul", (left, right), shape, left.dtype, hint, **attributes)

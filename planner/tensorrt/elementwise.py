@@ -25,10 +25,14 @@ TINY: Final = 10.0**-12
 
 def pointwise(draft: Draft, op: Pointwise, inputs: Values) -> list[Value]:
     """Write an element-wise function; one value for every output."""
-    return _route(draft, op, inputs[0]) if op.function == "route" else [_made(draft, op, inputs)]
+    return (
+        _route_experts(draft, op, inputs[0])
+        if op.function == "route"
+        else [_function_value(draft, op, inputs)]
+    )
 
 
-def _made(  # noqa: C901, PLR0911, PLR0912  # one case a function
+def _function_value(  # noqa: C901, PLR0911, PLR0912  # one case a function
     draft: Draft, op: Pointwise, inputs: Values
 ) -> Value:
     x, name = inputs[0], op.outputs[0].name
@@ -40,7 +44,9 @@ def _made(  # noqa: C901, PLR0911, PLR0912  # one case a function
             return _modulated_norm(draft, op, x, inputs[1])
         case "head_norm":
             shape = (*x.shape[:2], -(-x.shape[2] // op.size), op.size)
-            normed = _normed(draft, draft.wide(draft.shuffle(x, shape, f"{name}.heads")), name)
+            normed = _normed_by_rms(
+                draft, draft.wide(draft.shuffle(x, shape, f"{name}.heads")), name
+            )
             return draft.shuffle(draft.cast(normed, x.dtype, f"{name}.cast"), x.shape, name)
         case "residual":
             return draft.elementwise("SUM", x, inputs[1], name)
@@ -53,29 +59,29 @@ def _made(  # noqa: C901, PLR0911, PLR0912  # one case a function
             half = draft.activation("SIGMOID", x, f"{name}.sigmoid")
             return draft.elementwise("PROD", x, half, name)
         case "relu2":
-            kept = draft.activation("RELU", x, f"{name}.kept")
-            return draft.elementwise("PROD", kept, kept, name)
+            positive = draft.activation("RELU", x, f"{name}.kept")
+            return draft.elementwise("PROD", positive, positive, name)
         case "silu_gated":
             return _silu_gated(draft, x, name)
         case "rotary":
             return _rotary(draft, op, x)
         case "combine":
-            return _combine(draft, x, inputs[1], name)
+            return _combine_experts(draft, x, inputs[1], name)
         case "guidance":
             return draft.cast(_guidance(draft, inputs, name), draft.dtype(op.outputs[0]), name)
         case "step":
-            return _step(draft, inputs, name)
+            return _sampler_step(draft, inputs, name)
         case "count":
             return draft.elementwise("SUM", x, draft.scalar(1.0, x, "one"), name)
         case "squares":
-            return _squares(draft, op, x)
+            return _head_squares(draft, op, x)
         case "across_norm":
             return _across_norm(draft, op, x, inputs[1])
         case "waves":
-            return _waves(draft, op, x)
+            return _sinusoids(draft, op, x)
         case "offset":
-            more = {"learned": [of_row(draft, op, x)]}
-            return draft.add("cast", (x,), x.shape, "fp32", name, **more)
+            attributes = {"learned": [of_row(draft, op, x)]}
+            return draft.add("cast", (x,), x.shape, "fp32", name, **attributes)
         case "cast":
             return draft.cast(x, draft.dtype(op.outputs[0]), name)
         case "scale":
@@ -83,16 +89,16 @@ def _made(  # noqa: C901, PLR0911, PLR0912  # one case a function
     raise AssertionError(f"no layers for {op.function}")
 
 
-def _normed(
+def _normed_by_rms(
     draft: Draft, x: Value, hint: str, learned: Sequence[Learned] = (), epsilon: float = 0.0
 ) -> Value:
     """Divide rows of 32-bit numbers by their root mean square; what is learned may follow."""
     square = draft.elementwise("PROD", x, x, f"{hint}.square")
     mean = draft.reduce("AVG", square, -1, f"{hint}.mean")
-    return _divided(draft, x, mean, hint, learned, epsilon)
+    return _divided_by_root(draft, x, mean, hint, learned, epsilon)
 
 
-def _divided(
+def _divided_by_root(
     draft: Draft,
     x: Value,
     mean: Value,
@@ -101,12 +107,12 @@ def _divided(
     epsilon: float = 0.0,
 ) -> Value:
     """Divide by the root of mean squares; what is learned may follow."""
-    least = epsilon or (draft.numerics.epsilon if draft.numerics else TINY)
-    kept = draft.elementwise("SUM", mean, draft.scalar(least, mean, "tiny"), f"{hint}.kept")
-    root = draft.unary("SQRT", kept, f"{hint}.root")
-    more = {"learned": list(learned)} if learned else {}
+    smallest = epsilon or (draft.numerics.epsilon if draft.numerics else TINY)
+    safe_mean = draft.elementwise("SUM", mean, draft.scalar(smallest, mean, "tiny"), f"{hint}.kept")
+    root = draft.unary("SQRT", safe_mean, f"{hint}.root")
+    attributes = {"learned": list(learned)} if learned else {}
     return draft.add(
-        "elementwise", (x, root), x.shape, x.dtype, f"{hint}.normed", operation="DIV", **more
+        "elementwise", (x, root), x.shape, x.dtype, f"{hint}.normed", operation="DIV", **attributes
     )
 
 
@@ -118,20 +124,22 @@ def _normed_rows(
     if draft.numerics is not None and draft.numerics.centred:
         mean = draft.reduce("AVG", wide, -1, f"{name}.centre")
         wide = draft.elementwise("SUB", wide, mean, f"{name}.centred")
-    return _normed(draft, wide, name, learned, epsilon)
+    return _normed_by_rms(draft, wide, name, learned, epsilon)
 
 
-def _heads_together(draft: Draft, op: Pointwise, x: Value) -> Value:
+def _joined_heads(draft: Draft, op: Pointwise, x: Value) -> Value:
     """Lay the heads of queries, and of keys, side by side in 32 bits: ``[b, r, groups, f]``."""
     groups = [count for count in op.heads if count]
     assert len({*groups}) == 1, f"{op.heads}: as many heads of queries as of keys"
     width = groups[0] * op.size
-    both = draft.take(x, 0, len(groups) * width, 2, f"{x.name}.both")
-    return draft.wide(draft.shuffle(both, (*x.shape[:2], len(groups), width), f"{x.name}.groups"))
+    queries_keys = draft.take(x, 0, len(groups) * width, 2, f"{x.name}.both")
+    return draft.wide(
+        draft.shuffle(queries_keys, (*x.shape[:2], len(groups), width), f"{x.name}.groups")
+    )
 
 
-def _squares(draft: Draft, op: Pointwise, x: Value) -> Value:
-    name, heads = op.outputs[0].name, _heads_together(draft, op, x)
+def _head_squares(draft: Draft, op: Pointwise, x: Value) -> Value:
+    name, heads = op.outputs[0].name, _joined_heads(draft, op, x)
     square = draft.elementwise("PROD", heads, heads, f"{name}.each")
     total = draft.reduce("SUM", square, -1, f"{name}.total")
     return draft.shuffle(total, heads.shape[:3], name)
@@ -139,12 +147,14 @@ def _squares(draft: Draft, op: Pointwise, x: Value) -> Value:
 
 def _across_norm(draft: Draft, op: Pointwise, x: Value, sums: Value) -> Value:
     """Divide heads by the root of the mean square of all ranks'."""
-    name, heads = op.outputs[0].name, _heads_together(draft, op, x)
+    name, heads = op.outputs[0].name, _joined_heads(draft, op, x)
     shape = (*heads.shape[:3], 1)
     total = draft.shuffle(sums, shape, f"{name}.total")
     mean = draft.scaled(total, 1 / (heads.shape[3] * op.place), f"{name}.mean")
-    learned = [{**one, "shape": [1, 1, *heads.shape[2:]]} for one in of_heads(draft, op)]
-    normed = _divided(draft, heads, mean, name, learned)
+    learned = [
+        {**learned_gain, "shape": [1, 1, *heads.shape[2:]]} for learned_gain in of_heads(draft, op)
+    ]
+    normed = _divided_by_root(draft, heads, mean, name, learned)
     width = heads.shape[2] * heads.shape[3]
     parts = [draft.shuffle(draft.cast(normed, x.dtype, name), (*x.shape[:2], width), name)]
     if x.shape[2] > width:
@@ -152,7 +162,7 @@ def _across_norm(draft: Draft, op: Pointwise, x: Value, sums: Value) -> Value:
     return draft.concat(parts, 2, f"{name}.joined")
 
 
-def _waves(draft: Draft, op: Pointwise, x: Value) -> Value:
+def _sinusoids(draft: Draft, op: Pointwise, x: Value) -> Value:
     """Cosines, then sines of numbers by frequencies that fall to a ten thousandth.
 
     Exponents are rounded to 32 bits as they are there: numbers of steps are large.
@@ -161,40 +171,44 @@ def _waves(draft: Draft, op: Pointwise, x: Value) -> Value:
     ----------
     diffusers models/embeddings.py, `get_timestep_embedding`, flipped and without shift
     """
-    name, half = op.outputs[0].name, op.size // 2
-    powers = np.float32(-np.log(FALL)) * np.arange(half, dtype=np.float32) / np.float32(half)
-    each = np.exp(powers.astype(np.float64)).astype(np.float32)
+    name, half_size = op.outputs[0].name, op.size // 2
+    powers = (
+        np.float32(-np.log(FALL)) * np.arange(half_size, dtype=np.float32) / np.float32(half_size)
+    )
+    frequency_table = np.exp(powers.astype(np.float64)).astype(np.float32)
     number = draft.wide(x) if op.factor == 1 else draft.scaled(draft.wide(x), op.factor, name)
-    frequencies = draft.constant(each[None, None], f"{name}.frequencies")
+    frequencies = draft.constant(frequency_table[None, None], f"{name}.frequencies")
     angles = draft.elementwise("PROD", number, frequencies, f"{name}.angles")
-    waves = [draft.unary(one, angles, f"{name}.{one}") for one in ("COS", "SIN")]
+    waves = [draft.unary(function, angles, f"{name}.{function}") for function in ("COS", "SIN")]
     return draft.cast(draft.concat(waves, -1, f"{name}.both"), draft.dtype(op.outputs[0]), name)
 
 
-def _vector(draft: Draft, x: Value, row: Value, place: int) -> Value:
+def _row_vector(draft: Draft, x: Value, row: Value, place: int) -> Value:
     """One of a conditioning row's vectors, which repeat where there are too few."""
     width = x.shape[-1]
-    first = place % (row.shape[-1] // width) * width
-    return draft.take(row, first, width, -1, f"{row.name}.vector{first // width}")
+    start = place % (row.shape[-1] // width) * width
+    return draft.take(row, start, width, -1, f"{row.name}.vector{start // width}")
 
 
 def _modulated_norm(draft: Draft, op: Pointwise, x: Value, row: Value) -> Value:
     name = op.outputs[0].name
     shift, scale = (
-        draft.wide(_vector(draft, x, row, 3 * op.place + number)) for number in range(2)
+        draft.wide(_row_vector(draft, x, row, 3 * op.place + number)) for number in range(2)
     )
-    more = draft.elementwise("SUM", scale, draft.scalar(1.0, scale, "one"), f"{name}.scale")
+    scale_plus_one = draft.elementwise(
+        "SUM", scale, draft.scalar(1.0, scale, "one"), f"{name}.scale"
+    )
     normed = _normed_rows(draft, x, name)
-    product = draft.elementwise("PROD", normed, more, f"{name}.scaled")
-    moved = draft.elementwise("SUM", product, shift, f"{name}.shifted")
-    return draft.cast(moved, x.dtype, name)
+    product = draft.elementwise("PROD", normed, scale_plus_one, f"{name}.scaled")
+    shifted = draft.elementwise("SUM", product, shift, f"{name}.shifted")
+    return draft.cast(shifted, x.dtype, name)
 
 
 def _gated_residual(draft: Draft, op: Pointwise, x: Value, y: Value, row: Value) -> Value:
     """Add what is gated, in the type of the gate."""
     name = op.outputs[0].name
-    gate = _vector(draft, x, row, 3 * op.place + 2)
-    left, right = (draft.cast(one, gate.dtype, f"{one.name}.wide") for one in (x, y))
+    gate = _row_vector(draft, x, row, 3 * op.place + 2)
+    left, right = (draft.cast(value, gate.dtype, f"{value.name}.wide") for value in (x, y))
     gated = draft.elementwise("PROD", right, gate, f"{name}.gated")
     return draft.cast(draft.elementwise("SUM", left, gated, name), x.dtype, f"{name}.narrow")
 
@@ -212,22 +226,22 @@ def _rotary(draft: Draft, op: Pointwise, x: Value) -> Value:
     """Norm of every head of q and k, unless the model has none, and turn it; v as it is."""
     name, count = op.outputs[0].name, sum(op.heads)
     heads = draft.shuffle(x, (*x.shape[:2], x.shape[2] // op.size, op.size), f"{name}.heads")
-    both = draft.take(heads, 0, count, 2, f"{name}.both")
-    normed = draft.wide(both)
+    queries_keys = draft.take(heads, 0, count, 2, f"{name}.both")
+    normed = draft.wide(queries_keys)
     if draft.numerics is None or draft.numerics.normed == "head":
-        normed = _normed(draft, normed, name, of_heads(draft, op))
-    turned = _turned(draft, op, normed)
+        normed = _normed_by_rms(draft, normed, name, of_heads(draft, op))
+    turned = _turned_pairs(draft, op, normed)
     parts = [draft.cast(turned, x.dtype, f"{name}.narrow")]
-    rest = heads.shape[2] - count
-    if rest:
-        parts.append(draft.take(heads, count, rest, 2, f"{name}.values"))
+    value_heads = heads.shape[2] - count
+    if value_heads:
+        parts.append(draft.take(heads, count, value_heads, 2, f"{name}.values"))
     return draft.shuffle(draft.concat(parts, 2, f"{name}.joined"), x.shape, name)
 
 
-def _turned(draft: Draft, op: Pointwise, heads: Value) -> Value:
+def _turned_pairs(draft: Draft, op: Pointwise, heads: Value) -> Value:
     """Turn pairs of features, ``[b, r, heads, f]``: of both halves, or neighbours."""
     name, half, pairs = op.outputs[0].name, op.size // 2, heads.shape
-    cos, sin = _angles(draft, op)
+    cos, sin = _cos_sin(draft, op)
     count, axis = half, 3
     if draft.numerics is not None and draft.numerics.adjacent:
         pairs, count, axis = (*heads.shape[:3], half, 2), 1, 4
@@ -237,28 +251,28 @@ def _turned(draft: Draft, op: Pointwise, heads: Value) -> Value:
     high = draft.take(heads, count, count, axis, f"{name}.high")
     low_cos = draft.elementwise("PROD", low, cos, f"{name}.low.cos")
     high_sin = draft.elementwise("PROD", high, sin, f"{name}.high.sin")
-    first = draft.elementwise("SUB", low_cos, high_sin, f"{name}.first")
+    turned_low = draft.elementwise("SUB", low_cos, high_sin, f"{name}.first")
     low_sin = draft.elementwise("PROD", low, sin, f"{name}.low.sin")
     high_cos = draft.elementwise("PROD", high, cos, f"{name}.high.cos")
-    second = draft.elementwise("SUM", low_sin, high_cos, f"{name}.second")
-    turned = draft.concat((first, second), axis, f"{name}.turned")
+    turned_high = draft.elementwise("SUM", low_sin, high_cos, f"{name}.second")
+    turned = draft.concat((turned_low, turned_high), axis, f"{name}.turned")
     return draft.shuffle(turned, (*pairs[:3], op.size), f"{name}.heads")
 
 
-def _angles(draft: Draft, op: Pointwise) -> tuple[Value, Value]:
+def _cos_sin(draft: Draft, op: Pointwise) -> tuple[Value, Value]:
     """Cosines and sines of every row's angles, ``[1, rows, 1, size / 2]``; each rank its rows.
 
     Of a row that a step writes behind those of a cache, those at its place there.
     """
     key = ("angles", op.spans, op.size)
     if draft.moving:
-        every = tuple(replace(span, tokens=draft.room, start=0) for span in op.spans)
-        op = replace(op, spans=every)
+        span_with_room = tuple(replace(span, tokens=draft.room, start=0) for span in op.spans)
+        op = replace(op, spans=span_with_room)
     if (*key, "cos") not in draft.made:
         axes = [axis for span in op.spans for axis, _ in span.axes]
         places = [tuple(index[axis] for axis in axes) for index in draft.indices]
         angles = {
-            place: _angle(draft, op, index)  # ranks at the same place have the same rows
+            place: _rank_angles(draft, op, index)  # ranks at the same place have the same rows
             for place, index in dict(zip(places, draft.indices, strict=True)).items()
         }
         for name, function in (("cos", np.cos), ("sin", np.sin)):
@@ -266,24 +280,26 @@ def _angles(draft: Draft, op: Pointwise) -> tuple[Value, Value]:
                 place: function(angle).astype(np.float32)[None, :, None]
                 for place, angle in angles.items()
             }
-            made = draft.table([tables[place] for place in places], name)
+            table = draft.table([tables[place] for place in places], name)
             if draft.moving and draft.filled is not None:
-                made = draft.row(made, draft.filled, f"{name}.here")
-            draft.made[*key, name] = made
+                table = draft.row(table, draft.filled, f"{name}.here")
+            draft.made[*key, name] = table
         latents = draft.latents
         if draft.prompted is not None and latents and op.spans[0].stream == latents.stream:
-            both = draft.made[*key, "cos"], draft.made[*key, "sin"]
-            behind = _behind_prompt(draft, latents.prompt, op.size, draft.prompted)
-            draft.made[*key, "cos"], draft.made[*key, "sin"] = _further(draft, both, behind)
+            cos_sin = draft.made[*key, "cos"], draft.made[*key, "sin"]
+            prompt_cos_sin = _prompt_cos_sin(draft, latents.prompt, op.size, draft.prompted)
+            draft.made[*key, "cos"], draft.made[*key, "sin"] = _angle_sums(
+                draft, cos_sin, prompt_cos_sin
+            )
     return draft.made[*key, "cos"], draft.made[*key, "sin"]
 
 
-def _behind_prompt(draft: Draft, most: int, size: int, prompted: Value) -> tuple[Value, Value]:
+def _prompt_cos_sin(draft: Draft, max_rows: int, size: int, prompted: Value) -> tuple[Value, Value]:
     """Cosines and sines of what frames turn further by the rows of a prompt."""
-    known = draft.numerics
-    assert known is not None
-    each, axis = _frequencies(known, size)
-    turns = np.arange(most + 1)[:, None] * np.where(axis == 0, each, 0)
+    numerics = draft.numerics
+    assert numerics is not None
+    frequencies, axis = _frequencies(numerics, size)
+    turns = np.arange(max_rows + 1)[:, None] * np.where(axis == 0, frequencies, 0)
     cos, sin = (
         draft.constant(function(turns).astype(np.float32)[None, :, None], f"{name}.prompt")
         for name, function in (("cos", np.cos), ("sin", np.sin))
@@ -291,7 +307,7 @@ def _behind_prompt(draft: Draft, most: int, size: int, prompted: Value) -> tuple
     return draft.row(cos, prompted, "cos.behind"), draft.row(sin, prompted, "sin.behind")
 
 
-def _further(
+def _angle_sums(
     draft: Draft, turned: tuple[Value, Value], more: tuple[Value, Value]
 ) -> tuple[Value, Value]:
     """Cosines and sines of sums of angles."""
@@ -307,7 +323,7 @@ def _further(
     )
 
 
-def _angle(draft: Draft, op: Pointwise, index: Index) -> NDArray[np.float64]:
+def _rank_angles(draft: Draft, op: Pointwise, index: Index) -> NDArray[np.float64]:
     """Find what a rank's heads are turned by, ``[rows, size / 2]``.
 
     References
@@ -315,20 +331,20 @@ def _angle(draft: Draft, op: Pointwise, index: Index) -> NDArray[np.float64]:
     Su et al., "RoFormer", arXiv:2104.09864, section 3.2.2; what Llama 3.1 slows: transformers
     modeling_rope_utils.py, ``llama3``.
     """
-    known, half = draft.numerics, op.size // 2
-    if known is None:
+    numerics, half = draft.numerics, op.size // 2
+    if numerics is None:
         return rotary_angles(op, index)
-    if known.axes:
-        return _angle_along_axes(draft, known, op, index)
-    each = known.theta ** -(np.arange(half) / half)
-    turns = known.context * each / (2 * np.pi)
-    kept = np.clip((turns - known.few) / (known.many - known.few), 0, 1)
+    if numerics.axes:
+        return _angle_along_axes(draft, numerics, op, index)
+    frequencies = numerics.theta ** -(np.arange(half) / half)
+    turns = numerics.context * frequencies / (2 * np.pi)
+    unslowed = np.clip((turns - numerics.few) / (numerics.many - numerics.few), 0, 1)
     places = np.concatenate([positions(span, index) for span in op.spans])
-    return np.asarray(places[:, None] * each * (kept + (1 - kept) / known.slower))
+    return np.asarray(places[:, None] * frequencies * (unslowed + (1 - unslowed) / numerics.slower))
 
 
 def _angle_along_axes(
-    draft: Draft, known: Numerics, op: Pointwise, index: Index
+    draft: Draft, numerics: Numerics, op: Pointwise, index: Index
 ) -> NDArray[np.float64]:
     """Find what heads are turned by where frames, rows and columns turn features of their own.
 
@@ -336,45 +352,47 @@ def _angle_along_axes(
     ----------
     diffusers: FluxPosEmbed, WanRotaryPosEmbed; Cosmos3VLTextRotaryEmbedding, where axes alternate
     """
-    each, axis = _frequencies(known, op.size)
-    places = np.concatenate([_places(draft, known, span, index) for span in op.spans])
-    return np.asarray(places[:, axis] * each)
+    frequencies, axis = _frequencies(numerics, op.size)
+    places = np.concatenate([_grid_positions(draft, numerics, span, index) for span in op.spans])
+    return np.asarray(places[:, axis] * frequencies)
 
 
-def _frequencies(known: Numerics, size: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _frequencies(numerics: Numerics, size: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Find how fast each pair of features of a head turns, and along which axis."""
-    half, axes = size // 2, range(len(known.axes))
-    counts = [features // 2 for features in known.axes]
-    if known.alternating:
+    half, axes = size // 2, range(len(numerics.axes))
+    counts = [features // 2 for features in numerics.axes]
+    if numerics.alternating:
         turn = np.arange(half) % len(axes)
         axis = np.where(np.arange(half) < len(axes) * np.asarray(counts)[turn], turn, 0)
-        return known.theta ** -(np.arange(half) / half), axis
-    each = np.concatenate([known.theta ** -(np.arange(n) / n) for n in counts])
-    return each, np.repeat(axes, counts)
+        return numerics.theta ** -(np.arange(half) / half), axis
+    by_pair = np.concatenate([numerics.theta ** -(np.arange(n) / n) for n in counts])
+    return by_pair, np.repeat(axes, counts)
 
 
-def _places(draft: Draft, known: Numerics, span: Span, index: Index) -> Numbers:
+def _grid_positions(draft: Draft, numerics: Numerics, span: Span, index: Index) -> Numbers:
     """Find frame, row and column of every row of a span; a prompt's are all its number, or 0."""
     rows, latents = positions(span, index), draft.latents
     if latents is None or span.stream != latents.stream:
-        return np.stack([rows if known.behind is not None else 0 * rows] * 3, axis=-1)
+        return np.stack([rows if numerics.behind is not None else 0 * rows] * 3, axis=-1)
     frame, row, column = np.unravel_index(np.maximum(rows, 0), latents.shape)
     return np.stack([frame + latents.first, row, column], axis=-1)
 
 
-def _route(draft: Draft, op: Pointwise, x: Value) -> list[Value]:
+def _route_experts(draft: Draft, op: Pointwise, x: Value) -> list[Value]:
     scores, (route, gates) = draft.wide(x), op.outputs
     shape = tuple(int(size) for size in route.shape)
     top = Value(draft.name(f"{gates.name}.top"), shape, "fp32")
-    chosen = Value(draft.name(route.name), shape, "int32")
-    draft.put("topk", (scores,), (top, chosen), {"count": shape[-1], "axis": len(shape) - 1})
-    soft = draft.add("softmax", (top,), shape, "fp32", f"{gates.name}.soft", axis=len(shape) - 1)
-    return [chosen, draft.cast(soft, x.dtype, gates.name)]
+    experts = Value(draft.name(route.name), shape, "int32")
+    draft.put("topk", (scores,), (top, experts), {"count": shape[-1], "axis": len(shape) - 1})
+    softened = draft.add(
+        "softmax", (top,), shape, "fp32", f"{gates.name}.soft", axis=len(shape) - 1
+    )
+    return [experts, draft.cast(softened, x.dtype, gates.name)]
 
 
-def _combine(draft: Draft, back: Value, gates: Value, name: str) -> Value:
-    each = draft.shuffle(gates, (*gates.shape, 1), f"{name}.gates")
-    weighed = draft.elementwise("PROD", back, each, f"{name}.weighed")
+def _combine_experts(draft: Draft, back: Value, gates: Value, name: str) -> Value:
+    gate_column = draft.shuffle(gates, (*gates.shape, 1), f"{name}.gates")
+    weighed = draft.elementwise("PROD", back, gate_column, f"{name}.weighed")
     total = draft.reduce("SUM", weighed, 2, f"{name}.total")
     return draft.shuffle(total, (*back.shape[:2], back.shape[3]), name)
 
@@ -384,32 +402,37 @@ def _guidance(draft: Draft, inputs: Values, name: str) -> Value:
     x, *scale = inputs
     with_text = draft.take(x, 0, 1, 0, f"{name}.with")
     if x.shape[0] > 1:
-        without = draft.take(x, 1, 1, 0, f"{name}.without")
-        apart = draft.elementwise("SUB", with_text, without, f"{name}.apart")
-        far = _times(draft, apart, scale, GUIDANCE, f"{name}.far")
-        without = draft.cast(without, far.dtype, f"{name}.wide")
-        with_text = draft.elementwise("SUM", without, far, f"{name}.guided")
+        without_text = draft.take(x, 1, 1, 0, f"{name}.without")
+        difference = draft.elementwise("SUB", with_text, without_text, f"{name}.apart")
+        scaled_difference = _multiplied(draft, difference, scale, GUIDANCE, f"{name}.far")
+        without_text = draft.cast(without_text, scaled_difference.dtype, f"{name}.wide")
+        with_text = draft.elementwise("SUM", without_text, scaled_difference, f"{name}.guided")
     return draft.shuffle(with_text, x.shape[1:], name)
 
 
-def _times(draft: Draft, x: Value, given: Values, usual: float, hint: str) -> Value:
+def _multiplied(draft: Draft, x: Value, factors: Values, default_factor: float, hint: str) -> Value:
     """Multiply by a number of each sample that is given, else by the usual one."""
-    if not given:
-        return draft.scaled(x, usual, hint)
-    (number,) = given
+    if not factors:
+        return draft.scaled(x, default_factor, hint)
+    (number,) = factors
     shape = (*([1] * (len(x.shape) - 3)), *number.shape)
     factor = draft.shuffle(number, shape, f"{hint}.by")
     return draft.elementwise("PROD", draft.cast(x, number.dtype, f"{hint}.wide"), factor, hint)
 
 
-def _step(draft: Draft, inputs: Values, name: str) -> Value:
+def _sampler_step(draft: Draft, inputs: Values, name: str) -> Value:
     x, noise, *change = inputs
     width = min(x.shape[-1], noise.shape[-1])
-    first = draft.take(x, 0, width, -1, f"{name}.first")
-    given = draft.take(noise, 0, width, -1, f"{name}.noise")
+    stepped_part = draft.take(x, 0, width, -1, f"{name}.first")
+    predicted = draft.take(noise, 0, width, -1, f"{name}.noise")
     moved = draft.elementwise(
-        "SUM", first, _times(draft, given, change, STEP, f"{name}.change"), f"{name}.moved"
+        "SUM",
+        stepped_part,
+        _multiplied(draft, predicted, change, STEP, f"{name}.change"),
+        f"{name}.moved",
     )
-    rest = x.shape[-1] - width
-    kept = [draft.take(x, width, rest, -1, f"{name}.rest")] if rest else []
-    return draft.concat((moved, *kept), -1, f"{name}.stepped")
+    untouched_width = x.shape[-1] - width
+    untouched = (
+        [draft.take(x, width, untouched_width, -1, f"{name}.rest")] if untouched_width else []
+    )
+    return draft.concat((moved, *untouched), -1, f"{name}.stepped")

@@ -132,35 +132,37 @@ def _sections(
         if stage.name == "text_tower":
             yield _Section(name=stage.name, items=stage.body, axes=inner)
         elif stage.name == "denoise":
-            forward, *rest = stage.body
+            forward, *step_ops = stage.body
             assert isinstance(forward, Loop)
             name = "forward" if place is None else f"forward.stage{place}"
             yield _Section(name=name, items=forward.body, axes=inner, stage=place)
-            along = tuple(axis for axis in program.axes if axis[0] == "cfg")
-            kept = [program.output.name, *([TURN.name] if _counts(rest) else [])]
-            after = tuple((f"next.{name}", name) for name in kept)
-            yield _Section(name="combine", items=rest, axes=along, outputs=after)
+            guidance_axes = tuple(axis for axis in program.axes if axis[0] == "cfg")
+            kept_names = [program.output.name, *([TURN.name] if _counts_steps(step_ops) else [])]
+            step_outputs = tuple((f"next.{name}", name) for name in kept_names)
+            yield _Section(name="combine", items=step_ops, axes=guidance_axes, outputs=step_outputs)
         elif stage.name == "prefill" or (stage.name == "decode" and stage.count):
-            made = ((program.output.name, program.output.name),)
-            whole = _Section(name=stage.name, items=stage.body, axes=inner, outputs=made)
-            yield whole if place is None else _turn(whole, program, place)
+            section_outputs = ((program.output.name, program.output.name),)
+            full_section = _Section(
+                name=stage.name, items=stage.body, axes=inner, outputs=section_outputs
+            )
+            yield full_section if place is None else _stage_section(full_section, program, place)
 
 
-def _turn(whole: _Section, program: Program, place: int) -> _Section:
+def _stage_section(full_section: _Section, program: Program, place: int) -> _Section:
     """Cut out what one stage of a pipeline does in its own turn; the last one predicts a token."""
-    turn, _, *scores = whole.items
+    turn, _, *scores = full_section.items
     assert isinstance(turn, Loop)
-    last = place == dict(program.axes)[pp.AXIS] - 1
+    is_last_stage = place == dict(program.axes)[pp.AXIS] - 1
     return replace(
-        whole,
-        name=f"{whole.name}.stage{place}",
+        full_section,
+        name=f"{full_section.name}.stage{place}",
         items=(*turn.body, *scores),
-        outputs=whole.outputs if last else (),
+        outputs=full_section.outputs if is_last_stage else (),
         stage=place,
     )
 
 
-def _counts(items: Sequence[Op | Loop]) -> bool:
+def _counts_steps(items: Sequence[Op | Loop]) -> bool:
     """Whether a step is counted."""
     return any(TURN in item.writes for item in items if not isinstance(item, Loop))
 
@@ -172,15 +174,15 @@ def indices(axes: Sequence[tuple[str, int]]) -> tuple[Index, ...]:
     {'ulysses': 0, 'tp': 1}
     """
     names = [name for name, _ in axes]
-    every = combinations(*(range(degree) for _, degree in axes))
-    return tuple(dict(zip(names, numbers, strict=True)) for numbers in every)
+    rank_indices = combinations(*(range(degree) for _, degree in axes))
+    return tuple(dict(zip(names, numbers, strict=True)) for numbers in rank_indices)
 
 
 def _network(
     program: Program, section: _Section, recipe: Recipe, spread: frozenset[str]
 ) -> EngineNetwork:
-    part = section.name.partition(".")[0]
-    decodes, room = part == "decode", room_of(program) if part in PARTS else 0
+    section_kind = section.name.partition(".")[0]
+    decodes, room = section_kind == "decode", room_of(program) if section_kind in PARTS else 0
     samples = int(program.output.shape[0])
     filled = Value(FILLED, (samples, 1, 1), "fp32") if room else None
     draft = Draft(
@@ -194,26 +196,26 @@ def _network(
         filled=filled,
         moving=decodes,
     )
-    if part == "forward" and recipe.latents is not None and recipe.latents.prompt:
+    if section_kind == "forward" and recipe.latents is not None and recipe.latents.prompt:
         draft = replace(draft, prompted=Value(PROMPTED, (samples, 1, 1), "fp32"))
-    given = {tensor.name for tensor in program.inputs} | {"predictions", TURN.name}
+    readable = {tensor.name for tensor in program.inputs} | {"predictions", TURN.name}
     sent = [item for item in section.items if isinstance(item, SendReceive)]
     if section.stage:
-        given |= {op.out.name for op in sent}
-    writing = _Writing(draft=draft, recipe=recipe, given=frozenset(given), spread=spread)
-    for counted in filter(None, (filled, draft.prompted)):
-        writing.inputs[counted.name] = counted
-        draft.taken[counted.name] = 1
-    _walk(writing, section.items)
+        readable |= {op.out.name for op in sent}
+    writing = _Writing(draft=draft, recipe=recipe, given=frozenset(readable), spread=spread)
+    for count_input in filter(None, (filled, draft.prompted)):
+        writing.inputs[count_input.name] = count_input
+        draft.taken[count_input.name] = 1
+    _write_items(writing, section.items)
     if filled is not None and decodes:
-        more = draft.scalar(1.0, filled, "one")
-        writing.outputs[f"next.{FILLED}"] = draft.elementwise("SUM", filled, more, f"{FILLED}.next")
+        unit = draft.scalar(1.0, filled, "one")
+        writing.outputs[f"next.{FILLED}"] = draft.elementwise("SUM", filled, unit, f"{FILLED}.next")
     for op in sent if section.stage != dict(program.axes).get(pp.AXIS, 1) - 1 else ():
-        value = _read(writing, op.x)
+        value = _value_of(writing, op.x)
         writing.outputs[f"{SENT}{op.out.name}"] = draft.cast(value, draft.dtype(op.out), SENT)
-    for outside, name in section.outputs:
-        writing.outputs[outside] = writing.values[name]
-    used = _used(draft.layers, [value.name for value in writing.outputs.values()])
+    for output_name, name in section.outputs:
+        writing.outputs[output_name] = writing.values[name]
+    used = _needed_names(draft.layers, [value.name for value in writing.outputs.values()])
     layers = tuple(layer for layer in draft.layers if layer.name in used)
     return EngineNetwork(
         name=section.name,
@@ -228,20 +230,20 @@ def _network(
     )
 
 
-def _used(layers: Sequence[Layer], wanted: Sequence[str]) -> set[str]:
+def _needed_names(layers: Sequence[Layer], wanted: Sequence[str]) -> set[str]:
     """Names of layers, inputs and tables that what is wanted depends on.
 
     A layer that nobody needs (what the last text tower hands on) is not written: the builder would
     drop it, and fails where it is a collective.
     """
-    used = set(wanted)
+    needed = set(wanted)
     for layer in reversed(layers):
-        if any(out.name in used for out in layer.outputs):
-            used |= {layer.name, *layer.inputs}
-    return used
+        if any(out.name in needed for out in layer.outputs):
+            needed |= {layer.name, *layer.inputs}
+    return needed
 
 
-def _walk(writing: _Writing, items: Sequence[Op | Loop]) -> None:
+def _write_items(writing: _Writing, items: Sequence[Op | Loop]) -> None:
     """Write operations, every turn of a loop on its own."""
     for item in items:
         if not isinstance(item, Loop):
@@ -252,7 +254,7 @@ def _walk(writing: _Writing, items: Sequence[Op | Loop]) -> None:
         for turn in range(item.first, item.first + count):
             if item.layers:
                 writing.draft.scope["layer"] = turn
-            _walk(writing, item.body)
+            _write_items(writing, item.body)
         writing.draft.scope.clear()
 
 
@@ -270,18 +272,18 @@ def _write(writing: _Writing, op: Op) -> None:
                 f"{op.axis} needs point-to-point messages between ranks, which TensorRT has not"
             )
         case Collective(axis=pp.AXIS):  # the runner has passed it on
-            made = [_read(writing, op.x)]
+            results = [_value_of(writing, op.x)]
         case Rearrange(move="store" | "load" | "append" | "collect"):
-            made = _keep(writing, op)
+            results = _kept_values(writing, op)
         case _:
-            made = _compute(writing, op, [_read(writing, tensor) for tensor in op.reads])
-    for tensor, value in zip(op.writes, made, strict=True):
+            results = _computed(writing, op, [_value_of(writing, tensor) for tensor in op.reads])
+    for tensor, value in zip(op.writes, results, strict=True):
         shape = tuple(int(size) for size in tensor.shape)
         assert value.shape == shape, f"{tensor.name}: wrote {value.shape}, said {shape}"
         writing.values[tensor.name] = value
 
 
-def _compute(  # noqa: PLR0911  # one case an operation
+def _computed(  # noqa: PLR0911  # one case an operation
     writing: _Writing, op: Op, inputs: list[Value]
 ) -> list[Value]:
     draft = writing.draft
@@ -300,11 +302,11 @@ def _compute(  # noqa: PLR0911  # one case an operation
         case Rearrange():
             return rearrange(draft, op, inputs)
         case Collective():
-            return [_meet(draft, op, inputs[0])]
+            return [_collective(draft, op, inputs[0])]
     raise AssertionError(f"no layer for {type(op).__name__}")
 
 
-def _meet(draft: Draft, op: Collective, x: Value) -> Value:
+def _collective(draft: Draft, op: Collective, x: Value) -> Value:
     """Write a collective among the ranks along its axis."""
     return draft.add(
         "collective",
@@ -320,7 +322,7 @@ def _meet(draft: Draft, op: Collective, x: Value) -> Value:
     )
 
 
-def _read(writing: _Writing, tensor: Tensor) -> Value:
+def _value_of(writing: _Writing, tensor: Tensor) -> Value:
     """Return a value made earlier, or an input of the program."""
     if tensor.name not in writing.values:
         assert tensor.name in writing.given, f"{tensor.name} is read before it is made"
@@ -336,32 +338,32 @@ def _input(writing: _Writing, tensor: Tensor, name: str) -> Value:
     return value
 
 
-def _keep(writing: _Writing, op: Rearrange) -> list[Value]:
+def _kept_values(writing: _Writing, op: Rearrange) -> list[Value]:
     """Turn what is kept between networks into their inputs and outputs."""
-    kept = op.inputs[0]
+    kept_tensor = op.inputs[0]
     if writing.draft.room:
-        return _cached(writing, op)
+        return _cached_values(writing, op)
     if op.move == "collect":
-        value = _read(writing, kept)
+        value = _value_of(writing, kept_tensor)
         writing.outputs["prediction"] = value
         return [Value("predictions", tuple(int(n) for n in op.outputs[0].shape), value.dtype)]
     if op.move == "store":
-        value = _read(writing, kept)
+        value = _value_of(writing, kept_tensor)
         writing.outputs[writing.draft.name(op.outputs[0].name)] = value
         return [value]
-    return [_input(writing, kept, writing.draft.name(kept.name))]
+    return [_input(writing, kept_tensor, writing.draft.name(kept_tensor.name))]
 
 
-def _cached(writing: _Writing, op: Rearrange) -> list[Value]:
+def _cached_values(writing: _Writing, op: Rearrange) -> list[Value]:
     """Write what is new into a cache that has room; behind what is there, all of it is seen."""
-    draft, new = writing.draft, _read(writing, op.inputs[-1])
-    kept = op.outputs[0] if op.move == "store" else op.inputs[0]
+    draft, new = writing.draft, _value_of(writing, op.inputs[-1])
+    cache_tensor = op.outputs[0] if op.move == "store" else op.inputs[0]
     caches = []
-    for part, what in zip(op.parts, ("keys", "values"), strict=True):
+    for part, cache_kind in zip(op.parts, ("keys", "values"), strict=True):
         shape = (new.shape[0], part.units, draft.room, part.size)
-        held = replace(kept, name=f"{kept.name}.{what}", shape=shape)
-        caches.append(_input(writing, held, draft.name(held.name)))
-    made = written_rows(draft, caches, new, op.parts)
-    for before, after in zip(caches, made, strict=True):
-        writing.outputs[f"new.{before.name}"] = after
-    return [new if op.move == "store" else seen_rows(draft, made, op.outputs[0].name)]
+        cache_part = replace(cache_tensor, name=f"{cache_tensor.name}.{cache_kind}", shape=shape)
+        caches.append(_input(writing, cache_part, draft.name(cache_part.name)))
+    new_caches = written_rows(draft, caches, new, op.parts)
+    for old_cache, new_cache in zip(caches, new_caches, strict=True):
+        writing.outputs[f"new.{old_cache.name}"] = new_cache
+    return [new if op.move == "store" else seen_rows(draft, new_caches, op.outputs[0].name)]

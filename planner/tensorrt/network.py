@@ -70,11 +70,11 @@ class EngineNetwork:
     @property
     def shared(self) -> bool:
         """Whether one engine serves all ranks: no weight is cut, and no collective names ranks."""
-        cut = any(
+        splits_weight = any(
             layer.kind == "weight" and layer.attributes["split"] != "none" for layer in self.layers
         )
-        named = len(self.axes) > 1 and bool(self.of("collective"))
-        return not (cut and self.ranks > 1) and not named
+        names_ranks = len(self.axes) > 1 and bool(self.of("collective"))
+        return not (splits_weight and self.ranks > 1) and not names_ranks
 
     def of(self, kind: str) -> list[Layer]:
         """Layers of one kind, in order."""
@@ -112,17 +112,22 @@ def document_of(network: EngineNetwork) -> dict[str, object]:
         "groups": {axis: groups(network.axes, axis) for axis, _ in network.axes},
         "ranks": network.ranks,
         "shared": network.shared,
-        "inputs": [_value(value) for value in network.inputs],
+        "inputs": [_value_document(value) for value in network.inputs],
         "tables": [
-            _value(Value(name, array.shape[1:], dtype_of(array)))
+            _value_document(Value(name, array.shape[1:], dtype_of(array)))
             for name, array in network.tables.items()
         ],
         "outputs": [
-            {"name": outside, "value": value.name, "shape": list(value.shape), "dtype": value.dtype}
-            for outside, value in network.outputs
+            {
+                "name": output_name,
+                "value": value.name,
+                "shape": list(value.shape),
+                "dtype": value.dtype,
+            }
+            for output_name, value in network.outputs
         ],
         "collectives": counts(network),
-        "layers": [_layer(layer) for layer in network.layers],
+        "layers": [_layer_document(layer) for layer in network.layers],
     }
 
 
@@ -150,21 +155,21 @@ def groups(axes: Sequence[tuple[str, int]], axis: str) -> list[list[int]]:
     """
     names, degrees = zip(*axes, strict=True)
     ranks = np.arange(prod(degrees)).reshape(degrees)
-    listed: list[list[int]] = (
+    rank_groups: list[list[int]] = (
         np.moveaxis(ranks, names.index(axis), -1).reshape(-1, dict(axes)[axis]).tolist()
     )
-    return listed
+    return rank_groups
 
 
-def _value(value: Value) -> dict[str, object]:
+def _value_document(value: Value) -> dict[str, object]:
     return {"name": value.name, "shape": list(value.shape), "dtype": value.dtype}
 
 
-def _layer(layer: Layer) -> Mapping[str, object]:
+def _layer_document(layer: Layer) -> Mapping[str, object]:
     return {
         "kind": layer.kind,
         "name": layer.name,
         "inputs": list(layer.inputs),
-        "outputs": [_value(value) for value in layer.outputs],
+        "outputs": [_value_document(value) for value in layer.outputs],
         **layer.attributes,
     }

@@ -51,35 +51,38 @@ def product(draft: Draft, op: Matmul, inputs: list[Value], layer: int) -> Value:
         weight=op.weight, layer=layer if op.weight.layered else 0, encoding=_encoding(draft, op)
     )
     if op.route is not None:
-        return _experts(draft, op, inputs, share)
-    return _multiply(draft, inputs[0], share, op.out.name)
+        return _expert_products(draft, op, inputs, share)
+    return _product_of(draft, inputs[0], share, op.out.name)
 
 
 def _encoding(draft: Draft, op: Matmul) -> str:
     """How a weight is held: matrices that the planner counts with fewer bytes, in fewer bits."""
-    narrow = op.weight.itemsize < 2 and draft.precision in _TYPES
-    uneven = draft.precision == "nvfp4" and op.weight.local_rows % BLOCK
-    return draft.precision if narrow and not uneven else "plain"
+    is_narrow = op.weight.itemsize < 2 and draft.precision in _TYPES
+    uneven_blocks = draft.precision == "nvfp4" and op.weight.local_rows % BLOCK
+    return draft.precision if is_narrow and not uneven_blocks else "plain"
 
 
-def _multiply(draft: Draft, x: Value, share: _Share, hint: str) -> Value:
+def _product_of(draft: Draft, x: Value, share: _Share, hint: str) -> Value:
     learned = bias(share.weight, share.layer, len(x.shape))
     if share.encoding == "plain":
         values = _weight(draft, share, "values", draft.compute)
         return draft.matmul(x, values, hint, learned=learned)
     if share.encoding == "nvfp4":
-        left, right = _blocked(draft, x, _reach(draft, share)), _narrow(draft, share)
+        left, right = (
+            _blocked_activations(draft, x, _reach(draft, share)),
+            _narrow_weight(draft, share),
+        )
         return draft.matmul(left, right, hint, transpose=True, learned=learned)
     scale = _reach(draft, share)
     dtype = _TYPES[share.encoding]
     packed = draft.add("quantize", (x, scale), x.shape, dtype, f"{x.name}.packed")
-    back = draft.add("dequantize", (packed, scale), x.shape, x.dtype, f"{x.name}.back")
+    dequantized = draft.add("dequantize", (packed, scale), x.shape, x.dtype, f"{x.name}.back")
     values = _weight(draft, share, "values", dtype)
     scales = _weight(draft, share, "scale", "fp32")
-    opened = draft.add(
+    wide_weight = draft.add(
         "dequantize", (values, scales), values.shape, draft.compute, f"{values.name}.opened"
     )
-    return draft.matmul(back, opened, hint, learned=learned)
+    return draft.matmul(dequantized, wide_weight, hint, learned=learned)
 
 
 def _reach(draft: Draft, share: _Share) -> Value:
@@ -103,30 +106,40 @@ def _reach(draft: Draft, share: _Share) -> Value:
     return draft.made[key]
 
 
-def _blocked(draft: Draft, x: Value, whole: Value) -> Value:
+def _blocked_activations(draft: Draft, x: Value, tensor_scale: Value) -> Value:
     """Quantise rows to FP4 with the scales that their blocks need; give back what that leaves."""
     axis = len(x.shape) - 1
     blocks = (*x.shape[:-1], x.shape[-1] // BLOCK)
     packed = Value(draft.name(f"{x.name}.packed"), x.shape, "fp4")
     scales = Value(draft.name(f"{x.name}.scales"), blocks, "fp8")
-    draft.put("dynamic_quantize", (x, whole), (packed, scales), {"axis": axis, "block": BLOCK})
-    opened = draft.add("dequantize", (scales, whole), blocks, x.dtype, f"{scales.name}.opened")
-    return draft.add(
-        "dequantize", (packed, opened), x.shape, x.dtype, f"{x.name}.back", axis=axis, block=BLOCK
+    draft.put(
+        "dynamic_quantize", (x, tensor_scale), (packed, scales), {"axis": axis, "block": BLOCK}
     )
-
-
-def _narrow(draft: Draft, share: _Share) -> Value:
-    """Hold a weight in FP4, ``[experts, columns, rows]`` so that blocks lie along the rows."""
-    values = _weight(draft, share, "values", "fp4")
-    scales = _weight(draft, share, "scales", "fp8")
-    whole = _weight(draft, share, "scale", "fp32")
-    opened = draft.add(
-        "dequantize", (scales, whole), scales.shape, draft.compute, f"{scales.name}.opened"
+    wide_scales = draft.add(
+        "dequantize", (scales, tensor_scale), blocks, x.dtype, f"{scales.name}.opened"
     )
     return draft.add(
         "dequantize",
-        (values, opened),
+        (packed, wide_scales),
+        x.shape,
+        x.dtype,
+        f"{x.name}.back",
+        axis=axis,
+        block=BLOCK,
+    )
+
+
+def _narrow_weight(draft: Draft, share: _Share) -> Value:
+    """Hold a weight in FP4, ``[experts, columns, rows]`` so that blocks lie along the rows."""
+    values = _weight(draft, share, "values", "fp4")
+    scales = _weight(draft, share, "scales", "fp8")
+    tensor_scale = _weight(draft, share, "scale", "fp32")
+    wide_scales = draft.add(
+        "dequantize", (scales, tensor_scale), scales.shape, draft.compute, f"{scales.name}.opened"
+    )
+    return draft.add(
+        "dequantize",
+        (values, wide_scales),
         values.shape,
         draft.compute,
         f"{values.name}.opened",
@@ -143,7 +156,7 @@ def _weight(draft: Draft, share: _Share, part: str, dtype: Dtype) -> Value:
         draft.made[key] = draft.add(
             "weight",
             (),
-            _shape(share, part),
+            _weight_shape(share, part),
             dtype,
             f"weight.{weight.name}{suffix}",
             weight=weight.name,
@@ -159,7 +172,7 @@ def _weight(draft: Draft, share: _Share, part: str, dtype: Dtype) -> Value:
     return draft.made[key]
 
 
-def _shape(share: _Share, part: str) -> tuple[int, ...]:
+def _weight_shape(share: _Share, part: str) -> tuple[int, ...]:
     weight = share.weight
     experts, rows, columns = weight.experts, weight.local_rows, weight.local_columns
     if part == "scale":
@@ -169,7 +182,7 @@ def _shape(share: _Share, part: str) -> tuple[int, ...]:
     return (experts, columns, rows) if share.encoding == "nvfp4" else (experts, rows, columns)
 
 
-def _experts(draft: Draft, op: Matmul, inputs: list[Value], share: _Share) -> Value:
+def _expert_products(draft: Draft, op: Matmul, inputs: list[Value], share: _Share) -> Value:
     """Let every expert take every row, and pick the results that the route names.
 
     TensorRT's own mixture-of-experts layer is not built for every GPU; this is, and does the work
@@ -178,17 +191,17 @@ def _experts(draft: Draft, op: Matmul, inputs: list[Value], share: _Share) -> Va
     x, route = inputs
     rows = prod(x.shape[:-1])
     flat = draft.shuffle(x, (1, rows, x.shape[-1]), f"{x.name}.flat")
-    every = _multiply(draft, flat, share, f"{op.out.name}.every")
-    experts, width = every.shape[0], every.shape[2]
-    stacked = draft.shuffle(every, (experts * rows, width), f"{op.out.name}.stacked")
+    all_results = _product_of(draft, flat, share, f"{op.out.name}.every")
+    experts, width = all_results.shape[0], all_results.shape[2]
+    stacked = draft.shuffle(all_results, (experts * rows, width), f"{op.out.name}.stacked")
     if experts == 1:
-        chosen = draft.constant(np.zeros((1, 1, 1), np.int32), "first")
+        block_starts = draft.constant(np.zeros((1, 1, 1), np.int32), "first")
     else:
-        each = draft.scalar(rows, route, "rows")
-        chosen = draft.elementwise("PROD", route, each, f"{route.name}.block")
-    lead = x.shape[:3] if len(x.shape) == 4 else (*x.shape[:2], 1)
-    numbers = draft.constant(np.arange(rows, dtype=np.int32).reshape(lead), "numbers")
-    places = draft.elementwise("SUM", chosen, numbers, f"{op.out.name}.places")
+        block_rows = draft.scalar(rows, route, "rows")
+        block_starts = draft.elementwise("PROD", route, block_rows, f"{route.name}.block")
+    row_shape = x.shape[:3] if len(x.shape) == 4 else (*x.shape[:2], 1)
+    numbers = draft.constant(np.arange(rows, dtype=np.int32).reshape(row_shape), "numbers")
+    places = draft.elementwise("SUM", block_starts, numbers, f"{op.out.name}.places")
     return draft.gather(stacked, places, 0, op.out.name)
 
 
@@ -205,8 +218,8 @@ def depthwise(draft: Draft, op: Depthwise, x: Value, layer: int) -> Value:
     kernels = _weight(draft, share, "values", draft.compute)
     taps = draft.shuffle(kernels, (features, 1, SIDE, SIDE), f"{name}.kernels", first=(2, 0, 1))
     shape = (batch, features, int(op.out.shape[1]) // line, line)
-    more = {"padding": [0 if op.halo else 1, 1], "groups": features}
-    out = draft.add("convolution", (image, taps), shape, x.dtype, f"{name}.picture", **more)
+    attributes = {"padding": [0 if op.halo else 1, 1], "groups": features}
+    out = draft.add("convolution", (image, taps), shape, x.dtype, f"{name}.picture", **attributes)
     return draft.shuffle(out, (batch, shape[2] * line, features), name, first=(0, 2, 3, 1))
 
 
@@ -216,22 +229,31 @@ def bias(weight: Weight, layer: int, dimensions: int) -> list[Learned]:
         return []
     shape = [1] * (dimensions - 1) + [weight.local_columns]
     cut = weight.degree if weight.split == "columns" else 1
-    once = weight.split == "rows" and weight.degree > 1
+    adds_once = weight.split == "rows" and weight.degree > 1
     number = layer if weight.layered else -1
-    return [_learned("bias", weight.name, number, listed(weight.columns), cut, shape, once=once)]
+    return [
+        _learned_numbers(
+            "bias", weight.name, number, listed(weight.columns), cut, shape, once=adds_once
+        )
+    ]
 
 
 def of_norm(draft: Draft, op: Pointwise, x: Value) -> list[Learned]:
     """Factors and offsets behind the norm of whole rows."""
     shape = [1] * (len(x.shape) - 1) + [x.shape[-1]]
     name, layer = op.outputs[0].name, draft.scope.get("layer", -1)
-    return [_learned(kind, name, layer, [[x.shape[-1], 1]], 1, shape) for kind in ("gain", "bias")]
+    return [
+        _learned_numbers(kind, name, layer, [[x.shape[-1], 1]], 1, shape)
+        for kind in ("gain", "bias")
+    ]
 
 
 def of_row(draft: Draft, op: Pointwise, x: Value) -> Learned:
     """Numbers of their own that are added to a row."""
     shape, name = [1] * (len(x.shape) - 1) + [x.shape[-1]], op.outputs[0].name
-    return _learned("bias", name, draft.scope.get("layer", -1), [[x.shape[-1], 1]], 1, shape)
+    return _learned_numbers(
+        "bias", name, draft.scope.get("layer", -1), [[x.shape[-1], 1]], 1, shape
+    )
 
 
 def of_heads(draft: Draft, op: Pointwise) -> list[Learned]:
@@ -240,10 +262,10 @@ def of_heads(draft: Draft, op: Pointwise) -> list[Learned]:
     parts = [[count * degree, op.size] for count in op.heads if count]
     shape = [1, 1, sum(op.heads), op.size]
     name, layer = op.outputs[0].name, draft.scope.get("layer", -1)
-    return [_learned("gain", name, layer, parts, degree, shape)]
+    return [_learned_numbers("gain", name, layer, parts, degree, shape)]
 
 
-def _learned(  # noqa: PLR0913  # what the numbers are known by, and how they are held
+def _learned_numbers(  # noqa: PLR0913  # what the numbers are known by, and how they are held
     kind: str,
     name: str,
     layer: int,

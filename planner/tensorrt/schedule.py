@@ -30,16 +30,18 @@ Bind = dict[str, list[object]]
 Call = dict[str, object]
 
 
-_STEPS: Final = ("denoise", "decode")
+_REPEATED_STAGES: Final = ("denoise", "decode")
 """Stages that run more than once."""
 Buffers = dict[str, dict[str, object]]
 
 
-def _add(buffers: Buffers, value: Value, name: str, given: dict[str, object] | None = None) -> None:
+def _add_buffer(
+    buffers: Buffers, value: Value, name: str, given: dict[str, object] | None = None
+) -> None:
     """Add a buffer of a value's shape; what one of that name starts with already stays."""
-    started = buffers.get(name, {}).get("given")
+    given_source = buffers.get(name, {}).get("given")
     buffers[name] = {
-        "shape": list(value.shape), "dtype": value.dtype, "given": started or given
+        "shape": list(value.shape), "dtype": value.dtype, "given": given_source or given
     }  # fmt: skip
 
 
@@ -50,10 +52,10 @@ def written(
 
     Raises `IllegalPlanError` if ranks pass messages that no TensorRT layer passes.
     """
-    whole = recipe.numerics is not None
-    if whole and model.latent is not None:
+    computes_model = recipe.numerics is not None
+    if computes_model and model.latent is not None:
         recipe = replace(recipe, latents=latents_of(model, workload))
-    programs = programs_of(model, workload, plan, whole=whole or model.kind == "decoder")
+    programs = programs_of(model, workload, plan, whole=computes_model or model.kind == "decoder")
     networks = networks_of_stages(programs, recipe)
     return networks, schedule_of(networks, programs[0], workload, plan)
 
@@ -86,11 +88,11 @@ def networks_of_stages(programs: Sequence[Program], recipe: Recipe) -> tuple[Eng
     Raises `IllegalPlanError` if ranks pass messages that neither a TensorRT layer nor the runner
     passes.
     """
-    several, made = len(programs) > 1, dict[str, EngineNetwork]()
+    many_stages, by_name = len(programs) > 1, dict[str, EngineNetwork]()
     for stage, program in enumerate(programs):
-        for network in networks_of(program, recipe, stage if several else None):
-            made[network.name] = made.pop(network.name, network)  # combines behind all stages
-    return tuple(made.values())
+        for network in networks_of(program, recipe, stage if many_stages else None):
+            by_name[network.name] = by_name.pop(network.name, network)  # combines behind all stages
+    return tuple(by_name.values())
 
 
 def latents_of(model: Model, workload: Workload) -> LatentGrid:
@@ -101,15 +103,17 @@ def latents_of(model: Model, workload: Workload) -> LatentGrid:
     >>> latents_of(read_model("flux.1-dev"), work)
     LatentGrid(stream='image', shape=(1, 64, 64), first=0, prompt=0)
     """
-    latent, stream, known = model.latent, model.streams[-1].name, model.numerics
+    latent, stream, numerics = model.latent, model.streams[-1].name, model.numerics
     assert latent is not None
-    tokens, line = _number(workload.length(stream)), _number(workload.line)
-    frames = -(-_number(latent_frames(latent, workload.frames)) // latent.patch_frames)
-    behind = None if known is None else known.behind
+    tokens, line = _single_size(workload.length(stream)), _single_size(workload.line)
+    frames = -(-_single_size(latent_frames(latent, workload.frames)) // latent.patch_frames)
+    first_frame = None if numerics is None else numerics.behind
     shape = (frames, -(-tokens // (frames * line)), line)
-    if behind is None:
+    if first_frame is None:
         return LatentGrid(stream, shape)
-    return LatentGrid(stream, shape, behind, _number(workload.length(model.streams[0].name)))
+    return LatentGrid(
+        stream, shape, first_frame, _single_size(workload.length(model.streams[0].name))
+    )
 
 
 def schedule_of(
@@ -119,19 +123,21 @@ def schedule_of(
     by_name = {network.name: network for network in networks}
     buffers: Buffers = {}
     passes = max(1, workload.passes // plan.degree("cfg"))
-    steps = [_number(stage.count) for stage in program.stages if stage.name in _STEPS]
+    steps = [
+        _single_size(stage.count) for stage in program.stages if stage.name in _REPEATED_STAGES
+    ]
     if "combine" in by_name:
-        once, each = _diffusion(by_name, program, (plan, passes), buffers)
+        once, step_calls = _diffusion_calls(by_name, program, (plan, passes), buffers)
     else:
-        once, each = _decoder(networks, program, plan, buffers)
+        once, step_calls = _decoder_calls(networks, program, plan, buffers)
     for name, buffer in buffers.items():
         if name.partition("#")[0] == PROMPTED:
             stream, tokens = workload.tokens[0]
-            buffer |= {"start": _number(tokens), "counts": f"input.{stream}"}
+            buffer |= {"start": _single_size(tokens), "counts": f"input.{stream}"}
     return {
         "steps": max(steps, default=1) or 1,
         "once": once,
-        "each_step": each,
+        "each_step": step_calls,
         "output": program.output.name,
         "buffers": buffers,
         "groups": {
@@ -139,7 +145,7 @@ def schedule_of(
             for network in networks
             if network.ranks > 1 or network.stage is not None
         },
-        "ranks": [_rank(rank, plan, workload, passes) for rank in range(plan.gpus)],
+        "ranks": [_rank_document(rank, plan, workload, passes) for rank in range(plan.gpus)],
     }
 
 
@@ -152,24 +158,28 @@ def groups(network: EngineNetwork, plan: Plan) -> list[list[int]]:
     >>> groups(network, parse_plan("cfg2.tp2"))
     [[0, 1], [2, 3]]
     """
-    inside = [name for name, _ in network.axes]
+    network_axes = [name for name, _ in network.axes]
     by_outer_index: dict[tuple[tuple[str, int], ...], list[tuple[list[int], int]]] = {}
     for rank in _ranks(plan, network.stage):
         index = plan.index_of(rank)
-        apart = tuple((name, place) for name, place in index.items() if name not in inside)
-        by_outer_index.setdefault(apart, []).append(([index[name] for name in inside], rank))
+        outer_index = tuple(
+            (name, place) for name, place in index.items() if name not in network_axes
+        )
+        by_outer_index.setdefault(outer_index, []).append(
+            ([index[name] for name in network_axes], rank)
+        )
     return [[rank for _, rank in sorted(members)] for members in by_outer_index.values()]
 
 
 def _ranks(plan: Plan, stage: int | None) -> list[int]:
     """List the ranks of a stage of the pipeline, or all."""
-    every = range(plan.gpus)
-    return [rank for rank in every if stage in (None, plan.index_of(rank).get(pp.AXIS))]
+    all_ranks = range(plan.gpus)
+    return [rank for rank in all_ranks if stage in (None, plan.index_of(rank).get(pp.AXIS))]
 
 
-def _rank(rank: int, plan: Plan, workload: Workload, passes: int) -> dict[str, object]:
+def _rank_document(rank: int, plan: Plan, workload: Workload, passes: int) -> dict[str, object]:
     """Where a rank's inputs lie: its first forward, its first sample, and of how many samples."""
-    index, batch = plan.index_of(rank), _number(workload.batch)
+    index, batch = plan.index_of(rank), _single_size(workload.batch)
     share = batch // plan.degree("dp") if batch > 1 else batch
     return {
         "rank": rank,
@@ -180,18 +190,18 @@ def _rank(rank: int, plan: Plan, workload: Workload, passes: int) -> dict[str, o
     }
 
 
-def _number(size: object) -> int:
+def _single_size(size: object) -> int:
     if np.ndim(size):  # type: ignore[arg-type]  # numbers and arrays
         raise InputError("engines are written for one size: got several")
     return int(cast(int, size))
 
 
-def _given(name: str, place: int | None) -> dict[str, object]:
+def _input_source(name: str, place: int | None) -> dict[str, object]:
     """Name an input, and of which of a rank's forwards it is; None for those of all."""
     return {"name": name, "forward": place}
 
 
-def _diffusion(
+def _diffusion_calls(
     networks: Mapping[str, EngineNetwork],
     program: Program,
     split: tuple[Plan, int],
@@ -204,122 +214,131 @@ def _diffusion(
     (plan, passes), main, combine = split, program.output.name, networks["combine"]
     stages = [network for name, network in networks.items() if name.startswith("forward")]
     prediction = dict(stages[-1].outputs)["prediction"]
-    _add(buffers, replace(prediction, shape=(passes, *prediction.shape)), "predictions")
-    given = {tensor.name for tensor in program.inputs}
-    shared = {main, "predictions", TURN.name, *OF_STEPS, *_received(stages)}
+    _add_buffer(buffers, replace(prediction, shape=(passes, *prediction.shape)), "predictions")
+    input_names = {tensor.name for tensor in program.inputs}
+    shared = {main, "predictions", TURN.name, *OF_STEPS, *_received_names(stages)}
     once: list[Call] = []
-    each: list[Call] = []
+    step_calls: list[Call] = []
     for place in range(passes):
         if "text_tower" in networks:
             tower = networks["text_tower"]
-            bind = dict(_bound(tower, place, shared, given, buffers))
+            bind = dict(_bound_inputs(tower, place, shared, input_names, buffers))
             for name, value in tower.outputs:
-                _add(buffers, value, f"{name}#{place}")
+                _add_buffer(buffers, value, f"{name}#{place}")
                 bind[name] = [f"{name}#{place}", 0]
             once.append({"engine": "text_tower", "bind": bind})
     for turn in range(passes + len(stages) - 1):
         running = [number for number in range(len(stages)) if 0 <= turn - number < passes]
         for number in running:
             stage, place = stages[number], turn - number
-            bind = dict(_bound(stage, place, shared, given, buffers))
+            bind = dict(_bound_inputs(stage, place, shared, input_names, buffers))
             for name, value in stage.outputs:
                 if name == "prediction":
                     bind[name] = ["predictions", place]
                 else:
-                    _add(buffers, value, name)
+                    _add_buffer(buffers, value, name)
                     bind[name] = [name, 0]
-            each.append({"engine": stage.name, "bind": bind})
-        each += _handed_on(stages, running, plan)
+            step_calls.append({"engine": stage.name, "bind": bind})
+        step_calls += _stage_sends(stages, running, plan)
     if len(stages) > 1:
-        each.append(_to_all("predictions", plan))
-    bind = dict(_bound(combine, 0, shared, given, buffers))
+        step_calls.append(_send_to_all("predictions", plan))
+    bind = dict(_bound_inputs(combine, 0, shared, input_names, buffers))
     for name, value in combine.outputs:
-        _add(buffers, value, name)
+        _add_buffer(buffers, value, name)
         bind[name] = [name, 0]
-    each.append({"engine": "combine", "bind": bind})
-    each += [{"copy": [name, name.removeprefix("next.")]} for name, _ in combine.outputs]
-    return once, each
+    step_calls.append({"engine": "combine", "bind": bind})
+    step_calls += [{"copy": [name, name.removeprefix("next.")]} for name, _ in combine.outputs]
+    return once, step_calls
 
 
-def _received(stages: Sequence[EngineNetwork]) -> set[str]:
+def _received_names(stages: Sequence[EngineNetwork]) -> set[str]:
     """Name what a stage before hands on and the next one reads, of any two."""
     return {
         value.name
-        for before, after in pairwise(stages)
-        for value in after.inputs
-        if f"{SENT}{value.name}" in dict(before.outputs)
+        for sender, receiver in pairwise(stages)
+        for value in receiver.inputs
+        if f"{SENT}{value.name}" in dict(sender.outputs)
     }
 
 
-def _handed_on(
+def _stage_sends(
     stages: Sequence[EngineNetwork], running: Sequence[int], plan: Plan, own: str = ""
 ) -> Iterator[Call]:
     """Pass what stages that have run give to the next ones: each tensor of all at one time.
 
     own : what names of the buffers begin with.
     """
-    for name in sorted(_received(stages)):
+    for name in sorted(_received_names(stages)):
         pairs = [
             [*pair]
             for stage in running
-            if name in _received(stages[stage : stage + 2])
+            if name in _received_names(stages[stage : stage + 2])
             for pair in zip(_ranks(plan, stage), _ranks(plan, stage + 1), strict=True)
         ]
         if pairs:
             yield {"send": [f"{own}{SENT}{name}", f"{own}{name}"], "pairs": pairs}
 
 
-def _to_all(name: str, plan: Plan) -> Call:
+def _send_to_all(name: str, plan: Plan) -> Call:
     """Pass a buffer of the last stage to all others."""
-    last = plan.degree(pp.AXIS) - 1
+    last_stage = plan.degree(pp.AXIS) - 1
     pairs = [
         [*pair]
-        for stage in range(last)
-        for pair in zip(_ranks(plan, last), _ranks(plan, stage), strict=True)
+        for stage in range(last_stage)
+        for pair in zip(_ranks(plan, last_stage), _ranks(plan, stage), strict=True)
     ]
     return {"send": [name, name], "pairs": pairs}
 
 
-def _bound(
-    network: EngineNetwork, place: int, shared: set[str], given: set[str], buffers: Buffers
+def _bound_inputs(
+    network: EngineNetwork, place: int, shared: set[str], input_names: set[str], buffers: Buffers
 ) -> Iterator[tuple[str, list[object]]]:
     """Bind inputs: what all forwards share, what is given for this one, what was kept of it."""
     for value in network.inputs:
-        once = value.name in shared
-        name = value.name if once else f"{value.name}#{place}"
-        source = _given(value.name, None if once else place)
+        for_all = value.name in shared
+        name = value.name if for_all else f"{value.name}#{place}"
+        source = _input_source(value.name, None if for_all else place)
         if name not in buffers or value.name != "predictions":
-            _add(buffers, value, name, source if value.name in given else None)
+            _add_buffer(buffers, value, name, source if value.name in input_names else None)
         yield value.name, [name, 0]
 
 
-def _decoder(
+def _decoder_calls(
     networks: Sequence[EngineNetwork], program: Program, plan: Plan, buffers: Buffers
 ) -> tuple[list[Call], list[Call]]:
     """Run the prompt once; then steps, which write into the caches that it has filled."""
-    once, each = (list(_stages(part, networks, (program, plan), buffers)) for part in PARTS)
+    once, step_calls = (
+        list(_decoder_stages(part, networks, (program, plan), buffers)) for part in PARTS
+    )
     if FILLED in buffers:
         prompt = program.inputs[0]
-        buffers[FILLED] |= {"start": _number(prompt.shape[1]), "counts": prompt.name}
+        buffers[FILLED] |= {"start": _single_size(prompt.shape[1]), "counts": prompt.name}
     count: Call = {"copy": [f"next.{FILLED}", FILLED]}
-    return once, [*each, count] if each else []
+    return once, [*step_calls, count] if step_calls else []
 
 
-def _stages(
-    part: str, networks: Sequence[EngineNetwork], split: tuple[Program, Plan], buffers: Buffers
+def _decoder_stages(
+    network_kind: str,
+    networks: Sequence[EngineNetwork],
+    split: tuple[Program, Plan],
+    buffers: Buffers,
 ) -> Iterator[Call]:
     """Run a decoder's stages one after another; all ranks get the scores, to go on from them."""
     program, plan = split
-    stages = [network for network in networks if network.name.startswith(part)]
-    given, received = {tensor.name for tensor in program.inputs}, _received(stages)
-    between = {*received, *(f"{SENT}{name}" for name in received)}
+    stages = [network for network in networks if network.name.startswith(network_kind)]
+    input_names, received = {tensor.name for tensor in program.inputs}, _received_names(stages)
+    stage_tensors = {*received, *(f"{SENT}{name}" for name in received)}
     for place, network in enumerate(stages):
         bind: Bind = {}
         for name, value in [*((value.name, value) for value in network.inputs), *network.outputs]:
-            held = f"{part}.{name}" if name in between else name.removeprefix("new.")
-            _add(buffers, value, held, _given(name, 0) if name in given else None)
-            bind[name] = [held, 0]
+            buffer_name = (
+                f"{network_kind}.{name}" if name in stage_tensors else name.removeprefix("new.")
+            )
+            _add_buffer(
+                buffers, value, buffer_name, _input_source(name, 0) if name in input_names else None
+            )
+            bind[name] = [buffer_name, 0]
         yield {"engine": network.name, "bind": bind}
-        yield from _handed_on(stages, [place], plan, f"{part}.")
+        yield from _stage_sends(stages, [place], plan, f"{network_kind}.")
     if len(stages) > 1:
-        yield _to_all(program.output.name, plan)
+        yield _send_to_all(program.output.name, plan)

@@ -19,10 +19,10 @@ ITEMSIZE: Final = {
 
 def weight_bytes(network: EngineNetwork) -> float:
     """Bytes of the weights of one rank."""
-    return sum(_bytes(layer) for layer in network.of("weight"))
+    return sum(_layer_bytes(layer) for layer in network.of("weight"))
 
 
-def _bytes(layer: Layer) -> float:
+def _layer_bytes(layer: Layer) -> float:
     return sum(prod(out.shape) * ITEMSIZE[out.dtype] for out in layer.outputs)
 
 
@@ -31,22 +31,22 @@ def again_bytes(networks: Sequence[EngineNetwork], document: Document) -> Bytes:
 
     A decoder's prefill and its decode step are two engines of the same weights.
     """
-    own = next(_by_rank(networks, document))
-    held, again = set(), 0.0
-    for layer in (layer for network in own for layer in network.of("weight")):
-        which = tuple(layer.attributes[key] for key in ("weight", "layer", "part"))
-        again += _bytes(layer) if which in held else 0.0
-        held.add(which)
-    return Bytes(again)
+    rank_networks = next(_by_rank(networks, document))
+    seen_weights, repeated_bytes = set(), 0.0
+    for layer in (layer for network in rank_networks for layer in network.of("weight")):
+        weight_key = tuple(layer.attributes[key] for key in ("weight", "layer", "part"))
+        repeated_bytes += _layer_bytes(layer) if weight_key in seen_weights else 0.0
+        seen_weights.add(weight_key)
+    return Bytes(repeated_bytes)
 
 
 def buffer_bytes(networks: Sequence[EngineNetwork], document: Document) -> int:
     """Count the bytes of all buffers on the rank that has most, tables included."""
     buffers = document["buffers"]
     sizes = (
-        sum(array[0].nbytes for network in own for array in network.tables.values())
+        sum(array[0].nbytes for network in rank_networks for array in network.tables.values())
         + sum(buffer_size(buffers[name]) for name in buffers_of(document, rank))
-        for rank, own in enumerate(_by_rank(networks, document))
+        for rank, rank_networks in enumerate(_by_rank(networks, document))
     )
     return int(max(sizes))
 
@@ -72,8 +72,8 @@ def engine_size(network: EngineNetwork, allowed: Allowed) -> tuple[Bytes, Second
     """
     engines, weights = 1 if network.shared else network.ranks, weight_bytes(network)
     layers = len(network.of("attention")) * allowed.build_layer.value
-    each = layers + weights / allowed.build_weights.value
-    return Bytes(weights + allowed.overhead.value), Seconds(engines * each)
+    build_s = layers + weights / allowed.build_weights.value
+    return Bytes(weights + allowed.overhead.value), Seconds(engines * build_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

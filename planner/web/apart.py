@@ -8,8 +8,10 @@ from multiprocessing.connection import Connection
 from typing import Any, Final, TypeVar
 
 R = TypeVar("R")
-_START: Final = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-_CONTEXT: Final[Any] = multiprocessing.get_context(_START)
+_START_METHOD: Final = (
+    "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+)
+_PROCESS_CONTEXT: Final[Any] = multiprocessing.get_context(_START_METHOD)
 
 
 class EndedError(RuntimeError):
@@ -18,8 +20,8 @@ class EndedError(RuntimeError):
 
 def load(modules: Sequence[str]) -> None:
     """Have processes start with these modules, where they are copies of one that waits."""
-    if _START == "forkserver":
-        _CONTEXT.set_forkserver_preload(list(modules))
+    if _START_METHOD == "forkserver":
+        _PROCESS_CONTEXT.set_forkserver_preload(list(modules))
 
 
 async def apart(function: Callable[[list[str]], R], words: list[str], limit_s: float) -> R:
@@ -30,27 +32,31 @@ async def apart(function: Callable[[list[str]], R], words: list[str], limit_s: f
 
     Raises `TimeoutError` if it has not answered by then, or `EndedError` if it died.
     """
-    here, there = _CONTEXT.Pipe(duplex=False)
-    process = _CONTEXT.Process(target=_answer, args=(there, function, words), daemon=True)
+    receiver, sender = _PROCESS_CONTEXT.Pipe(duplex=False)
+    process = _PROCESS_CONTEXT.Process(
+        target=_send_answer, args=(sender, function, words), daemon=True
+    )
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     try:
         process.start()
-        there.close()
-        loop.add_reader(here.fileno(), ready.set)
+        sender.close()
+        loop.add_reader(receiver.fileno(), ready.set)
         async with asyncio.timeout(limit_s):
             await ready.wait()
-        answer: R = here.recv()
+        answer: R = receiver.recv()
     except EOFError:
         raise EndedError from None
     finally:
-        loop.remove_reader(here.fileno())
-        here.close()
+        loop.remove_reader(receiver.fileno())
+        receiver.close()
         process.kill()
         process.join()
     return answer
 
 
-def _answer(there: Connection, function: Callable[[list[str]], object], words: list[str]) -> None:
+def _send_answer(
+    sender: Connection, function: Callable[[list[str]], object], words: list[str]
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
-    there.send(function(words))
+    sender.send(function(words))

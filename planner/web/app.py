@@ -81,85 +81,94 @@ def app(ask: Ask, pages: Mapping[str, Groups], hosts: Sequence[str], at_once: in
     hosts : names that it is reached by; a page of another name cannot ask through a reader.
     at_once : questions that are answered at the same time.
     """
-    room = asyncio.Semaphore(at_once)
-    waiting: set[object] = set()
+    at_work = asyncio.Semaphore(at_once)
+    open_questions: set[object] = set()
 
     async def answered(words: list[str]) -> Told:
-        if len(waiting) >= WAITING + at_once:
+        if len(open_questions) >= WAITING + at_once:
             raise Refused(503, "busy: too many questions at once, ask again in a moment")
-        waiting.add(place := object())
+        open_questions.add(question := object())
         try:
-            async with room:
+            async with at_work:
                 return await ask(words)
         except TimeoutError:
             raise Refused(504, "the answer took too long: ask for fewer GPUs") from None
         except EndedError:
             raise Refused(500, "the process that answered died, as where memory is short") from None
         finally:
-            waiting.discard(place)
+            open_questions.discard(question)
 
     async def answer(request: Request) -> Response:
-        asked = _Page(pages=pages, name=request.url.path[1:], filled={})
-        return await _answer(asked, request, answered)
+        asked_page = _Page(pages=pages, name=request.url.path[1:], filled={})
+        return await _answer(asked_page, request, answered)
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         line = f"{request.method} {request.url.path[:60]}: {error.detail}"
-        return _said(f"{line}; pages: {', '.join(pages)}", error.status_code, error.headers)
+        return _error_response(
+            f"{line}; pages: {', '.join(pages)}", error.status_code, error.headers
+        )
 
-    routes = [Route("/", _first)]
+    routes = [Route("/", _redirect_to_first)]
     routes += [Route(f"/{name}", answer, methods=["GET", "POST"], name=name) for name in pages]
-    hosted = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    host_check = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
     return Starlette(
-        routes=routes, middleware=[hosted], exception_handlers={HTTPException: refused}
+        routes=routes, middleware=[host_check], exception_handlers={HTTPException: refused}
     )
 
 
-async def _first(_: Request) -> Response:
+async def _redirect_to_first(_: Request) -> Response:
     return RedirectResponse("/recommend", headers=_HEADERS)
 
 
-def _said(line: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+def _error_response(line: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
     document = json.dumps({"error": line})
     return Response(document, status, {**_HEADERS, **(headers or {})}, "application/json")
 
 
-async def _answer(asked: _Page, request: Request, ask: Ask) -> Response:
+async def _answer(asked_page: _Page, request: Request, ask: Ask) -> Response:
     """Answer a page: as JSON where ``format=json`` stands beside its fields, else as HTML."""
     pairs: list[tuple[str, str]] = []
     try:
-        for part in (_address, _body):  # whoever asks for JSON in the address is refused in it
-            pairs += _fields(await part(request))
-            asked = replace(asked, style=_style([text for key, text in pairs if key == "format"]))
+        for read_part in (
+            _address_query,
+            _body,
+        ):  # whoever asks for JSON in the address is refused in it
+            pairs += _fields(await read_part(request))
+            asked_page = replace(
+                asked_page, style=_answer_style([text for key, text in pairs if key == "format"])
+            )
         pairs = [pair for pair in pairs if pair[0] != "format"]
-        named = {key: [text for name, text in pairs if name == key] for key, _ in pairs}
-        asked = replace(asked, filled=named)
-        words = words_of(asked.name, asked.pages[asked.name], pairs)
-        if asked.style == "html" and len(words) == 1:
-            return _alone(asked)
-        told = await ask([*words, f"--format={asked.style}"])
+        filled_fields = {key: [text for name, text in pairs if name == key] for key, _ in pairs}
+        asked_page = replace(asked_page, filled=filled_fields)
+        words = words_of(asked_page.name, asked_page.pages[asked_page.name], pairs)
+        if asked_page.style == "html" and len(words) == 1:
+            return _form_alone(asked_page)
+        command_answer = await ask([*words, f"--format={asked_page.style}"])
     except InputError as error:
-        return _wrong(asked, Refused(400, str(error)))
+        return _refusal_response(asked_page, Refused(400, str(error)))
     except Refused as refused:
-        return _wrong(asked, refused)
-    if told.wrong:
-        return _wrong(asked, Refused(_STATUS[told.wrong], told.text))
-    if asked.style == "json":
-        return Response(told.text + "\n", headers=_HEADERS, media_type="application/json")
-    return _framed(asked, told.text, 200)
+        return _refusal_response(asked_page, refused)
+    if command_answer.wrong:
+        return _refusal_response(
+            asked_page, Refused(_STATUS[command_answer.wrong], command_answer.text)
+        )
+    if asked_page.style == "json":
+        return Response(command_answer.text + "\n", headers=_HEADERS, media_type="application/json")
+    return _with_form(asked_page, command_answer.text, 200)
 
 
-_FRONT: Final = {
+_TITLES: Final = {
     "recommend": "How to split a model over GPUs",
     "estimate": "What one plan takes",
     "capacity": "How many GPUs a demand needs",
 }
 
 
-def _style(given: Sequence[str]) -> str:
-    if len(given) > 1 or not set(given) <= {"html", "json"}:
-        raise InputError(f"format: got {', '.join(given)[:60]!r}, wanted html or json")
-    return given[0] if given else "html"
+def _answer_style(formats: Sequence[str]) -> str:
+    if len(formats) > 1 or not set(formats) <= {"html", "json"}:
+        raise InputError(f"format: got {', '.join(formats)[:60]!r}, wanted html or json")
+    return formats[0] if formats else "html"
 
 
 def _fields(text: str) -> list[tuple[str, str]]:
@@ -170,7 +179,7 @@ def _fields(text: str) -> list[tuple[str, str]]:
         raise InputError(f"fields: wanted at most {MOST_FIELDS}, in UTF-8") from None
 
 
-async def _address(request: Request) -> str:
+async def _address_query(request: Request) -> str:
     return str(request.scope["query_string"].decode("latin-1"))
 
 
@@ -195,25 +204,25 @@ async def _body(request: Request) -> str:
     return data.decode("latin-1")
 
 
-def _wrong(asked: _Page, refused: Refused) -> Response:
-    if asked.style == "json":
-        return _said(str(refused), refused.status)
-    return _alone(asked, refused)
+def _refusal_response(asked_page: _Page, refused: Refused) -> Response:
+    if asked_page.style == "json":
+        return _error_response(str(refused), refused.status)
+    return _form_alone(asked_page, refused)
 
 
-def _alone(asked: _Page, refused: Refused | None = None) -> Response:
+def _form_alone(asked_page: _Page, refused: Refused | None = None) -> Response:
     """Write the form alone, with what was wrong with it."""
-    title = _FRONT[asked.name]
+    title = _TITLES[asked_page.name]
     body = [f"<h1>{title}</h1>"]
     if refused is not None:
-        wrong = fragment(Said(lines=[str(refused)], warns=True))
-        body.append(f'<div role="alert">{wrong}</div>')
-    return _framed(asked, page(title, body, {}), refused.status if refused else 200)
+        error_html = fragment(Said(lines=[str(refused)], warns=True))
+        body.append(f'<div role="alert">{error_html}</div>')
+    return _with_form(asked_page, page(title, body, {}), refused.status if refused else 200)
 
 
-def _framed(asked: _Page, text: str, status: int) -> Response:
+def _with_form(asked_page: _Page, text: str, status: int) -> Response:
     """Put the form above a page, and its look in the place of the page's own."""
-    for old, new in ((LOOK, STYLE), (escape(allowed()), escape(allowed(STYLE)))):
-        text = text.replace(old, new, 1)
-    asking = form(asked.pages, asked.name, asked.filled)
-    return Response(text.replace(MAIN, f"{asking}{MAIN}", 1), status, _HEADERS, "text/html")
+    for old_text, new_text in ((LOOK, STYLE), (escape(allowed()), escape(allowed(STYLE)))):
+        text = text.replace(old_text, new_text, 1)
+    form_html = form(asked_page.pages, asked_page.name, asked_page.filled)
+    return Response(text.replace(MAIN, f"{form_html}{MAIN}", 1), status, _HEADERS, "text/html")

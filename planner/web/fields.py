@@ -41,7 +41,7 @@ class Field:
 Groups = tuple[tuple[str, tuple[Field, ...]], ...]
 """Fields under the titles that they stand below."""
 
-_SIZES: Final = (
+_SIZE_FIELDS: Final = (
     Field(name="height", label="height, pixels", kind="number"),
     Field(name="width", label="width, pixels", kind="number"),
     Field(name="frames", label="frames", kind="number"),
@@ -50,28 +50,28 @@ _SIZES: Final = (
     Field(name="output-tokens", label="output tokens", kind="number"),
     Field(name="batch", label="results at once", kind="number"),
 )
-_HOW: Final = (
+_PRECISION_FIELDS: Final = (
     Field(name="precision", label="precision", hint="bf16, fp8 ..."),
     Field(name="kv-precision", label="precision of the cache", hint="bf16, fp8"),
     Field(name="runtime", label="runtime", hint="tensorrt, torch-compile ..."),
     Field(name="engine", label="engine", hint="sglang, vllm, xdit ..."),
 )
-_SLO: Final = (
+_SLO_FIELDS: Final = (
     Field(name="slo-ttft", label="time to the first token", hint="500ms"),
     Field(name="slo-tpot", label="time of each later token", hint="30ms"),
 )
 _DRAFT: Final = Field(name="draft", label="model that drafts tokens", kind="draft", hint="mtp")
-_LOAD: Final = (
+_LOAD_FIELDS: Final = (
     Field(name="concurrency", label="requests at once", kind="number"),
     Field(name="rate", label="or requests that come", hint="5/s"),
-    *_SLO,
+    *_SLO_FIELDS,
     _DRAFT,
     Field(
         name="expert-distribution", label="how tokens choose experts", kind="law", hint="balanced"
     ),
 )
 _MODEL: Final = Field(name="model", label="model", kind="model", hint="cosmos3")
-_MACHINE: Final = (
+_MACHINE_FIELDS: Final = (
     Field(name="gpus", label="GPUs", kind="number", hint="8"),
     Field(name="nodes", label="hosts", kind="number"),
 )
@@ -79,11 +79,11 @@ _TOPOLOGY: Final = Field(
     name="topology", label="topology, in place of a kind of node", kind="paste",
     hint="paste nvidia-smi topo -m, its XML, NCCL's XML or a cluster in TOML",
 )  # fmt: skip
-_ONE: Final = Field(name="hardware", label="hardware", kind="hardware", hint="h100-sxm")
-_SEVERAL: Final = Field(
+_ONE_KIND: Final = Field(name="hardware", label="hardware", kind="hardware", hint="h100-sxm")
+_SEVERAL_KINDS: Final = Field(
     name="hardware", label="hardware, one or several", kind="kinds", hint="h100-sxm,b200"
 )
-_GOAL: Final = (
+_GOAL_FIELDS: Final = (
     Field(
         name="objective", label="objective", kind="choice",
         choices=("latency", "throughput", "memory", "cost"),
@@ -91,21 +91,25 @@ _GOAL: Final = (
     Field(name="at-most-gpus", label="fewer GPUs may do", kind="flag"),
 )  # fmt: skip
 _PLAN: Final = Field(name="plan", label="plan", hint="cfg2.ulysses4")
-_DEMAND: Final = (
+_DEMAND_FIELDS: Final = (
     _MODEL,
     Field(name="rate", label="requests that come", hint="30/min"),
     Field(name="slo", label="time a request may take", hint="60s"),
     Field(name="percentile", label="of so many per cent", kind="number", hint="95"),
-    _SEVERAL,
+    _SEVERAL_KINDS,
     Field(name="price", label="cost of a GPU-hour", kind="price", hint="2.5"),
 )
-_REQUEST: Final = ("Request", (*_SIZES, *_HOW))
-_OF_PLANS: Final = (_REQUEST, ("Language models under load", _LOAD), ("Machine", (_TOPOLOGY,)))
-_ON: Final = (_MODEL, _ONE, *_MACHINE)
+_REQUEST: Final = ("Request", (*_SIZE_FIELDS, *_PRECISION_FIELDS))
+_PLAN_GROUPS: Final = (
+    _REQUEST,
+    ("Language models under load", _LOAD_FIELDS),
+    ("Machine", (_TOPOLOGY,)),
+)
+_TARGET_FIELDS: Final = (_MODEL, _ONE_KIND, *_MACHINE_FIELDS)
 FORMS: Final[Mapping[str, Groups]] = {
-    "recommend": (("What on what", (*_ON, *_GOAL)), *_OF_PLANS),
-    "estimate": (("What on what", (*_ON, _PLAN)), *_OF_PLANS),
-    "capacity": (("Demand", _DEMAND), _REQUEST, ("Language models", (*_SLO, _DRAFT))),
+    "recommend": (("What on what", (*_TARGET_FIELDS, *_GOAL_FIELDS)), *_PLAN_GROUPS),
+    "estimate": (("What on what", (*_TARGET_FIELDS, _PLAN)), *_PLAN_GROUPS),
+    "capacity": (("Demand", _DEMAND_FIELDS), _REQUEST, ("Language models", (*_SLO_FIELDS, _DRAFT))),
 }
 """Commands that have a page, each with the fields that have a label of their own."""
 
@@ -124,34 +128,34 @@ def words_of(page: str, groups: Groups, filled: Iterable[tuple[str, str]]) -> li
     >>> words_of("recommend", FORMS["recommend"], filled)
     ['recommend', '--model=flux', '--gpus=8']
     """
-    known, seen, words = fields_of(groups), set(), [page]
+    field_of, seen_names, words = fields_of(groups), set(), [page]
     for name, text in filled:
-        if name not in known:
-            raise unknown("field", name, known)
-        if name in seen and not known[name].repeats:
+        if name not in field_of:
+            raise unknown("field", name, field_of)
+        if name in seen_names and not field_of[name].repeats:
             raise InputError(f"{name}: got it twice, wanted it once")
-        if known[name].kind == "file":
+        if field_of[name].kind == "file":
             raise InputError(
                 f"{name}: is for files and the machine at hand, which pages leave alone, wanted "
                 f"none, or `planner {page}` itself"
             )
-        seen.add(name)
+        seen_names.add(name)
         if text.strip():
-            words.append(_word(known[name], text))
+            words.append(_option_word(field_of[name], text))
     return words
 
 
-def _word(field: Field, text: str) -> str:
+def _option_word(field: Field, text: str) -> str:
     """Write a field as an option, whose text can name no file."""
     option = f"--{field.name}"
     if field.kind == "paste":
-        return f"{option}={_pasted(field, text)}"
+        return f"{option}={_pasted_text(field, text)}"
     value = text.strip()
     if len(value) > LONGEST or not value.isprintable():
-        wanted = f"one line of at most {LONGEST} characters"
-        raise InputError(f"{field.name}: got {len(value)} characters, wanted {wanted}")
+        expected = f"one line of at most {LONGEST} characters"
+        raise InputError(f"{field.name}: got {len(value)} characters, wanted {expected}")
     if field.kind == "flag":
-        _check(field, value.lower(), _YES)
+        _check_choice(field, value.lower(), _YES)
         return option
     _check_fileless(field, value)
     return f"{option}={value}"
@@ -161,34 +165,34 @@ def _check_fileless(field: Field, value: str) -> None:
     """Refuse what is not known by name, lest it is taken for a file, and no choice."""
     match field.kind:
         case "model":
-            _check(field, value.lower(), (*names(), *ALIASES))
+            _check_choice(field, value.lower(), (*names(), *ALIASES))
         case "draft":
-            _check(field, value.lower(), (OWN, *names(), *ALIASES))
+            _check_choice(field, value.lower(), (OWN, *names(), *ALIASES))
         case "hardware" | "kinds":
             for kind in value.split(",") if field.kind == "kinds" else [value]:
-                _check(field, kind.strip().lower(), all_hardware())
+                _check_choice(field, kind.strip().lower(), all_hardware())
         case "law" if not LAW.fullmatch(value):
             raise unknown(field.name, value, ("balanced", "uniform", "power_law"))
         case "choice":
-            _check(field, value, field.choices)
+            _check_choice(field, value, field.choices)
         case "price":
-            _price(field, value)
+            _check_price(field, value)
 
 
-def _pasted(field: Field, text: str) -> str:
+def _pasted_text(field: Field, text: str) -> str:
     """Take a text as such: with a line break it is no name of a file."""
     if len(text) > LONGEST_TEXT:
-        got = f"{len(text):,} characters"
-        raise InputError(f"{field.name}: got {got}, wanted at most {LONGEST_TEXT:,}")
+        complaint = f"{len(text):,} characters"
+        raise InputError(f"{field.name}: got {complaint}, wanted at most {LONGEST_TEXT:,}")
     return text.replace("\r\n", "\n") + "\n"
 
 
-def _check(field: Field, value: str, known: Iterable[str]) -> None:
-    if value not in (all_known := list(known)):
-        raise unknown(field.name, value, all_known)
+def _check_choice(field: Field, value: str, choices: Iterable[str]) -> None:
+    if value not in (all_choices := list(choices)):
+        raise unknown(field.name, value, all_choices)
 
 
-def _price(field: Field, value: str) -> None:
+def _check_price(field: Field, value: str) -> None:
     try:
         number_in(value)
     except ValueError:

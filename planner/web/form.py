@@ -24,60 +24,60 @@ STYLE: Final = (
 
 Filled = Mapping[str, Sequence[str]]
 """What was filled in by the name of its field, which some are several times."""
-_OFF: Final = ("file", "unmodelled")
+_HIDDEN_KINDS: Final = ("file", "unmodelled")
 """Kinds of fields that no form has."""
 
 
 def form(pages: Mapping[str, Groups], page: str, filled: Filled) -> str:
     """Write the links to all pages, and the form of one."""
     links = "".join(
-        f'<a href="/{name}"{_CURRENT if name == page else ""}>{name}</a>' for name in pages
+        f'<a href="/{name}"{_CURRENT_PAGE if name == page else ""}>{name}</a>' for name in pages
     )
-    (title, first), *others = pages[page]
-    groups = "".join(_more(name, group, filled) for name, group in others)
+    (title, first_group), *other_groups = pages[page]
+    groups = "".join(_collapsed_group(name, group, filled) for name, group in other_groups)
     return (
         f'<nav aria-label="pages">{links}</nav>'
         f'<form method="post" action="/{page}" accept-charset="utf-8">'
-        f"{_fieldset(title, first, filled)}{groups}"
+        f"{_fieldset(title, first_group, filled)}{groups}"
         f'<button type="submit">{page}</button></form>'
-        f"{_offered('model', names())}{_offered('hardware', all_hardware())}"
+        f"{_datalist('model', names())}{_datalist('hardware', all_hardware())}"
     )
 
 
-_CURRENT: Final = ' aria-current="page"'
+_CURRENT_PAGE: Final = ' aria-current="page"'
 
 
-def _more(title: str, group: Iterable[Field], filled: Filled) -> str:
+def _collapsed_group(title: str, group: Iterable[Field], filled: Filled) -> str:
     """Write fields that few need, open where one of them is filled in."""
     texts = (text for field in group for text in filled.get(field.name, ()))
-    used = " open=''" if any(map(str.strip, texts)) else ""
-    inside = _fieldset("", group, filled)
-    return f"<details{used}><summary>{escape(title)}</summary>{inside}</details>"
+    open_mark = " open=''" if any(map(str.strip, texts)) else ""
+    fieldset = _fieldset("", group, filled)
+    return f"<details{open_mark}><summary>{escape(title)}</summary>{fieldset}</details>"
 
 
 def _fieldset(title: str, group: Iterable[Field], filled: Filled) -> str:
     legend = f"<legend>{escape(title)}</legend>" if title else ""
     inputs = "".join(
-        _labelled(field, value)
+        _labelled_input(field, value)
         for field in group
-        if field.kind not in _OFF
-        for value in _values(field, filled)
+        if field.kind not in _HIDDEN_KINDS
+        for value in _field_values(field, filled)
     )
     return f"<fieldset>{legend}{inputs}</fieldset>"
 
 
-def _values(field: Field, filled: Filled) -> Sequence[str]:
+def _field_values(field: Field, filled: Filled) -> Sequence[str]:
     """List what stands in a field; one that may be repeated has room for another."""
-    given = [text for text in filled.get(field.name, ()) if text.strip()]
-    return [*given, ""] if field.repeats or not given else given
+    filled_texts = [text for text in filled.get(field.name, ()) if text.strip()]
+    return [*filled_texts, ""] if field.repeats or not filled_texts else filled_texts
 
 
-def _labelled(field: Field, value: str) -> str:
+def _labelled_input(field: Field, value: str) -> str:
     label, name = escape(field.label), escape(field.name)
     match field.kind:
         case "flag":
-            ticked = " checked=''" if value else ""
-            box = f'<input type="checkbox" name="{name}" value="yes"{ticked}/>'
+            checked_mark = " checked=''" if value else ""
+            box = f'<input type="checkbox" name="{name}" value="yes"{checked_mark}/>'
             return f'<label class="flag">{box}{label}</label>'
         case "choice":
             options = "".join(
@@ -91,18 +91,18 @@ def _labelled(field: Field, value: str) -> str:
                 f"\n{escape(value)}</textarea>"
             )
             return f'<label class="paste">{label}{area}</label>'
-    listed = f' list="{field.kind}"' if field.kind in ("model", "hardware") else ""
-    needed = " required=''" if field.kind == "model" else ""
+    list_attribute = f' list="{field.kind}"' if field.kind in ("model", "hardware") else ""
+    required_mark = " required=''" if field.kind == "model" else ""
     title = f' title="{escape(field.says)}"' if field.says else ""
     numeric = ' inputmode="decimal"' if field.kind in ("number", "price") else ""
     return (
         f'<label>{label}<input type="text" name="{name}" value="{escape(value)}" '
         f'placeholder="{escape(field.hint)}" autocomplete="off"'
-        f"{listed}{numeric}{needed}{title}/></label>"
+        f"{list_attribute}{numeric}{required_mark}{title}/></label>"
     )
 
 
-def _offered(kind: str, named: Iterable[str]) -> str:
+def _datalist(kind: str, names_offered: Iterable[str]) -> str:
     """List the names of a kind, which its fields offer."""
-    options = "".join(f'<option value="{escape(name)}"></option>' for name in named)
+    options = "".join(f'<option value="{escape(name)}"></option>' for name in names_offered)
     return f'<datalist id="{kind}">{options}</datalist>'

@@ -8,7 +8,7 @@ from generators import asked, made, priced, ranked, recommended
 
 from costmodels.program import Pointwise, SendReceive
 from planner.lowering import lower_places
-from planner.lowering.diffusion import _combine, _combined, _forward, _through_stage
+from planner.lowering.diffusion import _combine, _combining_ops, _forward, _through_stage
 from planner.lowering.program import _cuts
 from planner.lowering.work import rank_work
 from planner.request.plan import Plan
@@ -294,7 +294,7 @@ def test_predictions_come_together_in_the_same_operations_however_layers_are_div
     scenario = asked("wan2.1-14b", 8)
     legal = legal_plans(scenario.model, scenario.workload, 8)
     works = [rank_work(scenario.model, scenario.workload, plan) for plan in legal]
-    shared = [_combined(work) for work in works]
+    shared = [_combining_ops(work) for work in works]
     for work, (*sent, guidance, step) in zip(works, shared, strict=True):
         assert [*sent[len(sent) - (work.share.guidance > 1) :], guidance, step] == [*_combine(work)]
         broadcasts = [op for op in sent if op.kind == "broadcast"]

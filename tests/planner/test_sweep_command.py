@@ -18,7 +18,7 @@ from planner.request.request import Request
 from planner.sweeping import run as answer
 from planner.sweeping.executors import _by_model, dask, local
 from planner.sweeping.files import keep, taken_up
-from planner.sweeping.portion import _found, rows_of
+from planner.sweeping.portion import _shared_by_workloads, rows_of
 from planner.sweeping.questions import Questions, read_numbers
 from topology.base import InputError, held
 
@@ -327,7 +327,7 @@ def test_portions_of_a_model_follow_one_another_and_what_was_found_of_others_is_
         *(("flux", gpus) for gpus in (4, 2, 1)), *(("pixa", gpus) for gpus in (4, 2, 1)),
     ]  # fmt: skip
     for portion in ordered:
-        before = _found.cache_info().hits
+        before = _shared_by_workloads.cache_info().hits
         rows_of(portion)
-        assert _found.cache_info().currsize == 1
-        assert _found.cache_info().hits == before + (portion.gpus < 4)
+        assert _shared_by_workloads.cache_info().currsize == 1
+        assert _shared_by_workloads.cache_info().hits == before + (portion.gpus < 4)

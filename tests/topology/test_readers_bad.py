@@ -64,7 +64,7 @@ def test_bad_input_is_one_line_that_names_the_place(text, message):
 
 
 def test_xml_of_too_many_elements_is_refused(monkeypatch):
-    monkeypatch.setattr(xml, "_MOST", 200)
+    monkeypatch.setattr(xml, "_MOST_ELEMENTS", 200)
     with pytest.raises(InputError, match="more than 200 elements"):
         read_topology("<system>" + "<pci/>" * 201 + "</system>")
 

@@ -201,7 +201,7 @@ def test_ranks_that_were_started_build_once_a_host_and_hear_each_other(
             return "no memory", RankResult(error=0.0, seconds=())
         return "", RankResult(error=0.1 * execution.place.rank, seconds=(1.0, 2.0))
 
-    monkeypatch.setattr(start, "_one", one)
+    monkeypatch.setattr(start, "_run_own_rank", one)
 
     def rank(number):
         place = Place(rank=number, world=2, local=number, port=port - 1)
@@ -248,7 +248,7 @@ def test_two_ways_to_launch_share_their_engines(monkeypatch, tmp_path):
     monkeypatch.setattr(start, "start", run_ranks)
     layers = (("forward", "norm", 0.125), ("forward", "attend", 0.25))
     ran = RankResult(error=0.0, seconds=(1.0, 1.0), layers=layers)
-    monkeypatch.setattr(start, "_ran", lambda *told: ran)
+    monkeypatch.setattr(start, "_rank_result", lambda *told: ran)
     monkeypatch.setattr(system, "products", list)
     sizes = ("--height", "128", "--width", "128", "--frames", "5", "--results", str(tmp_path))
     words = ("validate", "--model", "wan2.1-1.3b", "--backend", "tensorrt", "--gate", "100%")

@@ -77,7 +77,7 @@ def alone(tmp_path):
 
 
 def one_case(one, case, number):
-    return session._one(one, case, number)  # noqa: SLF001  # a row without a file
+    return session._case_row(one, case, number)  # noqa: SLF001  # a row without a file
 
 
 def ended(one):

@@ -99,7 +99,7 @@ def setup_for(monkeypatch):
     seen = {}
     monkeypatch.setattr(
         command,
-        "_measured",
+        "_measured_rows",
         lambda cases, setup, arguments, work: (seen.update(setup=setup), [])[1],
     )
 

@@ -21,16 +21,16 @@ COLOURS: Final = (
 HEIGHT: Final = 260
 _TICKS: Final = 5
 _MOST_TICKS: Final = 5
-_NEAR: Final = 0.01 / 200
+_ROUNDING: Final = 0.01 / 200
 """Rounding of the ends of an axis, half of the hundredth of a per cent that places have."""
 _ROW: Final = 44
 _BAR: Final = 18
-_LETTERS: Final = 40
+_TIP_LETTERS: Final = 40
 """Of a line of a tip, for the narrowest page."""
-_LINES: Final = 3
+_TIP_LINES: Final = 3
 ZOOMS: Final = (4, 16)
 """Times as wide as a page that a chart may be made."""
-_REACHED: Final = 80
+_MOST_TAB_STOPS: Final = 80
 """Points and spans of a chart that the Tab key stops at; where there are more it passes them."""
 
 Mark: TypeAlias = tuple[float, str]
@@ -42,17 +42,17 @@ def _style() -> str:
     light, dark = (
         "".join(f".s{n}{{--c:{pair[paper]}}}" for n, pair in enumerate(COLOURS)) for paper in (0, 1)
     )
-    off = ",".join(
+    hidden_rules = ",".join(
         f".chart:has(.key.s{n} input:not(:checked)) svg .s{n}" for n in range(len(COLOURS))
     )
-    wider = "".join(
+    zoom_rules = "".join(
         f".chart:has(.zoom{n}:checked) .plot{{overflow-x:auto}}"
         f".chart:has(.zoom{n}:checked) svg{{width:{n}00%}}"
         for n in ZOOMS
     )
     return (
-        f"{wider}{light}@media screen and (prefers-color-scheme:dark)"
-        f"{{{dark}}}{off}{{display:none}}"
+        f"{zoom_rules}{light}@media screen and (prefers-color-scheme:dark)"
+        f"{{{dark}}}{hidden_rules}{{display:none}}"
         ".chart{margin:1em 0;max-width:60em;break-inside:avoid}"
         ".chart figcaption{font-weight:600;margin-bottom:.4em}"
         ".chart .plot{padding:50px 28px 44px 62px}.chart .plot.rows{padding:46px 6px 40px}"
@@ -144,20 +144,20 @@ def curves(title: str, series: Sequence[Series], axes: tuple[Axis, Axis], mark: 
 
     mark : a value of the axis across that is set off, such as the rate asked for.
     """
-    places = [point for line in series for point in line.points]
-    if not places:
+    points = [point for line in series for point in line.points]
+    if not points:
         return ""
-    marked = [] if mark is None else [mark[0]]
-    across = _scale(axes[0], [*(x for x, _, _ in places), *marked])
-    up = _scale(axes[1], (y for _, y, _ in places))
-    reached = len(places) <= _REACHED
-    drawn = [*_grid(across, up)]
+    mark_values = [] if mark is None else [mark[0]]
+    across = _scale(axes[0], [*(x for x, _, _ in points), *mark_values])
+    up = _scale(axes[1], (y for _, y, _ in points))
+    reached = len(points) <= _MOST_TAB_STOPS
+    elements = [*_grid(across, up)]
     if mark:
-        drawn.append(_marked(across.place(mark[0]), mark[1]))
+        elements.append(_mark_line(across.place(mark[0]), mark[1]))
     for number, line in enumerate(series):
-        drawn += _series(line, _colour(number), (across, up), reached=reached)
+        elements += _series(line, _colour(number), (across, up), reached=reached)
     names = [(_colour(number), line.name) for number, line in enumerate(series)]
-    return _figure(title, _plot(title, drawn, HEIGHT), names, "plot")
+    return _figure(title, _plot(title, elements, HEIGHT), names, "plot")
 
 
 def spans(
@@ -178,19 +178,19 @@ def spans(
     scale = _scale(axis, ends)
     kinds = list(dict.fromkeys(span.kind for row in rows for span in row.spans))
     colours = {kind: _colour(number) for number, kind in enumerate(kinds)}
-    reached = sum(len(row.spans) for row in rows) <= _REACHED
+    reached = sum(len(row.spans) for row in rows) <= _MOST_TAB_STOPS
     height = len(rows) * _ROW
-    drawn = [*_ticks(scale, height, first="start")]
+    elements = [*_ticks(scale, height, first="start")]
     for number, row in enumerate(rows):
         top = number * _ROW
-        drawn.append(f'<text x="0" y="{top + 15}">{escape(row.name)}</text>')
+        elements.append(f'<text x="0" y="{top + 15}">{escape(row.name)}</text>')
         for span in row.spans:
             box = (scale.place(span.start), top + 21, scale.place(span.end))
-            drawn.append(_span(span, colours[span.kind], box, reached=reached))
+            elements.append(_span(span, colours[span.kind], box, reached=reached))
     if mark:
-        drawn.append(_marked(scale.place(mark[0]), mark[1], height, -2))
+        elements.append(_mark_line(scale.place(mark[0]), mark[1], height, -2))
     names = [(colours[kind], kind) for kind in kinds]
-    return _figure(title, _plot(title, drawn, height), names, "plot rows", zooms=zooms)
+    return _figure(title, _plot(title, elements, height), names, "plot rows", zooms=zooms)
 
 
 def _colour(number: int) -> str:
@@ -200,20 +200,20 @@ def _colour(number: int) -> str:
 def _scale(axis: Axis, values: Iterable[float]) -> _Scale:
     """Choose the ends of an axis, and what is written at it."""
     unit, base = axis.unit, float(axis.base)
-    shown = [value / unit for value in values if value > 0 or not base]
-    low, high = min(shown, default=1.0), max(shown, default=1.0)
+    scaled_values = [value / unit for value in values if value > 0 or not base]
+    low, high = min(scaled_values, default=1.0), max(scaled_values, default=1.0)
     if not base:
         step = round_step(high / _TICKS if high > 0 else 1.0)
-        count = max(1, math.ceil(high / step - _NEAR))
+        count = max(1, math.ceil(high / step - _ROUNDING))
         return _Scale(
             axis, 0.0, count * step * unit, tuple(step * n * unit for n in range(count + 1))
         )
-    first, last = (math.log(value, base) for value in (low, high))
-    first, last = math.floor(first + _NEAR), math.ceil(last - _NEAR)
-    last = max(last, first + 1)
-    stride = -(-(last - first) // (_MOST_TICKS - 1))
-    ticks = [base**power * unit for power in range(first, last + 1, stride)]
-    return _Scale(axis, base**first * unit, base**last * unit, tuple(ticks))
+    low_power, high_power = (math.log(value, base) for value in (low, high))
+    low_power, high_power = math.floor(low_power + _ROUNDING), math.ceil(high_power - _ROUNDING)
+    high_power = max(high_power, low_power + 1)
+    stride = -(-(high_power - low_power) // (_MOST_TICKS - 1))
+    ticks = [base**power * unit for power in range(low_power, high_power + 1, stride)]
+    return _Scale(axis, base**low_power * unit, base**high_power * unit, tuple(ticks))
 
 
 def round_step(about: float) -> float:
@@ -222,8 +222,12 @@ def round_step(about: float) -> float:
     >>> round_step(0.3), round_step(7.0), round_step(20.0)
     (0.5, 10.0, 20.0)
     """
-    size = 10.0 ** math.floor(math.log10(about) + _NEAR)
-    return next(size * many for many in (1, 2, 5, 10) if about <= size * many * (1 + 2 * _NEAR))
+    size = 10.0 ** math.floor(math.log10(about) + _ROUNDING)
+    return next(
+        size * multiple
+        for multiple in (1, 2, 5, 10)
+        if about <= size * multiple * (1 + 2 * _ROUNDING)
+    )
 
 
 def _ticks(scale: _Scale, height: int, first: str = "middle") -> Iterator[str]:
@@ -234,7 +238,7 @@ def _ticks(scale: _Scale, height: int, first: str = "middle") -> Iterator[str]:
         end = {"0.00%": first, "100.00%": "end"}.get(x, "middle")
         yield (
             f'<text x="{x}" y="{height + 17}" text-anchor="{end}">'
-            f"{_written(scale.axis, value)}</text>"
+            f"{_tick_label(scale.axis, value)}</text>"
         )
     yield f'<line class="axis" x1="0" y1="{height}" x2="100%" y2="{height}"/>'
     yield (
@@ -242,7 +246,7 @@ def _ticks(scale: _Scale, height: int, first: str = "middle") -> Iterator[str]:
     )
 
 
-def _written(axis: Axis, value: float) -> str:
+def _tick_label(axis: Axis, value: float) -> str:
     return escape(axis.write(value)) if value else "0"
 
 
@@ -253,17 +257,17 @@ def _grid(across: _Scale, up: _Scale) -> Iterator[str]:
         yield f'<line class="grid" x1="0" y1="{y:.1f}" x2="100%" y2="{y:.1f}"/>'
         yield (
             f'<text x="0" dx="-6" y="{y + 4:.1f}" text-anchor="end">'
-            f"{_written(up.axis, value)}</text>"
+            f"{_tick_label(up.axis, value)}</text>"
         )
     yield f'<line class="axis" x1="0" y1="0" x2="0" y2="{HEIGHT}"/>'
     yield f'<text class="usual" x="0" dx="-56" y="-12">{escape(up.axis.title)}</text>'
 
 
-def _marked(x: float, name: str, height: int = HEIGHT, y: int = 12) -> str:
-    side, off = ("end", -5) if x > 50 else ("start", 5)
+def _mark_line(x: float, name: str, height: int = HEIGHT, y: int = 12) -> str:
+    side, offset = ("end", -5) if x > 50 else ("start", 5)
     return (
         f'<line class="mark" x1="{x:.2f}%" y1="0" x2="{x:.2f}%" y2="{height}"/>'
-        f'<text x="{x:.2f}%" dx="{off}" y="{y}" '
+        f'<text x="{x:.2f}%" dx="{offset}" y="{y}" '
         f'text-anchor="{side}">{escape(name)}</text>'
     )
 
@@ -275,48 +279,50 @@ def _series(
     across, up = scales
     places = [(across.place(x), 100 - up.place(y), says) for x, y, says in series.points]
     if series.shape != "none" and len(places) > 1:
-        way = f"M{places[0][0]:.2f} {places[0][1]:.2f}"
+        path = f"M{places[0][0]:.2f} {places[0][1]:.2f}"
         for x, y, _ in places[1:]:
-            way += f"{f'H{x:.2f}V{y:.2f}' if series.shape == 'steps' else f'L{x:.2f} {y:.2f}'}"
+            path += f"{f'H{x:.2f}V{y:.2f}' if series.shape == 'steps' else f'L{x:.2f} {y:.2f}'}"
         yield (
             f'<svg class="{colour}" width="100%" height="{HEIGHT}" viewBox="0 0 100 100" '
-            f'preserveAspectRatio="none"><path class="line" d="{way}"/></svg>'
+            f'preserveAspectRatio="none"><path class="line" d="{path}"/></svg>'
         )
     for x, y, says in places:
-        at = f'cx="{x:.2f}%" cy="{y * HEIGHT / 100:.1f}"'
-        dot = f'<circle class="hit" {at} r="11"/><circle class="seen" {at} r="4"/>'
-        yield _spoken(f"dot {colour}", dot, f"{series.name}: {says}", reached=reached)
+        centre = f'cx="{x:.2f}%" cy="{y * HEIGHT / 100:.1f}"'
+        dot = f'<circle class="hit" {centre} r="11"/><circle class="seen" {centre} r="4"/>'
+        yield _labelled_group(f"dot {colour}", dot, f"{series.name}: {says}", reached=reached)
 
 
 def _span(span: ChartSpan, colour: str, box: tuple[float, int, float], *, reached: bool) -> str:
     left, top, right = box
-    drawn = (
+    rect = (
         f'<rect x="{left:.3f}%" y="{top}" width="{max(0.05, right - left):.3f}%" height="{_BAR}"/>'
     )
     faint = " faint" if span.faint else ""
-    return _spoken(f"span {colour}{faint}", drawn, f"{span.kind}: {span.says}", reached=reached)
+    return _labelled_group(
+        f"span {colour}{faint}", rect, f"{span.kind}: {span.says}", reached=reached
+    )
 
 
-def _spoken(kind: str, drawn: str, says: str, *, reached: bool) -> str:
+def _labelled_group(kind: str, shape: str, says: str, *, reached: bool) -> str:
     """Draw something that says what it is where it is pointed at, and to who cannot see it."""
     stop = ' tabindex="0"' if reached else ""
-    return f'<g class="{kind}" role="img" aria-label="{escape(says)}"{stop}>{drawn}{_tip(says)}</g>'
+    return f'<g class="{kind}" role="img" aria-label="{escape(says)}"{stop}>{shape}{_tip(says)}</g>'
 
 
 def _tip(says: str) -> str:
-    lines = wrap(says, _LETTERS, max_lines=_LINES, placeholder=" ...")
-    top = -38 + 13 * (_LINES - len(lines)) // 2
-    written = "".join(
+    lines = wrap(says, _TIP_LETTERS, max_lines=_TIP_LINES, placeholder=" ...")
+    top = -38 + 13 * (_TIP_LINES - len(lines)) // 2
+    tspans = "".join(
         f'<tspan x="0" y="{top + 13 * number}">{escape(line)}</tspan>'
         for number, line in enumerate(lines)
     )
-    return f'<text class="tip">{written}</text>'
+    return f'<text class="tip">{tspans}</text>'
 
 
-def _plot(title: str, drawn: Iterable[str], height: int) -> str:
+def _plot(title: str, elements: Iterable[str], height: int) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" height="{height}" role="group" '
-        f'aria-label="{escape(title)}">{"".join(drawn)}</svg>'
+        f'aria-label="{escape(title)}">{"".join(elements)}</svg>'
     )
 
 

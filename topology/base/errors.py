@@ -17,11 +17,11 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-_FEW: Final = 6  # names, of which all are said rather than one with another number
-_FIRST: Final = 10  # names of a list that is too long to read
-_LISTED: Final = 600  # characters of names
-_LONGEST: Final = 1500  # characters of a message
-_WORD: Final = re.compile(r"(\S{100})\S{80,}(\S{40})")
+_FEW_NAMES: Final = 6  # names, of which all are said rather than one with another number
+_SHOWN_NAMES: Final = 10  # names of a list that is too long to read
+_LISTED_LETTERS: Final = 600  # characters of names
+_MOST_LETTERS: Final = 1500  # characters of a message
+_LONG_WORD: Final = re.compile(r"(\S{100})\S{80,}(\S{40})")
 """What nobody reads to its end: a path of 200 characters still stands whole."""
 
 
@@ -38,8 +38,8 @@ def one_line(text: str) -> str:
     >>> one_line("a\tb \x1b[2J"), len(one_line("x" * 10**6))
     ('a b \\x1b[2J', 143)
     """
-    short = _WORD.sub(r"\1...\2", "".join(map(plain, " ".join(text.split()))))
-    return short if len(short) <= _LONGEST else f"{short[:_LONGEST]}..."
+    short = _LONG_WORD.sub(r"\1...\2", "".join(map(plain, " ".join(text.split()))))
+    return short if len(short) <= _MOST_LETTERS else f"{short[:_MOST_LETTERS]}..."
 
 
 def shown(value: object) -> str:
@@ -105,14 +105,14 @@ def unknown(what: str, got: str, known: Iterable[str]) -> InputError:
     nearest = near(got, names)
     if nearest:
         return InputError(f"unknown {what} {got[:60]!r}: did you mean {' or '.join(nearest)}?")
-    return InputError(f"unknown {what} {got[:60]!r}: expected one of {_listed(names)}")
+    return InputError(f"unknown {what} {got[:60]!r}: expected one of {_name_list(names)}")
 
 
-def _listed(names: list[str]) -> str:
+def _name_list(names: list[str]) -> str:
     """Write names, and how many there are where they are too many to read."""
-    shown = len(names) if sum(map(len, names)) <= _LISTED else _FIRST
-    more = f" ... ({len(names)} in all)" if shown < len(names) else ""
-    return f"{', '.join(names[:shown])}{more}"
+    shown_count = len(names) if sum(map(len, names)) <= _LISTED_LETTERS else _SHOWN_NAMES
+    more = f" ... ({len(names)} in all)" if shown_count < len(names) else ""
+    return f"{', '.join(names[:shown_count])}{more}"
 
 
 def near(got: str, known: Iterable[str]) -> list[str]:
@@ -122,12 +122,12 @@ def near(got: str, known: Iterable[str]) -> list[str]:
     (['rtx-4090'], [])
     """
     names, text = list(known), got.strip().lower()
-    begun = [name for name in names if name.lower().startswith(text)]
-    parts = begun or [name for name in names if text in name.lower()]
+    prefixed = [name for name in names if name.lower().startswith(text)]
+    parts = prefixed or [name for name in names if text in name.lower()]
     if len(text) > 1 and parts:
         return get_close_matches(text, parts, n=6, cutoff=0.0)
-    alike = get_close_matches(text, names, n=3, cutoff=0.5)
-    return [name for name in alike if len(names) > _FEW or _digits(name) == _digits(text)]
+    similar = get_close_matches(text, names, n=3, cutoff=0.5)
+    return [name for name in similar if len(names) > _FEW_NAMES or _digits(name) == _digits(text)]
 
 
 def _digits(name: str) -> str:

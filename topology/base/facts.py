@@ -24,10 +24,10 @@ def shown(described: Mapping[str, object]) -> dict[str, str]:
     >>> shown({"name": "a", "vae": None, "parameters": 46_702_792_704, "assumed": []})
     {'name': 'a', 'parameters': '46.7 billion'}
     """
-    kept = {key: value for key, value in described.items() if not _empty(value)}
-    if kept.get("active_parameters") == kept.get("parameters"):
-        kept.pop("active_parameters", None)
-    return {key.replace("_", " "): _line(key, value) for key, value in kept.items()}
+    filled_facts = {key: value for key, value in described.items() if not _empty(value)}
+    if filled_facts.get("active_parameters") == filled_facts.get("parameters"):
+        filled_facts.pop("active_parameters", None)
+    return {key.replace("_", " "): _value_text(key, value) for key, value in filled_facts.items()}
 
 
 def _empty(value: object) -> bool:
@@ -38,18 +38,18 @@ def _empty(value: object) -> bool:
     return value in _EMPTY
 
 
-def _line(key: str, value: object) -> str:
+def _value_text(key: str, value: object) -> str:
     if key in _COUNTS and isinstance(value, int):
         return in_words(value)
     if isinstance(value, Mapping):
         parts = [
-            f"{name.replace('_', ' ')} {_line(name, inner)}"
+            f"{name.replace('_', ' ')} {_value_text(name, inner)}"
             for name, inner in value.items()
             if not _empty(inner)
         ]
         return ", ".join(parts)
     if isinstance(value, list | tuple):
-        return _listed(value)
+        return _list_text(value)
     if isinstance(value, bool):
         return "yes"
     if isinstance(value, float):
@@ -57,20 +57,20 @@ def _line(key: str, value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _listed(values: Sequence[object]) -> str:
+def _list_text(values: Sequence[object]) -> str:
     """Write a list; tables in it lead with their name, and part by semicolons."""
     if not any(isinstance(value, Mapping) for value in values):
-        return ", ".join(_line("", value) for value in values)
+        return ", ".join(_value_text("", value) for value in values)
     return "; ".join(
-        _named(value) if isinstance(value, Mapping) else str(value) for value in values
+        _entry_text(value) if isinstance(value, Mapping) else str(value) for value in values
     )
 
 
-def _named(entry: Mapping[str, object]) -> str:
-    rest = {key: value for key, value in entry.items() if key != "name"}
-    inside = _line("", rest)
+def _entry_text(entry: Mapping[str, object]) -> str:
+    details = {key: value for key, value in entry.items() if key != "name"}
+    detail_text = _value_text("", details)
     name = str(entry.get("name", ""))
-    return f"{name} ({inside})" if name and inside else name or inside
+    return f"{name} ({detail_text})" if name and detail_text else name or detail_text
 
 
 def in_words(number: int) -> str:

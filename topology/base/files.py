@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS: Final = 10 * 2**20
 _LONGEST_PATH: Final = 1024
-_PIECE: Final = 2**20
-_NAME: Final = 40
+_PIECE_BYTES: Final = 2**20
+_DRAFT_LETTERS: Final = 40
 """Characters of a name in that of its draft: a file system takes 255 bytes."""
 _MOST_PARTS: Final = 64
 _PART: Final = r"""(?:[\w-]+|"[^"\n]{0,99}"|'[^'\n]{0,99}')"""
@@ -35,20 +35,20 @@ def text_of(source: str | Path) -> str:
     """
     if is_text(source):
         return str(source)
-    shown = str(source)[:100]
+    name = str(source)[:100]
     try:
         if len(str(source)) > _LONGEST_PATH or not Path(source).exists():
-            raise TopologyError(f"no such file: {shown!r}")
+            raise TopologyError(f"no such file: {name!r}")
         if not Path(source).is_file():  # a pipe or a device may never end
-            raise TopologyError(f"{shown!r} is a {_kind(Path(source))}, wanted a file")
+            raise TopologyError(f"{name!r} is a {_file_kind(Path(source))}, wanted a file")
         size = Path(source).stat().st_size
         if size > MOST_CHARACTERS:
-            raise TopologyError(f"{shown}: {size} bytes: expected at most {MOST_CHARACTERS}")
-        return decoded(read_up_to(Path(source), MOST_CHARACTERS), shown)
+            raise TopologyError(f"{name}: {size} bytes: expected at most {MOST_CHARACTERS}")
+        return decoded(read_up_to(Path(source), MOST_CHARACTERS), name)
     except (OSError, ValueError) as error:
         if isinstance(error, TopologyError):
             raise
-        raise TopologyError(f"cannot read {shown!r}: {error}") from None
+        raise TopologyError(f"cannot read {name!r}: {error}") from None
 
 
 def content(source: str, most: int) -> bytes:
@@ -65,7 +65,7 @@ def content(source: str, most: int) -> bytes:
     except (OSError, ValueError) as error:
         raise InputError(getattr(error, "strerror", None) or "no path") from None
     if exists and not regular:
-        raise InputError(f"not a file but a {_kind(path)}")
+        raise InputError(f"not a file but a {_file_kind(path)}")
     if len(data) > most:
         raise InputError(f"wanted a file of at most {most} bytes")
     return data
@@ -79,8 +79,8 @@ def read_up_to(path: Path, most: int) -> bytes:
     data = bytearray()
     file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
-        while len(data) < most and (more := os.read(file, min(most - len(data), _PIECE))):
-            data += more
+        while len(data) < most and (piece := os.read(file, min(most - len(data), _PIECE_BYTES))):
+            data += piece
     finally:
         os.close(file)
     return bytes(data)
@@ -148,7 +148,7 @@ def _escaped(character: str) -> str:
     return character if character in "\n\r\t" else plain(character)
 
 
-def _kind(path: Path) -> str:
+def _file_kind(path: Path) -> str:
     return "folder" if path.is_dir() else "pipe or device"
 
 
@@ -171,12 +171,12 @@ def decoded(data: bytes, name: str) -> str:
     >>> decoded("GPU0".encode("utf-16"), "paste.txt")
     'GPU0'
     """
-    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
     try:
-        return data.decode("utf-16" if wide else "utf-8-sig")
+        return data.decode("utf-16" if is_utf16 else "utf-8-sig")
     except UnicodeDecodeError as error:
-        at = data[: error.start].count(b"\n") + 1
-        raise TopologyError(f"{name}: line {at} is not text: got binary data") from None
+        line = data[: error.start].count(b"\n") + 1
+        raise TopologyError(f"{name}: line {line} is not text: got binary data") from None
 
 
 def shipped_table(path: "Traversable") -> dict[str, Any]:
@@ -186,26 +186,26 @@ def shipped_table(path: "Traversable") -> dict[str, Any]:
     if that folder cannot be written or Python is told to write no bytecode.
     """
     if not isinstance(path, Path):  # in an archive
-        return _parsed(path)
+        return _parsed_toml(path)
     from importlib.util import cache_from_source  # noqa: PLC0415  # help reads no table
 
     state = path.stat()
     key = [state.st_mtime_ns, state.st_size]
-    kept = Path(cache_from_source(str(path))).with_suffix(".tomlc")
+    cached_path = Path(cache_from_source(str(path))).with_suffix(".tomlc")
     with suppress(OSError, ValueError, EOFError, TypeError):
-        made_of, table = marshal.loads(kept.read_bytes())  # noqa: S302  # as bytecode is
-        if made_of == key:
+        cached_key, table = marshal.loads(cached_path.read_bytes())  # noqa: S302  # as bytecode is
+        if cached_key == key:
             return cast(dict[str, Any], table)
-    table = _parsed(path)
+    table = _parsed_toml(path)
     if not sys.dont_write_bytecode:
         with suppress(OSError, ValueError):
-            kept.parent.mkdir(exist_ok=True)
-            with _drafted(kept) as file:
+            cached_path.parent.mkdir(exist_ok=True)
+            with _replacing_file(cached_path) as file:
                 file.write(marshal.dumps((key, table)))
     return table
 
 
-def _parsed(path: "Traversable") -> dict[str, Any]:
+def _parsed_toml(path: "Traversable") -> dict[str, Any]:
     import tomllib  # noqa: PLC0415  # most commands find all tables parsed
 
     return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -213,11 +213,11 @@ def _parsed(path: "Traversable") -> dict[str, Any]:
 
 def beside(path: Path) -> Path:
     """Give a name beside `path` that nobody else has: it is drawn."""
-    return path.with_name(f".{path.name[:_NAME]}.{os.urandom(8).hex()}")
+    return path.with_name(f".{path.name[:_DRAFT_LETTERS]}.{os.urandom(8).hex()}")
 
 
 @contextmanager
-def _drafted(path: Path) -> Iterator[IO[bytes]]:
+def _replacing_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a new file that takes the place of `path` when all is written, or leaves nothing.
 
     It is made, so that a link which somebody has put there is not followed.
@@ -241,12 +241,12 @@ def place(output: str, what: str = "a file", option: str = "--output") -> Path:
     try:
         path = Path(output).resolve()
         path.exists()
-        named = bool(path.name) and output.strip() != ""
+        has_name = bool(path.name) and output.strip() != ""
     except OSError as error:
         raise InputError(f"{option} {output}: {error.strerror}") from None
     except (RuntimeError, ValueError):
-        named = False
-    if not named:
+        has_name = False
+    if not has_name:
         raise InputError(f"{option} {output[:60]!r}: wanted the path of {what}")
     return path
 
@@ -256,7 +256,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
     Raises OSError if it cannot be written; nothing is left beside it.
     """
-    with _drafted(path) as file:
+    with _replacing_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())

@@ -71,20 +71,22 @@ def fragment(part: Part) -> str:
         case Typed():
             return f"<pre>{escape(part.line)}</pre>"
         case Drawing():
-            return part.svg if part.svg.startswith("<figure") else _pictured(part)
+            return part.svg if part.svg.startswith("<figure") else _figure(part)
     text = part.text if isinstance(part, Line) else part
     return f"<p>{escape(text)}</p>" if text else ""
 
 
-def _wide(drawn: str, more: str = "") -> str:
+def _wide(body: str, css_class: str = "") -> str:
     """Let something that may be wider than a telephone be moved, by hand or by keys."""
-    if not drawn:
+    if not body:
         return ""
-    label = "table" if drawn.startswith("<table") else "picture"
-    return f'<div class="wide{more}" role="region" aria-label="{label}" tabindex="0">{drawn}</div>'
+    label = "table" if body.startswith("<table") else "picture"
+    return (
+        f'<div class="wide{css_class}" role="region" aria-label="{label}" tabindex="0">{body}</div>'
+    )
 
 
-def _pictured(drawing: Drawing) -> str:
+def _figure(drawing: Drawing) -> str:
     """Put the title of a picture above it."""
     title = f"<figcaption>{escape(drawing.title)}</figcaption>" if drawing.title else ""
     return f"<figure>{title}{_wide(drawing.svg)}</figure>" if drawing.svg else ""
@@ -108,13 +110,13 @@ def page(title: str, body: Iterable[str], foot: Mapping[str, str]) -> str:
     facts = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in foot.items()
     )
-    below = f"<footer><dl>{facts}</dl></footer>" if facts else ""
+    footer = f"<footer><dl>{facts}</dl></footer>" if facts else ""
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"/>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(allowed())}"/>'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>"
-        f"<body>{MAIN}{''.join(body)}</main>{below}</body></html>"
+        f"<body>{MAIN}{''.join(body)}</main>{footer}</body></html>"
     )
 
 

@@ -52,11 +52,11 @@ def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
     'a,b,c\n1,"x,y",\n,,0.5'
     """
     names = dict.fromkeys(name for row in rows for name in row)
-    out = io.StringIO(newline="")
-    table = csv.DictWriter(out, fieldnames=list(names), lineterminator="\n")
+    buffer = io.StringIO(newline="")
+    table = csv.DictWriter(buffer, fieldnames=list(names), lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
-    return out.getvalue().removesuffix("\n")
+    return buffer.getvalue().removesuffix("\n")
 
 
 def as_frame(rows: Sequence[Mapping[str, object]]) -> Any:  # noqa: ANN401  # of whichever package is there

@@ -41,8 +41,8 @@ def read_sourced(where: str, entry: object, unit: str, defaults: Mapping[str, ob
     Raises CatalogueError if the value is not a quantity in `unit`, or kind or source is missing.
     """
     row = entry if isinstance(entry, Mapping) else {"value": entry}
-    extra = set(row) - {"value", "kind", "source", "note"}
-    if "value" not in row or extra:
+    unknown_keys = set(row) - {"value", "kind", "source", "note"}
+    if "value" not in row or unknown_keys:
         raise CatalogueError(f"{where}: expected value, kind, source, note, got {sorted(row)}")
     kind, source = row.get("kind", defaults.get("kind")), row.get("source", defaults.get("source"))
     try:

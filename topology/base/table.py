@@ -21,12 +21,12 @@ Style = Literal["", "bold", "dim", "red", "yellow", "cyan"]
 Part: TypeAlias = "str | Line | Title | Said | Typed | Drawing | Table"
 """Of an answer; a text is a sentence of its own."""
 _GAP: Final = 2
-_ON: Final = " \\"
+_CONTINUATION: Final = " \\"
 _WORDS: Final = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
 """Of a shell: what is quoted is not broken."""
-_LEFT: Final = ' class="l"'
-_KEPT: Final = 2  # columns that are never left out
-_ANY: Final = 10000  # columns where nothing is to be broken
+_LEFT_CLASS: Final = ' class="l"'
+_LEAST_COLUMNS: Final = 2  # columns that are never left out
+_UNBROKEN_WIDTH: Final = 10000  # columns where nothing is to be broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,24 +120,35 @@ class Table:
         ([7, 6, 8], [7, 5, 6], [7, 6])
         """
         columns = list(zip(self.head, *self.rows, strict=True))
-        least = [self._least(place, cells) for place, (_, *cells) in enumerate(columns)]
-        widths = [max(low, *map(len, cells)) for low, cells in zip(least, columns, strict=True)]
-        while len(least) > _KEPT and sum(least) + _GAP * (len(least) - 1) > most:
-            least.pop()
-        widths = widths[: len(least)]
-        spare = most - _GAP * (len(least) - 1)
-        while sum(widths) > spare and widths != least:
+        minimum_widths = [
+            self._minimum_width(place, cells) for place, (_, *cells) in enumerate(columns)
+        ]
+        widths = [
+            max(minimum, *map(len, cells))
+            for minimum, cells in zip(minimum_widths, columns, strict=True)
+        ]
+        while (
+            len(minimum_widths) > _LEAST_COLUMNS
+            and sum(minimum_widths) + _GAP * (len(minimum_widths) - 1) > most
+        ):
+            minimum_widths.pop()
+        widths = widths[: len(minimum_widths)]
+        available = most - _GAP * (len(minimum_widths) - 1)
+        while sum(widths) > available and widths != minimum_widths:
             place = max(
-                range(len(least)), key=lambda place: (widths[place] > least[place], widths[place])
+                range(len(minimum_widths)),
+                key=lambda place: (widths[place] > minimum_widths[place], widths[place]),
             )
             widths[place] -= 1
         return widths
 
-    def _least(self, place: int, cells: Sequence[str]) -> int:
-        told = self.least[place] if place < len(self.least) else 0
-        whole = cells if place < self.fixed else [word for cell in cells for word in cell.split()]
+    def _minimum_width(self, place: int, cells: Sequence[str]) -> int:
+        declared_width = self.least[place] if place < len(self.least) else 0
+        unbroken = (
+            cells if place < self.fixed else [word for cell in cells for word in cell.split()]
+        )
         head = self.head[place].split() if self.head else []
-        return max([told, *map(len, whole), *map(len, head)])
+        return max([declared_width, *map(len, unbroken), *map(len, head)])
 
     def grid(self, width: int) -> "Padding":
         """Return the table as rich draws it in so many columns."""
@@ -154,22 +165,22 @@ class Table:
         )
         pairs = len(self.rows[0]) if self.rows else 0
         widths = self.widths(width - self.indent) if self.head else [None] * pairs
-        for place, least in enumerate(widths):
+        for place, column_width in enumerate(widths):
             grid.add_column(
                 Text(self.head[place] if self.head else "", overflow="ellipsis"),
                 justify="left" if self._left(place) else "right",
                 style=self.columns_in.get(place, ""),
-                width=least,
+                width=column_width,
                 no_wrap=place < self.fixed,
                 overflow="fold",
             )
-        room = width - self.indent - sum(self._before())
+        room = width - self.indent - sum(self._earlier_widths())
         for number, row in enumerate(self.rows):
             cells = [*row[:-1], continued(row[-1], room)] if number in self.typed else row
             grid.add_row(*map(Text, cells[: len(widths)]), style=self.rows_in.get(number, ""))
         return Padding(grid, (0, 0, 0, self.indent))
 
-    def _before(self) -> Iterator[int]:
+    def _earlier_widths(self) -> Iterator[int]:
         """Yield what columns before the last one take of a terminal."""
         for cells in list(zip(*self.rows, strict=True))[:-1]:
             yield max(map(len, cells)) + _GAP
@@ -197,7 +208,7 @@ class Table:
 
     def _row(self, tag: str, row: Iterable[str], scope: str = "") -> str:
         cells = (
-            f"<{tag}{scope}{_LEFT if self._left(place) else ''}>{escape(cell)}</{tag}>"
+            f"<{tag}{scope}{_LEFT_CLASS if self._left(place) else ''}>{escape(cell)}</{tag}>"
             for place, cell in enumerate(row)
         )
         return f"<tr>{''.join(cells)}</tr>"
@@ -216,13 +227,13 @@ def continued(line: str, width: int) -> str:
     command, mark, comment = line.partition(" # ")
     lines = [""]
     for word in _WORDS.findall(command):
-        longer = f"{lines[-1]} {word}".lstrip()
-        if lines[-1] and len(longer) > width - len(_ON):
+        extended = f"{lines[-1]} {word}".lstrip()
+        if lines[-1] and len(extended) > width - len(_CONTINUATION):
             lines.append(word)
         else:
-            lines[-1] = longer
+            lines[-1] = extended
     comments = wrap(comment, max(width - len("# "), 1), break_long_words=False) if mark else []
-    return "\n".join([f"{_ON}\n".join(lines), *(f"# {text}" for text in comments)])
+    return "\n".join([f"{_CONTINUATION}\n".join(lines), *(f"# {text}" for text in comments)])
 
 
 def terminal(parts: Iterable[Part], width: int | None = None, *, colour: bool = False) -> str:
@@ -236,9 +247,9 @@ def terminal(parts: Iterable[Part], width: int | None = None, *, colour: bool = 
     from rich.console import Console  # noqa: PLC0415  # JSON and pages start without it
     from rich.text import Text  # noqa: PLC0415
 
-    written = io.StringIO()
+    buffer = io.StringIO()
     console = Console(
-        file=written, width=width or _ANY, force_terminal=colour,
+        file=buffer, width=width or _UNBROKEN_WIDTH, force_terminal=colour,
         color_system="standard" if colour else None,
     )  # fmt: skip
     for part in parts:
@@ -250,9 +261,9 @@ def terminal(parts: Iterable[Part], width: int | None = None, *, colour: bool = 
             case Title():
                 console.print(Text("\n" * (part.level > 1) + part.text, style="bold"))
             case Said():
-                red: dict[int, Style] = {0: "red"} if part.warns else {}
+                styles: dict[int, Style] = {0: "red"} if part.warns else {}
                 rows = [[line] for line in part.lines]
-                grid = Table(rows=rows, indent=part.indent, columns_in=red)
+                grid = Table(rows=rows, indent=part.indent, columns_in=styles)
                 console.print(grid.grid(console.width), end="\n" if part.lines else "")
             case Typed():
                 grid = Table(rows=[[part.line]], indent=part.indent, typed=(0,))
@@ -262,11 +273,11 @@ def terminal(parts: Iterable[Part], width: int | None = None, *, colour: bool = 
             case Drawing():
                 if part.title:
                     console.print(Text(f"\n{part.title}"))
-                drawn = Text("\n".join(part.lines), no_wrap=True, overflow="ignore")
-                console.print(drawn, crop=False)
+                picture = Text("\n".join(part.lines), no_wrap=True, overflow="ignore")
+                console.print(picture, crop=False)
             case _:
                 console.print(Text(part))
-    return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 
 
 def document(parts: Iterable[Part]) -> str:
@@ -292,8 +303,8 @@ def _in_document(part: Part) -> str:
         case Typed():
             return f"```sh\n{part.line}\n```"
         case Drawing():
-            drawn = filter(None, [part.title, *part.lines])
-            return "\n".join(["```text", *drawn, "```"]) if part.lines else ""
+            picture_lines = filter(None, [part.title, *part.lines])
+            return "\n".join(["```text", *picture_lines, "```"]) if part.lines else ""
     return part.text if isinstance(part, Line) else part
 
 

@@ -79,11 +79,11 @@ def parse_rate(text: str) -> BytesPerSecond:
 
     Raises InputError if it is no bandwidth, or one that no link has.
     """
-    shown = text.strip()[:40]
-    match = re.fullmatch(rf"{_NUMBER}\s*([TGM])(?:bit/s|bps|b/s)", shown)
-    value = parse(f"{match[1]} {match[2]}B/s", "B/s") / 8 if match else parse(shown, "B/s")
+    trimmed = text.strip()[:40]
+    match = re.fullmatch(rf"{_NUMBER}\s*([TGM])(?:bit/s|bps|b/s)", trimmed)
+    value = parse(f"{match[1]} {match[2]}B/s", "B/s") / 8 if match else parse(trimmed, "B/s")
     if not SLOWEST_LINK <= value <= FASTEST_LINK:
-        raise InputError(f"{shown!r}: wanted a bandwidth from 1 MB/s to 1000 TB/s")
+        raise InputError(f"{trimmed!r}: wanted a bandwidth from 1 MB/s to 1000 TB/s")
     return BytesPerSecond(value)
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 __all__ = ["by_content", "dataclass", "hash_of"]
 
 
-_PLAIN = frozenset({str, int, float, bool})
-_LARGEST: Final = 256
+_PLAIN_TYPES = frozenset({str, int, float, bool})
+_MOST_HASHED: Final = 256
 """Numbers of an array that is hashed; what is kept by larger ones would fill the memory."""
 
 
@@ -25,7 +25,9 @@ def by_content(part: Any, largest: float = inf) -> Any:  # noqa: ANN401  # whate
     Raises `TypeError` if an array holds more than `largest` numbers.
     """
     if isinstance(part, tuple):
-        return tuple([one if type(one) in _PLAIN else by_content(one, largest) for one in part])
+        return tuple(
+            [item if type(item) in _PLAIN_TYPES else by_content(item, largest) for item in part]
+        )
     if not hasattr(part, "tobytes"):
         return part
     if part.size > largest:
@@ -41,7 +43,7 @@ def hash_of(parts: tuple[object, ...]) -> int:
     try:
         return hash(parts)
     except TypeError:
-        return hash(by_content(parts, _LARGEST))
+        return hash(by_content(parts, _MOST_HASHED))
 
 
 if TYPE_CHECKING:
@@ -66,36 +68,36 @@ else:
         assert frozen
         assert slots
 
-        def made(written: type) -> type:
-            written.__doc__ = written.__doc__ or written.__name__  # or it is made of a signature
-            extends = any(dataclasses.is_dataclass(base) for base in written.__bases__)
+        def made(original: type) -> type:
+            original.__doc__ = original.__doc__ or original.__name__  # or it is made of a signature
+            has_base = any(dataclasses.is_dataclass(base) for base in original.__bases__)
             fields_alone = dataclasses.dataclass(
-                init=False, repr=False, eq=False, slots=True, kw_only=kw_only, frozen=extends
+                init=False, repr=False, eq=False, slots=True, kw_only=kw_only, frozen=has_base
             )
-            kind: Any = fields_alone(written)
+            kind: Any = fields_alone(original)
             kind.__dataclass_params__.frozen = True  # so that the standard one extends it as such
-            methods = _initialised(kind) | _SHARED | (_compared(kind) if eq else {})
+            methods = _lazy_init(kind) | _SHARED_METHODS | (_comparison_methods(kind) if eq else {})
             for name, method in methods.items():
-                if name not in written.__dict__:
+                if name not in original.__dict__:
                     setattr(kind, name, method)
             return kind
 
         return made
 
 
-def _initialised(kind: type) -> dict[str, Callable[..., Any]]:
-    def __init__(self: object, *given: object, **named: object) -> None:  # noqa: N807
-        kind.__init__ = _compiled(kind)  # type: ignore[misc]
-        kind.__init__(self, *given, **named)  # type: ignore[misc]
+def _lazy_init(kind: type) -> dict[str, Callable[..., Any]]:
+    def __init__(self: object, *args: object, **kwargs: object) -> None:  # noqa: N807
+        kind.__init__ = _compiled_init(kind)  # type: ignore[misc]
+        kind.__init__(self, *args, **kwargs)  # type: ignore[misc]
 
     return {"__init__": __init__}
 
 
-def _compiled(kind: type) -> Callable[..., None]:
+def _compiled_init(kind: type) -> Callable[..., None]:
     """Write `__init__` of a class: what each field is given, or its default, into its slot."""
     scope: dict[str, Any] = {"missing": dataclasses.MISSING}
     positional: list[str] = []
-    named: list[str] = []
+    keyword_only: list[str] = []
     lines: list[str] = []
     for field in dataclasses.fields(kind):
         name, text, value = field.name, field.name, field.name
@@ -106,32 +108,32 @@ def _compiled(kind: type) -> Callable[..., None]:
             scope[f"make_{name}"] = field.default_factory
             text, value = f"{name}=missing", f"make_{name}() if {name} is missing else {name}"
         scope[f"set_{name}"] = getattr(kind, name).__set__  # past the refusal of `__setattr__`
-        (named if field.kw_only else positional).append(text)
+        (keyword_only if field.kw_only else positional).append(text)
         lines.append(f" set_{name}(self, {value})")
     if hasattr(kind, "__post_init__"):
         lines.append(" self.__post_init__()")
-    taken = ", ".join(["self", *positional, *(["*", *named] if named else [])])
-    exec("\n".join([f"def __init__({taken}):", *(lines or [" pass"])]), scope)  # noqa: S102
+    parameters = ", ".join(["self", *positional, *(["*", *keyword_only] if keyword_only else [])])
+    exec("\n".join([f"def __init__({parameters}):", *(lines or [" pass"])]), scope)  # noqa: S102
     scope["__init__"].__qualname__ = f"{kind.__qualname__}.__init__"
     return scope["__init__"]  # type: ignore[no-any-return]
 
 
-def _compared(kind: type) -> dict[str, Callable[..., Any]]:
+def _comparison_methods(kind: type) -> dict[str, Callable[..., Any]]:
     fields = [field for field in dataclasses.fields(kind) if field.compare]
-    values = _reader([field.name for field in fields])
-    hashed = _reader([field.name for field in fields if field.hash is not False])
+    read_values = _reader([field.name for field in fields])
+    read_hashed = _reader([field.name for field in fields if field.hash is not False])
 
     def __eq__(self: object, other: object) -> bool:  # noqa: N807
         if other.__class__ is not self.__class__:
             return NotImplemented
-        mine, others = values(self), values(other)
+        own_values, other_values = read_values(self), read_values(other)
         try:
-            return mine == others
+            return own_values == other_values
         except ValueError:  # arrays are compared number by number
-            return bool(by_content(mine) == by_content(others))
+            return bool(by_content(own_values) == by_content(other_values))
 
     def __hash__(self: object) -> int:  # noqa: N807
-        return hash_of(hashed(self))
+        return hash_of(read_hashed(self))
 
     return {"__eq__": __eq__, "__hash__": __hash__}
 
@@ -146,9 +148,9 @@ def _names(value: Any, *, shown: bool = False) -> list[str]:  # noqa: ANN401  # 
     return [field.name for field in dataclasses.fields(value) if field.repr or not shown]
 
 
-def _shown(self: object) -> str:
-    shown = [f"{name}={getattr(self, name)!r}" for name in _names(self, shown=True)]
-    return f"{self.__class__.__qualname__}({', '.join(shown)})"
+def _repr_text(self: object) -> str:
+    field_texts = [f"{name}={getattr(self, name)!r}" for name in _names(self, shown=True)]
+    return f"{self.__class__.__qualname__}({', '.join(field_texts)})"
 
 
 def _refuse(_self: object, name: str, *value: object) -> None:
@@ -165,8 +167,8 @@ def _with_state(self: object, state: list[object]) -> None:
         object.__setattr__(self, name, value)
 
 
-_SHARED = {
-    "__repr__": _shown,
+_SHARED_METHODS = {
+    "__repr__": _repr_text,
     "__setattr__": _refuse,
     "__delattr__": _refuse,
     "__getstate__": _state,

@@ -73,9 +73,9 @@ class Device:
         """Dense FLOP/s at `precision`."""
         peak = self.peak(precision)
         if peak is None:
-            has = ", ".join(name for name, _ in self.peaks)
+            supported = ", ".join(name for name, _ in self.peaks)
             raise PrecisionError(
-                f"{self.name} has no tensor cores for {precision}: expected one of {has}"
+                f"{self.name} has no tensor cores for {precision}: expected one of {supported}"
             )
         return peak.value
 

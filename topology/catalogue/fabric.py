@@ -147,13 +147,13 @@ class Fabric:
         >>> node.over_nvlink().direct
         100000000000.0
         """
-        whole = self.bandwidth if bandwidth is None else bandwidth
+        gpu_bandwidth = self.bandwidth if bandwidth is None else bandwidth
         return replace(
             self,
             link="nvlink",
             multicast=False,
-            bandwidth=whole,
-            direct=BytesPerSecond(whole / (self.local - 1) if self.local > 2 else 0.0),
+            bandwidth=gpu_bandwidth,
+            direct=BytesPerSecond(gpu_bandwidth / (self.local - 1) if self.local > 2 else 0.0),
             peer_to_peer=True,
         )
 
@@ -180,12 +180,12 @@ class Fabric:
 
     def apart(self, network: Network) -> "Fabric":
         """Make each GPU a node of its own, with an equal part of the `network` of its host."""
-        share = replace(
+        own_network = replace(
             network,
             bandwidth=BytesPerSecond(network.bandwidth / self.local),
             nics=max(1, network.nics // self.local),
         )
-        return replace(self, nodes=self.ranks, network=share, multicast=False)
+        return replace(self, nodes=self.ranks, network=own_network, multicast=False)
 
     def behind_one_uplink(self) -> "Fabric":
         """Put the GPUs of each node on one switch, whose uplink all of their staged copies share.

@@ -36,8 +36,8 @@ _RANGES: Final = {  # what can be meant: a slip of a unit shows
     "power": (1, 10**5),
     "peaks": (10**10, 10**18),
 }
-_MOST: Final = 1024  # GPUs or NICs of a node, GPUs of an NVLink domain
-_CUBE: Final = 8  # GPUs of a hybrid cube mesh
+_MOST_DEVICES: Final = 1024  # GPUs or NICs of a node, GPUs of an NVLink domain
+_CUBE_GPUS: Final = 8  # GPUs of a hybrid cube mesh
 NO_PEERS: Final = "taken as off on such cards"
 NEWEST_PCIE: Final = 6
 CROWD: Final = 4  # GPUs of a group from which a host's PCIe tree holds an exchange back
@@ -142,26 +142,30 @@ class Hardware:
         islands = ranks // local
         span = local * stride
         bridged = span <= self.domain
-        across = span > max(1, self.gpus // self.sockets)
+        cross_sockets = span > max(1, self.gpus // self.sockets)
         no_bound = BytesPerSecond(0.0)
-        joined, direct = self._joined(local)
+        nvlink_bandwidth, direct_bandwidth = self._nvlink_bandwidths(local)
         return Fabric(
             architecture=self.device.architecture,
             ranks=ranks,
             nodes=islands,
             link=self.link if bridged else "pcie",
-            bandwidth=joined if bridged else BytesPerSecond(pcie_bandwidth(self.pcie_generation)),
-            direct=direct if bridged else no_bound,
+            bandwidth=nvlink_bandwidth
+            if bridged
+            else BytesPerSecond(pcie_bandwidth(self.pcie_generation)),
+            direct=direct_bandwidth if bridged else no_bound,
             multicast=self.multicast and local > 2,
             peer_to_peer=self.peer_to_peer,
-            crosses_sockets=across,
+            crosses_sockets=cross_sockets,
             pcie_generation=self.pcie_generation,
             network=self._network(min(stride, island), island) if islands > 1 else None,
             hosts=-(-span // self.gpus) if bridged else 1,
-            exchange=self.exchange_rate(local, across=across) if self.peer_to_peer else no_bound,
+            exchange=self.exchange_rate(local, across=cross_sockets)
+            if self.peer_to_peer
+            else no_bound,
         )
 
-    def _joined(self, local: int) -> tuple[BytesPerSecond, BytesPerSecond]:
+    def _nvlink_bandwidths(self, local: int) -> tuple[BytesPerSecond, BytesPerSecond]:
         """Give what one GPU sends to `local` - 1 others it is joined to, and to one of them.
 
         The second is 0 where it has no links beside these. In a mesh each pair has an equal part
@@ -172,14 +176,16 @@ class Hardware:
         >>> [find_hardware("gh200").fabric(ranks).bandwidth / 1e9 for ranks in (2, 3, 4)]
         [150.0, 300.0, 450.0]
         """
-        whole, none = BytesPerSecond(self.link_bandwidth.value), BytesPerSecond(0.0)
+        all_links, no_links = BytesPerSecond(self.link_bandwidth.value), BytesPerSecond(0.0)
         if self.link != "nvlink" or self.domain == 2 or local == 1:
-            return whole, none
-        cube = self.domain == _CUBE
-        pair = whole / (3 if cube else self.domain - 1)
-        most = min(local, 4) / 6 if cube else (local - 1) / (self.domain - 1)
-        joined = whole if local >= self.domain else BytesPerSecond(whole * most)
-        return joined, BytesPerSecond(pair)
+            return all_links, no_links
+        cube = self.domain == _CUBE_GPUS
+        pair_bandwidth = all_links / (3 if cube else self.domain - 1)
+        reached_share = min(local, 4) / 6 if cube else (local - 1) / (self.domain - 1)
+        group_bandwidth = (
+            all_links if local >= self.domain else BytesPerSecond(all_links * reached_share)
+        )
+        return group_bandwidth, BytesPerSecond(pair_bandwidth)
 
     def exchange_rate(self, local: int, *, across: bool = False) -> BytesPerSecond:
         r"""Nominal bytes per second of one of `local` GPUs that all send to each other; 0 unknown.
@@ -217,9 +223,9 @@ def check_pcie_generation(value: object, what: str = "pcie_generation") -> None:
     Traceback (most recent call last):
     topology.base.errors.InputError: pcie_generation: got 99, wanted a whole number from 1 to 6
     """
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if value is not None and not (whole and 1 <= cast(int, value) <= NEWEST_PCIE):
-        text = shown(value) if not whole or abs(cast(int, value)) < 10**9 else "a huge number"
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if value is not None and not (is_integer and 1 <= cast(int, value) <= NEWEST_PCIE):
+        text = shown(value) if not is_integer or abs(cast(int, value)) < 10**9 else "a huge number"
         raise InputError(f"{what}: got {text}, wanted a whole number from 1 to {NEWEST_PCIE}")
 
 
@@ -250,15 +256,15 @@ def read_hardware(name: str, row: object, devices: Mapping[str, Device]) -> Hard
     return Hardware(
         name=name,
         device=devices[device],
-        gpus=count("gpus", _MOST),
-        domain=count("domain", _MOST),
+        gpus=count("gpus", _MOST_DEVICES),
+        domain=count("domain", _MOST_DEVICES),
         link=cast(LinkKind, link),
         link_bandwidth=rate("link_bandwidth"),
         multicast=flag("multicast"),
         peer_to_peer=flag("peer_to_peer"),
-        sockets=count("sockets", _MOST),
+        sockets=count("sockets", _MOST_DEVICES),
         pcie_generation=count("pcie_generation", NEWEST_PCIE),
-        nics=count("nics", _MOST),
+        nics=count("nics", _MOST_DEVICES),
         nic_bandwidth=rate("nic_bandwidth"),
         network=cast(NetworkKind, network),
         coherent=rate("coherent") if "coherent" in row else None,
@@ -315,13 +321,13 @@ def load_hardware_file(text: str, name: str, devices: Mapping[str, Device]) -> H
 
 def _check_generation(device: Device, devices: Mapping[str, Device]) -> None:
     """Refuse a compute capability that no table of kernels is for."""
-    architectures = {other.compute_capability: other.architecture for other in devices.values()}
+    architectures = {listed.compute_capability: listed.architecture for listed in devices.values()}
     capability = device.compute_capability
     if architectures.get(capability) != device.architecture:
         wanted = ", ".join(f"{a}.{b} ({name})" for (a, b), name in sorted(architectures.items()))
-        shown = ".".join(map(str, capability))
+        capability_text = ".".join(map(str, capability))
         raise CatalogueError(
-            f"device.compute_capability: got {shown} ({device.architecture}), wanted one of "
+            f"device.compute_capability: got {capability_text} ({device.architecture}), wanted one of "
             f"{wanted}"
         )
 
@@ -356,4 +362,6 @@ def evenly(ranks: int, size: int) -> int:
     >>> evenly(16, 8), evenly(15, 8), evenly(13, 8), evenly(10**9 + 7, 8)
     (2, 3, 13, 1000000007)
     """
-    return ranks // next(each for each in range(min(size, ranks), 0, -1) if ranks % each == 0)
+    return ranks // next(
+        per_host for per_host in range(min(size, ranks), 0, -1) if ranks % per_host == 0
+    )

@@ -50,17 +50,17 @@ def by_product(names: tuple[GpuName, ...], product: str) -> str | None:
     True
     """
     words = _words(product)
-    return _longest(words, [(entry.hardware, entry.products) for entry in names]) or _longest(
-        words, [(entry.hardware, entry.spoken) for entry in names]
-    )
+    return _longest_match(
+        words, [(entry.hardware, entry.products) for entry in names]
+    ) or _longest_match(words, [(entry.hardware, entry.spoken) for entry in names])
 
 
-def _longest(words: str, table: Sequence[tuple[str, Sequence[str]]]) -> str | None:
+def _longest_match(words: str, table: Sequence[tuple[str, Sequence[str]]]) -> str | None:
     """Find the hardware of the longest name that is part of some words."""
     matches = [
         (len(pattern), hardware)
-        for hardware, written in table
-        for pattern in map(_words, written)
+        for hardware, names in table
+        for pattern in map(_words, names)
         if f" {pattern} " in f" {words} " and _same_board(words, pattern)
     ]
     return max(matches)[1] if matches else None
@@ -78,8 +78,8 @@ def _words(text: str) -> str:
 
 def _same_board(words: str, pattern: str) -> bool:
     """Keep laptop parts and sister models ("RTX 3090 Ti") from passing for the board itself."""
-    others = {"ti", "super", "laptop", "mobile", "d", "max"}
-    return not others & (set(words.split()) - set(pattern.split())) or "rtx pro" in pattern
+    other_models = {"ti", "super", "laptop", "mobile", "d", "max"}
+    return not other_models & (set(words.split()) - set(pattern.split())) or "rtx pro" in pattern
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

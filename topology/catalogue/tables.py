@@ -12,9 +12,9 @@ from topology.catalogue.hardware import Hardware, load_hardware_file, read_hardw
 from topology.catalogue.names import GpuName, Instance, load_instances, load_names
 from topology.catalogue.rates import Rates, load_rates
 
-_LARGEST: Final = 2**20  # B, a file of hardware
-_OWN: Final = "a file describes others: examples/my_gpu.toml"
-_MARKS: Final = frozenset("/\\")  # of a path
+_MOST_BYTES: Final = 2**20  # B, a file of hardware
+_FILE_HINT: Final = "a file describes others: examples/my_gpu.toml"
+_PATH_MARKS: Final = frozenset("/\\")  # of a path
 
 
 @cache
@@ -43,20 +43,20 @@ def find_hardware(name: str | Path) -> Hardware:
         return catalogue[text.lower()]
     if isinstance(name, str) and not names_file(text):
         if re.match(r"mi\d|amd|instinct|radeon", text, re.IGNORECASE):
-            wanted = f"a GPU of NVIDIA: none of AMD is in the catalogue ({_OWN})"
+            wanted = f"a GPU of NVIDIA: none of AMD is in the catalogue ({_FILE_HINT})"
             raise InputError(f"hardware: got {text[:60]!r}, wanted {wanted}")
-        raise InputError(f"{unknown('hardware', text, catalogue)} ({_OWN})")
+        raise InputError(f"{unknown('hardware', text, catalogue)} ({_FILE_HINT})")
     if not text.isprintable():  # answers call the hardware by it
         raise InputError(f"hardware {text[:100]!r}: wanted a path of printable characters")
     try:
-        return _from_file(text, content(text, _LARGEST))
+        return _from_file(text, content(text, _MOST_BYTES))
     except InputError as error:
         raise InputError(f"hardware {text[:100]}: {error}") from None
 
 
 def names_file(name: str) -> bool:
     """Tell the path of a file of hardware from a name of the catalogue."""
-    return name.endswith(".toml") or (not _MARKS.isdisjoint(name) and is_file(name))
+    return name.endswith(".toml") or (not _PATH_MARKS.isdisjoint(name) and is_file(name))
 
 
 @lru_cache(maxsize=64)

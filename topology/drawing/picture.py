@@ -15,7 +15,7 @@ _WIDTH: Final = 96
 _HEIGHT: Final = 34
 _GAP: Final = 14
 _STEP: Final = 78
-_MOST: Final = 96  # devices that are drawn
+_MOST_DEVICES: Final = 96  # devices that are drawn
 _LEVELS: Final = {"cpu": 0, "root": 1, "pcie_switch": 2, "gpu": 4, "nic": 4, "nvswitch": 5}
 _FILLS: Final = {
     "cpu": "#dbe4f0", "root": "#eef1f5", "pcie_switch": "#e3e3e3", "gpu": "#cfe8c6",
@@ -60,25 +60,29 @@ def svg(machine: Machine) -> str:
 
 def _boxes(machine: Machine, kinds: Mapping[str, str]) -> dict[str, _Box]:
     """Place devices side by side in the order of the tree, and each parent above its children."""
-    below = gathered((edge.b, edge.a) for edge in machine.edges if edge.kind in ("pcie", "host"))
+    children_of = gathered(
+        (edge.b, edge.a) for edge in machine.edges if edge.kind in ("pcie", "host")
+    )
     order = [
         leaf
         for node in machine.nodes
         if node.kind == "cpu"
-        for leaf in _leaves(node.name, below, kinds)
+        for leaf in _leaves(node.name, children_of, kinds)
     ]
     names = [gpu.name for gpu in machine.gpus] + [nic.name for nic in machine.nics]
-    order = list(dict.fromkeys([*order, *(n for n in names if n not in order)]))[:_MOST]
+    order = list(dict.fromkeys([*order, *(n for n in names if n not in order)]))[:_MOST_DEVICES]
     boxes = {
         name: _Box(_GAP + index * (_WIDTH + _GAP) + _WIDTH / 2, _top(kinds[name]), _WIDTH)
         for index, name in enumerate(order)
     }
     for node in (n for n in machine.nodes if n.kind not in ("nvswitch", "switch")):
-        children = [boxes[leaf] for leaf in _leaves(node.name, below, kinds) if leaf in boxes]
+        children = [boxes[leaf] for leaf in _leaves(node.name, children_of, kinds) if leaf in boxes]
         if children:
             middle = (children[0].x + children[-1].x) / 2
-            above = any(kinds[child] == "pcie_switch" for child in below.get(node.name, ()))
-            depth = int(node.kind == "pcie_switch" and above)
+            over_switch = any(
+                kinds[child] == "pcie_switch" for child in children_of.get(node.name, ())
+            )
+            depth = int(node.kind == "pcie_switch" and over_switch)
             boxes[node.name] = _Box(middle, _top(node.kind) - depth * _STEP / 2, _WIDTH)
     for node in (n for n in machine.nodes if n.kind == "nvswitch"):  # a bar below their GPUs
         middles = [boxes[e.a].x for e in machine.edges if e.b == node.name and e.a in boxes]
@@ -89,15 +93,15 @@ def _boxes(machine: Machine, kinds: Mapping[str, str]) -> dict[str, _Box]:
 
 
 def _leaves(
-    name: str, below: Mapping[str, Sequence[str]], kinds: Mapping[str, str], depth: int = 0
+    name: str, children_of: Mapping[str, Sequence[str]], kinds: Mapping[str, str], depth: int = 0
 ) -> Iterator[str]:
     if depth > 64:
         return
-    for child in below.get(name, ()):
+    for child in children_of.get(name, ()):
         if kinds[child] in ("gpu", "nic"):
             yield child
         else:
-            yield from _leaves(child, below, kinds, depth + 1)
+            yield from _leaves(child, children_of, kinds, depth + 1)
 
 
 def _top(kind: str) -> float:
@@ -110,20 +114,22 @@ def _drawn_edges(
     for number, edge in enumerate(edges):
         a, b = boxes[edge.a], boxes[edge.b]
         colour = _LINES.get(edge.kind, "#777777")
-        thick = 1 + min(4, edge.bandwidth.value / 10**11)
+        stroke_width = 1 + min(4, edge.bandwidth.value / 10**11)
         title = f"{edge.a} - {edge.b}: {edge.bandwidth.value / 10**9:.4g} GB/s ({edge.kind})"
         tip = f"<title>{escape(title)}</title>"
-        pen = f'fill="none" stroke="{colour}" stroke-width="{thick:.1f}"'
-        below = f"{a.x:.0f} {a.y + _HEIGHT:.0f}"
+        pen = f'fill="none" stroke="{colour}" stroke-width="{stroke_width:.1f}"'
+        bottom_point = f"{a.x:.0f} {a.y + _HEIGHT:.0f}"
         if edge.kind == "nvlink" and kinds[edge.b] == "gpu":
-            low = a.y + _HEIGHT + 22 + 8 * (number % 5)
-            bend = f"{a.x:.0f} {low:.0f} {b.x:.0f} {low:.0f} {b.x:.0f} {b.y + _HEIGHT:.0f}"
-            way = f"{below}C{bend}"
+            lowest_y = a.y + _HEIGHT + 22 + 8 * (number % 5)
+            bend = (
+                f"{a.x:.0f} {lowest_y:.0f} {b.x:.0f} {lowest_y:.0f} {b.x:.0f} {b.y + _HEIGHT:.0f}"
+            )
+            path = f"{bottom_point}C{bend}"
         elif edge.kind == "nvlink":
-            way = f"{below}V{b.y:.0f}"
+            path = f"{bottom_point}V{b.y:.0f}"
         else:
-            way = f"{a.x:.0f} {a.y + _HEIGHT / 2:.0f}L{b.x:.0f} {b.y + _HEIGHT / 2:.0f}"
-        yield f'<path d="M{way}" {pen}>{tip}</path>'
+            path = f"{a.x:.0f} {a.y + _HEIGHT / 2:.0f}L{b.x:.0f} {b.y + _HEIGHT / 2:.0f}"
+        yield f'<path d="M{path}" {pen}>{tip}</path>'
 
 
 def _drawn_boxes(
@@ -133,10 +139,10 @@ def _drawn_boxes(
     labels |= {gpu.name: f"{gpu.name} {gpu.hardware or ''}".strip() for gpu in machine.gpus}
     for name, box in boxes.items():
         text = escape(labels.get(name, name.removeprefix("switch ")))
-        shown = text if len(text) <= 16 else text[:15] + "…"
+        label = text if len(text) <= 16 else text[:15] + "…"
         yield (
             f'<rect x="{box.x - box.width / 2:.0f}" y="{box.y:.0f}" width="{box.width:.0f}" '
             f'height="{_HEIGHT}" rx="4" fill="{_FILLS.get(kinds[name], "#eeeeee")}" '
             f'stroke="#555555"/><text x="{box.x:.0f}" y="{box.y + _HEIGHT / 2 + 4:.0f}" '
-            f'text-anchor="middle">{shown}</text>'
+            f'text-anchor="middle">{label}</text>'
         )

@@ -27,24 +27,24 @@ CUT: Final = f"the first {SHOWN}"
 _HARDWARE: Final = [
     "name", "GPUs", "device", "memory", "its GB/s", "links, GB/s", "NICs, GB/s", "precisions",
 ]  # fmt: skip
-_SPOKEN: Final = {"nvswitch": "NVSwitch", "nvlink": "NVLink", "pcie": "PCIe"}
+_LINK_NAMES: Final = {"nvswitch": "NVSwitch", "nvlink": "NVLink", "pcie": "PCIe"}
 
 
 def parts(machine: Machine) -> list[Part]:
     """Say all there is to say about a machine: how it is built, tables and warnings."""
-    said: list[Part] = [
+    answer: list[Part] = [
         Title(text=f"{machine.name}: {summary(machine)}", level=1),
         Drawing(lines=tree(machine), svg=svg(machine)),
     ]
     for title, table in tables(machine):
-        said += [Title(text=title), table]
+        answer += [Title(text=title), table]
         if len(table.rows) == SHOWN:
-            said.append(CUT)
+            answer.append(CUT)
     if machine.assumptions:
-        said += [Title(text="Assumed"), Said(lines=machine.assumptions)]
+        answer += [Title(text="Assumed"), Said(lines=machine.assumptions)]
     if machine.warnings:
-        said += [Title(text="Warnings"), Said(lines=machine.warnings, warns=True)]
-    return said
+        answer += [Title(text="Warnings"), Said(lines=machine.warnings, warns=True)]
+    return answer
 
 
 def hardware_table(hardware: Iterable[Hardware]) -> Table:
@@ -54,7 +54,7 @@ def hardware_table(hardware: Iterable[Hardware]) -> Table:
 
 def _hardware_row(hardware: Hardware) -> list[str]:
     device = hardware.device
-    few = f" of {hardware.domain}" if hardware.domain != hardware.gpus else ""
+    domain_note = f" of {hardware.domain}" if hardware.domain != hardware.gpus else ""
     staged = "" if hardware.peer_to_peer or hardware.link != "pcie" else " (host)"
     return [
         hardware.name,
@@ -62,7 +62,7 @@ def _hardware_row(hardware: Hardware) -> list[str]:
         device.architecture,
         format_bytes(device.memory.value),
         _giga(device.memory_bandwidth.value),
-        f"{_SPOKEN[hardware.link]}{few}{staged}, {_giga(hardware.link_bandwidth.value)}",
+        f"{_LINK_NAMES[hardware.link]}{domain_note}{staged}, {_giga(hardware.link_bandwidth.value)}",
         f"{hardware.nics} x {_giga(hardware.nic_bandwidth.value)} {hardware.network}",
         " ".join(name for name, _ in device.peaks),
     ]
@@ -86,13 +86,13 @@ def tables(machine: Machine) -> list[tuple[str, Table]]:
 def summary(machine: Machine) -> str:
     """Say in one line what a machine is."""
     kinds = dict.fromkeys(gpu.hardware or gpu.product or "unknown kind" for gpu in machine.gpus)
-    what = f" ({', '.join(kinds)})" if kinds else ""
+    kind_names = f" ({', '.join(kinds)})" if kinds else ""
     hosts = f"{counted(machine.hosts, 'node')}, " if machine.hosts > 1 else ""
-    halves = bisection_bandwidth(machine) if machine.edges else 0.0
-    cut = f", {_gigabytes(halves)} GB/s between halves" if halves else ""
+    bisection = bisection_bandwidth(machine) if machine.edges else 0.0
+    bisection_note = f", {_gigabytes(bisection)} GB/s between halves" if bisection else ""
     nics = len(machine.nics) * machine.copies
-    devices = f"{counted(machine.gpu_count, 'GPU')}{what}, {counted(nics, 'NIC')}"
-    return f"{hosts}{devices}{cut}; from {machine.source}"
+    devices = f"{counted(machine.gpu_count, 'GPU')}{kind_names}, {counted(nics, 'NIC')}"
+    return f"{hosts}{devices}{bisection_note}; from {machine.source}"
 
 
 def _gigabytes(bandwidth: float) -> str:
@@ -106,7 +106,9 @@ def _giga(bandwidth: float) -> str:
 
 def tree(machine: Machine) -> list[str]:
     """Draw processors, switches and devices as they hang on each other."""
-    below = gathered((edge.b, edge) for edge in machine.edges if edge.kind in ("pcie", "host"))
+    edges_below = gathered(
+        (edge.b, edge) for edge in machine.edges if edge.kind in ("pcie", "host")
+    )
     devices = {nic.name: _nic(nic) for nic in machine.nics}
     devices |= {gpu.name: _gpu(machine, gpu) for gpu in machine.gpus}
     branches: list[tuple[str, list[str]]] = []
@@ -114,9 +116,9 @@ def tree(machine: Machine) -> list[str]:
         if node.kind == "cpu":
             place = f" NUMA {node.numa}" if node.numa is not None else ""
             title = f"{node.name}{place} {node.chip}".rstrip()
-            branches.append((title, _grown(below, devices, node.name)))
+            branches.append((title, _subtree_lines(edges_below, devices, node.name)))
         elif node.kind == "nvswitch":
-            branches.append((f"{node.name}: {_joined(machine, node.name)}", []))
+            branches.append((f"{node.name}: {_nvlink_summary(machine, node.name)}", []))
     cluster = machine.cluster
     if cluster is not None and machine.hosts > 1:
         title = (
@@ -125,30 +127,30 @@ def tree(machine: Machine) -> list[str]:
             f"oversubscription {cluster.oversubscription:g}"
         )
         branches.append((title, []))
-    return _joined_up(branches)
+    return _branch_lines(branches)
 
 
-def _joined_up(branches: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+def _branch_lines(branches: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     """Draw lines from a place to each of its branches, and past them to the next one."""
     lines = []
-    for number, (title, inside) in enumerate(branches, 1):
-        last = number == len(branches)
-        lines.append(f"{'└' if last else '├'}── {title}")
-        lines += [f"{' ' if last else '│'}   {line}" for line in inside]
+    for number, (title, inner_lines) in enumerate(branches, 1):
+        is_last = number == len(branches)
+        lines.append(f"{'└' if is_last else '├'}── {title}")
+        lines += [f"{' ' if is_last else '│'}   {line}" for line in inner_lines]
     return lines
 
 
-def _grown(
-    below: Mapping[str, Sequence[Edge]],
+def _subtree_lines(
+    edges_below: Mapping[str, Sequence[Edge]],
     devices: Mapping[str, str],
     name: str,
     depth: int = 0,
 ) -> list[str]:
-    edges = below.get(name, ()) if depth < 64 else ()
-    return _joined_up([
+    edges = edges_below.get(name, ()) if depth < 64 else ()
+    return _branch_lines([
         (
             f"{devices.get(edge.a, edge.a)}{_link(edge)}",
-            _grown(below, devices, edge.a, depth + 1),
+            _subtree_lines(edges_below, devices, edge.a, depth + 1),
         )
         for edge in edges
     ])  # fmt: skip
@@ -174,7 +176,7 @@ def _link(edge: Edge) -> str:
     return f" [PCIe {edge.generation} x{edge.count}, {_giga(edge.bandwidth.value)} GB/s]"
 
 
-def _joined(machine: Machine, name: str) -> str:
+def _nvlink_summary(machine: Machine, name: str) -> str:
     edges = [edge for edge in machine.edges if edge.b == name]
     counts = sorted({edge.count for edge in edges})
     speed = max((edge.bandwidth.value for edge in edges), default=0.0) / 10**9
@@ -211,7 +213,7 @@ def link_rows(machine: Machine) -> Rows:
             return "?"
         return f"{pair.label}{'' if pair.read else '?'} {_giga(pair.bandwidth)}"
 
-    return _square(machine, cell)
+    return _pairwise_rows(machine, cell)
 
 
 def nccl_rows(machine: Machine) -> Rows:
@@ -228,26 +230,26 @@ def nccl_rows(machine: Machine) -> Rows:
         speed = f" {_giga(speeds[ends])}" if ends in speeds else ""
         return f"{types[ends].name}{staged}{speed}"
 
-    return _square(machine, cell)
+    return _pairwise_rows(machine, cell)
 
 
 def nic_rows(machine: Machine) -> Rows:
     """Give NCCL's path type from each GPU to each real NIC; ``+`` marks GPUDirect."""
     types = path_types(machine)
-    direct = gpudirect(machine)
+    access = gpudirect(machine)
     nics = [nic for nic in machine.nics if not nic.virtual][:SHOWN]
     rows = [["", *(nic.device or nic.name for nic in nics)]]
 
     def cell(gpu: str, nic: str) -> str:
         ends = gpu, nic
         kind = types[ends].name if ends in types else "?"
-        return f"{kind}{'+' if direct[ends].allowed else ''}"
+        return f"{kind}{'+' if access[ends].allowed else ''}"
 
     rows += [[g.name, *(cell(g.name, nic.name) for nic in nics)] for g in machine.gpus[:SHOWN]]
     return rows
 
 
-def _square(machine: Machine, cell: Callable[[Gpu, Gpu], str]) -> Rows:
+def _pairwise_rows(machine: Machine, cell: Callable[[Gpu, Gpu], str]) -> Rows:
     gpus = machine.gpus[:SHOWN]
     return [
         ["", *(gpu.name for gpu in gpus)],

@@ -50,32 +50,36 @@ def named(machine: Machine, name: str) -> tuple[Sequence[Edge], Sequence[Nic]]:
     edges = [edge for edge in machine.edges if _is_named(edge, name)]
     ports = [nic for nic in machine.nics if name in (NETWORK, f"{nic.name}-{NETWORK}")]
     if not edges and not ports:
-        raise unknown("link", name, _near(machine, name))
+        raise unknown("link", name, _suggested_links(machine, name))
     return edges, ports
 
 
 def _scaled(machine: Machine, name: str, times: float) -> Machine:
     edges, ports = named(machine, name)
-    new = replace(
+    changed = replace(
         machine,
-        nics=tuple(_port(machine, nic, times) if nic in ports else nic for nic in machine.nics),
+        nics=tuple(
+            _scaled_port(machine, nic, times) if nic in ports else nic for nic in machine.nics
+        ),
         edges=tuple(
-            replace(edge, bandwidth=_times(edge.bandwidth, times)) if edge in edges else edge
+            replace(edge, bandwidth=_scaled_speed(edge.bandwidth, times)) if edge in edges else edge
             for edge in machine.edges
             if times or edge not in edges
         ),
-        assumptions=(*machine.assumptions, _words(machine, name, times)),
+        assumptions=(*machine.assumptions, _alteration_note(machine, name, times)),
     )
     if not times:
-        gone = {nic.name for nic in ports}
-        new = replace(
-            new,
-            nics=tuple(nic for nic in new.nics if nic.name not in gone),
-            edges=tuple(edge for edge in new.edges if gone.isdisjoint((edge.a, edge.b))),
+        removed_nics = {nic.name for nic in ports}
+        changed = replace(
+            changed,
+            nics=tuple(nic for nic in changed.nics if nic.name not in removed_nics),
+            edges=tuple(
+                edge for edge in changed.edges if removed_nics.isdisjoint((edge.a, edge.b))
+            ),
         )
-    new = replace(new, pairs=tuple(_pairs(machine, new)))
-    _check_joined(machine, new, name)
-    return new
+    changed = replace(changed, pairs=tuple(_altered_pairs(machine, changed)))
+    _check_joined(machine, changed, name)
+    return changed
 
 
 def _is_named(edge: Edge, name: str) -> bool:
@@ -85,56 +89,58 @@ def _is_named(edge: Edge, name: str) -> bool:
     )
 
 
-def _near(machine: Machine, name: str) -> list[str]:
+def _suggested_links(machine: Machine, name: str) -> list[str]:
     """List the kinds of links that a machine has, and those of the ends that a name has, or all."""
-    joined_by = {edge.kind for edge in machine.edges}
-    kinds = [kind for kind, edges in KINDS.items() if edges & joined_by]
+    edge_kinds = {edge.kind for edge in machine.edges}
+    kinds = [kind for kind, edges in KINDS.items() if edges & edge_kinds]
     kinds += [NETWORK] if machine.nics else []
-    joined = [(edge.a, edge.b) for edge in reversed(machine.edges)]
-    joined += [(nic.name, NETWORK) for nic in machine.nics]
-    links = {"-".join(link): link for link in joined}
+    joined_ends = [(edge.a, edge.b) for edge in reversed(machine.edges)]
+    joined_ends += [(nic.name, NETWORK) for nic in machine.nics]
+    links = {"-".join(link): link for link in joined_ends}
     ends = set(name.lower().split("-"))
-    of_ends = [text for text, link in links.items() if not ends.isdisjoint(map(str.lower, link))]
-    return [*kinds, *(of_ends or links)]
+    matching_links = [
+        text for text, link in links.items() if not ends.isdisjoint(map(str.lower, link))
+    ]
+    return [*kinds, *(matching_links or links)]
 
 
-def _port(machine: Machine, nic: Nic, times: float) -> Nic:
+def _scaled_port(machine: Machine, nic: Nic, times: float) -> Nic:
     speed = nic.bandwidth or (machine.cluster.nic_bandwidth if machine.cluster else None)
-    return nic if speed is None else replace(nic, bandwidth=_times(speed, times))
+    return nic if speed is None else replace(nic, bandwidth=_scaled_speed(speed, times))
 
 
-def _times(speed: Sourced, times: float) -> Sourced:
+def _scaled_speed(speed: Sourced, times: float) -> Sourced:
     source = f"{times:g} times {speed.source}"
     return replace(speed, value=speed.value * times, kind="assumed", source=source)
 
 
-def _words(machine: Machine, name: str, times: float) -> str:
-    where = " of every host" if machine.copies > 1 else ""
-    return f"{name}{where} {f'at {times:g} times its bandwidth' if times else 'is down'}"
+def _alteration_note(machine: Machine, name: str, times: float) -> str:
+    scope = " of every host" if machine.copies > 1 else ""
+    return f"{name}{scope} {f'at {times:g} times its bandwidth' if times else 'is down'}"
 
 
-def _pairs(old: Machine, new: Machine) -> Iterable[Pair]:
+def _altered_pairs(old: Machine, new: Machine) -> Iterable[Pair]:
     """Keep what is known of pairs that no altered link joins; what was told of others scales."""
-    before, after = ({(p.a, p.b): p for p in graph_pairs(machine)} for machine in (old, new))
+    old_pairs, new_pairs = ({(p.a, p.b): p for p in graph_pairs(machine)} for machine in (old, new))
     for pair in old.pairs:
         ends = pair.a, pair.b
-        was, now = before.get(ends), after.get(ends)
-        if was is None or was == now:
+        old_pair, new_pair = old_pairs.get(ends), new_pairs.get(ends)
+        if old_pair is None or old_pair == new_pair:
             yield pair
-        elif now is not None:
-            same = pair.is_given and pair.kind == now.kind
-            scale = pair.bandwidth / was.bandwidth if same else 1.0
-            basis = pair.basis if same else now.basis
-            rate = BytesPerSecond(now.bandwidth * scale)
-            yield replace(now, bandwidth=rate, read=pair.read, basis=basis)
+        elif new_pair is not None:
+            keeps_kind = pair.is_given and pair.kind == new_pair.kind
+            scale = pair.bandwidth / old_pair.bandwidth if keeps_kind else 1.0
+            basis = pair.basis if keeps_kind else new_pair.basis
+            rate = BytesPerSecond(new_pair.bandwidth * scale)
+            yield replace(new_pair, bandwidth=rate, read=pair.read, basis=basis)
 
 
 def _check_joined(old: Machine, new: Machine, name: str) -> None:
-    left = {(pair.a, pair.b) for pair in new.pairs}
+    joined_ends = {(pair.a, pair.b) for pair in new.pairs}
     gpus = {gpu.name for gpu in old.gpus}
     for pair in old.pairs:
-        if {pair.a, pair.b} <= gpus and (pair.a, pair.b) not in left:
-            words = f"links: without {name} nothing joins {pair.a} and {pair.b}"
-            raise CutError(words, frozenset((pair.a, pair.b)))
+        if {pair.a, pair.b} <= gpus and (pair.a, pair.b) not in joined_ends:
+            message = f"links: without {name} nothing joins {pair.a} and {pair.b}"
+            raise CutError(message, frozenset((pair.a, pair.b)))
     if old.hosts > 1 and old.nics and not new.nics:
         raise CutError(f"links: without {name} nothing joins {old.hosts} hosts")

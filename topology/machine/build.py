@@ -41,8 +41,8 @@ class Builder:
     def nvlink(self, a: str, b: str, count: int, rate: Sourced) -> Edge:
         """Join a GPU to another, or to the NVLink switches, by `count` links of `rate`."""
         source = f"{count} x {rate.value / 10**9:g} GB/s: {rate.source}"
-        together = replace(rate, value=rate.value * count, source=source)
-        return Edge(a=a, b=b, kind="nvlink", count=count, bandwidth=together)
+        total_rate = replace(rate, value=rate.value * count, source=source)
+        return Edge(a=a, b=b, kind="nvlink", count=count, bandwidth=total_rate)
 
     def c2c(self, gpu: str, cpu: str, bandwidth: Sourced) -> Edge:
         """Join a GPU to its processor coherently."""
@@ -68,21 +68,21 @@ def machine_of(hardware: Hardware, nodes: int = 1) -> Machine:
         Nic(name=f"NIC{index}", bandwidth=hardware.nic_bandwidth, numa=_socket(hardware, index))
         for index in range(hardware.nics)
     )
-    inner, edges = _host_tree(hardware, builder)
+    host_nodes, edges = _host_tree(hardware, builder)
     switches, nvlinks = usual_nvlinks(hardware, builder)
-    bare = Machine(
+    machine = Machine(
         name=hardware.name,
         source="catalogue" if hardware.name in all_hardware() else "a file of hardware",
         gpus=gpus,
         nics=nics,
-        nodes=(*inner, *switches),
+        nodes=(*host_nodes, *switches),
         edges=(*edges, *nvlinks),
         copies=nodes,
         cluster=cluster_of(hardware, hardware.gpus),
         assumptions=(f"PCIe layout of a usual {hardware.name} server",),
     )
-    pairs = (replace(pair, read=False) for pair in graph_pairs(bare))
-    return replace(bare, pairs=tuple(pairs))
+    pairs = (replace(pair, read=False) for pair in graph_pairs(machine))
+    return replace(machine, pairs=tuple(pairs))
 
 
 def gpu_of(hardware: Hardware, name: str) -> Gpu:
@@ -104,14 +104,14 @@ def cluster_of(hardware: Hardware, gpus: int) -> Cluster:
 
     Some GPUs of a node have their part of its NICs, one at least.
     """
-    part = min(gpus, hardware.gpus)
-    rack = hardware.domain // hardware.gpus if hardware.link == "nvswitch" else 1
+    used_gpus = min(gpus, hardware.gpus)
+    rack_hosts = hardware.domain // hardware.gpus if hardware.link == "nvswitch" else 1
     return Cluster(
         kind=hardware.network,
         nic_bandwidth=hardware.nic_bandwidth,
-        nics=max(1, hardware.nics * part // hardware.gpus),
+        nics=max(1, hardware.nics * used_gpus // hardware.gpus),
         rails=hardware.nics,
-        domain_hosts=max(1, rack),
+        domain_hosts=max(1, rack_hosts),
     )
 
 
@@ -136,7 +136,7 @@ def _host_tree(hardware: Hardware, builder: Builder) -> tuple[list[Node], list[E
     cpus = [Node(name=f"CPU{s}", kind="cpu", numa=s) for s in range(hardware.sockets)]
     edges = builder.sockets(cpus)
     nodes: list[Node] = [*cpus]
-    groups = _groups(hardware)
+    groups = _pcie_groups(hardware)
     for number, (socket, members) in enumerate(groups):
         root, switch = f"root{number}", f"switch{number}"
         nodes.append(Node(name=root, kind="root", numa=socket))
@@ -154,12 +154,14 @@ def _host_tree(hardware: Hardware, builder: Builder) -> tuple[list[Node], list[E
     return nodes, edges
 
 
-def _groups(hardware: Hardware) -> list[tuple[int, list[str]]]:
+def _pcie_groups(hardware: Hardware) -> list[tuple[int, list[str]]]:
     """Say which devices share a PCIe switch (or have a root port each), and on which socket."""
-    share = 1 if hardware.nics >= hardware.gpus or not hardware.peer_to_peer else 2
+    gpus_per_switch = 1 if hardware.nics >= hardware.gpus or not hardware.peer_to_peer else 2
     gpus: dict[tuple[int, int], list[str]] = {}
     for index in range(hardware.gpus):
-        gpus.setdefault((_gpu_socket(hardware, index), index // share), []).append(f"GPU{index}")
+        gpus.setdefault((_gpu_socket(hardware, index), index // gpus_per_switch), []).append(
+            f"GPU{index}"
+        )
     groups = [(socket, members) for (socket, _), members in gpus.items()]
     if not hardware.peer_to_peer or hardware.nics > len(groups):
         groups += [(_socket(hardware, nic), [f"NIC{nic}"]) for nic in range(hardware.nics)]
@@ -190,8 +192,8 @@ def usual_nvlinks(hardware: Hardware, builder: Builder) -> tuple[list[Node], lis
     if not size == hardware.gpus == 8:  # bridges, every two GPUs with the same number of links
         mesh = tuple(
             (a, b, max(1, count // (size - 1)))
-            for first in range(0, hardware.gpus, size)
-            for a, b in combinations(range(first, first + size), 2)
+            for start in range(0, hardware.gpus, size)
+            for a, b in combinations(range(start, start + size), 2)
         )
     return [], [builder.nvlink(f"GPU{a}", f"GPU{b}", links, rate) for a, b, links in mesh]
 
@@ -204,8 +206,8 @@ def repeated(host: Machine, hosts: int) -> Machine:
         return host
     base, ports = host.cluster or assumed_network(), usual_ports(host)
     cluster = replace(base, nics=ports, rails=min(ports, base.rails) if host.cluster else ports)
-    silent = ("NICs of 100 Gbit/s on one non-blocking network",)
-    note = assumed_ports(host, cluster) if host.cluster else silent
+    default_note = ("NICs of 100 Gbit/s on one non-blocking network",)
+    note = assumed_ports(host, cluster) if host.cluster else default_note
     return replace(
         with_ports(host, None, None),
         copies=hosts,
@@ -238,9 +240,9 @@ def with_ports(host: Machine, nics: int | None, bandwidth: Sourced | None) -> Ma
     ports = host.usable_nics
     nics = nics or usual_ports(host)
     if nics != len(ports):
-        others = {nic.name for nic in host.nics}
-        edges = tuple(edge for edge in host.edges if not {edge.a, edge.b} & others)
-        pairs = tuple(pair for pair in host.pairs if pair.b not in others)
+        old_names = {nic.name for nic in host.nics}
+        edges = tuple(edge for edge in host.edges if not {edge.a, edge.b} & old_names)
+        pairs = tuple(pair for pair in host.pairs if pair.b not in old_names)
         ports = tuple(Nic(name=f"NIC{index}", bandwidth=bandwidth) for index in range(nics))
         return replace(host, nics=ports, edges=edges, pairs=pairs)
     if bandwidth is None:

@@ -10,8 +10,8 @@ from topology.machine.graph import Machine, is_nvlink
 from topology.machine.paths import PathType, path_types, processor_of, refused_pairs
 from topology.machine.rings import nvlink_islands
 
-_SHOWN: Final = 4
-_DISABLED: Final = {
+_MOST_SHOWN: Final = 4
+_DISABLING_VARIABLES: Final = {
     "NCCL_P2P_DISABLE": "all copies go through the host, NVLink is idle",
     "NCCL_SHM_DISABLE": "GPUs without peers talk over the network, even in a host",
 }
@@ -51,22 +51,24 @@ def _sockets(machine: Machine) -> Iterator[str]:
     pairs = machine.pairs_by_ends
     if len(nvlink_islands(pairs, names)) < 2:
         return
-    far = [pair for pair in machine.pairs if pair.kind == "SYS" and {pair.a, pair.b} <= set(names)]
-    if far:
+    far_pairs = [
+        pair for pair in machine.pairs if pair.kind == "SYS" and {pair.a, pair.b} <= set(names)
+    ]
+    if far_pairs:
         total = len(names) * (len(names) - 1) // 2
         yield (
-            f"{len(far)} of {total} GPU pairs meet only across processors (SYS): {_held(machine)}"
+            f"{len(far_pairs)} of {total} GPU pairs meet only across processors (SYS): {_gpus_by_place(machine)}"
         )
 
 
-def _held(machine: Machine) -> str:
+def _gpus_by_place(machine: Machine) -> str:
     """Show which GPUs are together: on a NUMA node if all are known, else on a processor."""
     cpus = processor_of(machine)
     numbered = all(gpu.numa is not None for gpu in machine.gpus)
     places = ((gpu.numa if numbered else cpus[gpu.name], gpu.name) for gpu in machine.gpus)
     groups = list(gathered(places).values())
-    more = f" | {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
-    return " | ".join(map(_few, groups[:_SHOWN])) + more
+    more = f" | {len(groups) - _MOST_SHOWN} more" if len(groups) > _MOST_SHOWN else ""
+    return " | ".join(map(_shortened_list, groups[:_MOST_SHOWN])) + more
 
 
 def _bridges(machine: Machine) -> Iterator[str]:
@@ -75,25 +77,27 @@ def _bridges(machine: Machine) -> Iterator[str]:
     islands = [sorted(i) for i in nvlink_islands(pairs, names) if len(i) > 1]
     joined = {name for island in islands for name in island}
     if islands and (len(islands) > 1 or len(joined) < len(names)):
-        shown = " | ".join(_few(island) for island in islands[:_SHOWN])
-        yield f"NVLink joins only {shown}; between others traffic takes PCIe"
-    within = (ends for island in islands for ends in combinations(island, 2))
-    short = [ends for ends in within if not is_nvlink(pairs.get(ends))]
-    if short:
-        yield f"no direct NVLink for {len(short)} pairs, such as {'-'.join(short[0])}"
+        island_names = " | ".join(_shortened_list(island) for island in islands[:_MOST_SHOWN])
+        yield f"NVLink joins only {island_names}; between others traffic takes PCIe"
+    island_pairs = (ends for island in islands for ends in combinations(island, 2))
+    unlinked_pairs = [ends for ends in island_pairs if not is_nvlink(pairs.get(ends))]
+    if unlinked_pairs:
+        yield f"no direct NVLink for {len(unlinked_pairs)} pairs, such as {'-'.join(unlinked_pairs[0])}"
 
 
 def _exchanges(machine: Machine) -> Iterator[str]:
     """Say where, beside NVLink bridges, peers exchange no faster than through the host."""
     kinds = {gpu.hardware for gpu in machine.gpus}
     catalogue = all_hardware()
-    held = all(kind in catalogue and catalogue[kind].exchange is not None for kind in kinds)
-    if len(machine.gpus) < CROWD or not held or machine.described_hosts > 1:
+    exchange_known = all(
+        kind in catalogue and catalogue[kind].exchange is not None for kind in kinds
+    )
+    if len(machine.gpus) < CROWD or not exchange_known or machine.described_hosts > 1:
         return
     pairs, refused = machine.pairs_by_ends, {pair[:2] for pair in refused_pairs(machine)}
-    ends = set(combinations([gpu.name for gpu in machine.gpus], 2))
-    bridged = {pair for pair in ends if is_nvlink(pairs.get(pair))}
-    if bridged and not refused >= ends - bridged:
+    gpu_pairs = set(combinations([gpu.name for gpu in machine.gpus], 2))
+    bridged = {pair for pair in gpu_pairs if is_nvlink(pairs.get(pair))}
+    if bridged and not refused >= gpu_pairs - bridged:
         yield (
             "all-to-all over PCIe peers is no faster than through the host on such servers: "
             "NCCL_P2P_LEVEL=NVL is worth a try"
@@ -115,27 +119,27 @@ def environment_concerns(environment: Mapping[str, str]) -> tuple[str, ...]:
         )
     elif level in ("1", "NVL"):
         lines.append("NCCL_P2P_LEVEL=NVL is set: peers are used over NVLink only, not over PCIe")
-    for name, then in _DISABLED.items():
+    for name, effect in _DISABLING_VARIABLES.items():
         if environment.get(name, "0") not in ("", "0"):
-            lines.append(f"{name} is set: {then}")
+            lines.append(f"{name} is set: {effect}")
     return tuple(lines)
 
 
 def _nics(machine: Machine) -> Iterator[str]:
     types = path_types(machine)
-    near = {b for (_, b), kind in types.items() if kind <= PathType.PXN}
-    real = [nic for nic in machine.nics if not nic.virtual]
-    far = [nic.device or nic.name for nic in real if nic.name not in near]
-    if far and machine.gpus:
-        yield f"{len(far)} of {len(machine.nics)} NICs share no switch with a GPU: {_few(far)}"
+    near_names = {b for (_, b), kind in types.items() if kind <= PathType.PXN}
+    real_nics = [nic for nic in machine.nics if not nic.virtual]
+    far_nics = [nic.device or nic.name for nic in real_nics if nic.name not in near_names]
+    if far_nics and machine.gpus:
+        yield f"{len(far_nics)} of {len(machine.nics)} NICs share no switch with a GPU: {_shortened_list(far_nics)}"
 
 
 def _mig(machine: Machine) -> Iterator[str]:
     sliced = [gpu.name for gpu in machine.gpus if gpu.mig]
     if sliced:
-        yield f"{_few(sliced)} split into MIG slices: no peer access and no NVLink between slices"
+        yield f"{_shortened_list(sliced)} split into MIG slices: no peer access and no NVLink between slices"
 
 
-def _few(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+def _shortened_list(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+    return ", ".join(names[:_MOST_SHOWN]) + more

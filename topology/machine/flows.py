@@ -9,8 +9,8 @@ from topology.machine.graph import Machine
 if TYPE_CHECKING:
     import networkx as nx  # type: ignore[import-untyped]
 
-_EXACT: Final = 10  # GPUs up to which every split into halves is tried
-_HOSTS: Final = 4  # hosts up to which the network is written out
+_EXHAUSTIVE_GPUS: Final = 10  # GPUs up to which every split into halves is tried
+_EXPLICIT_HOSTS: Final = 4  # hosts up to which the network is written out
 
 
 def bisection_bandwidth(machine: Machine) -> float:
@@ -22,7 +22,7 @@ def bisection_bandwidth(machine: Machine) -> float:
     """
     if machine.gpu_count < 2:
         return 0.0
-    if machine.hosts > _HOSTS:
+    if machine.hosts > _EXPLICIT_HOSTS:
         return _cluster_bisection(machine)
     import networkx as nx  # noqa: PLC0415  # slow to import
 
@@ -31,11 +31,11 @@ def bisection_bandwidth(machine: Machine) -> float:
     ]
     graph = to_networkx(machine)
     nvlinks = ((a, b) for a, b, kind in graph.edges(data="kind") if kind == "nvlink")
-    joined = graph.edge_subgraph(nvlinks)
-    if gpus[0] in joined and set(gpus) <= nx.node_connected_component(joined, gpus[0]):
-        graph = joined
+    nvlink_graph = graph.edge_subgraph(nvlinks)
+    if gpus[0] in nvlink_graph and set(gpus) <= nx.node_connected_component(nvlink_graph, gpus[0]):
+        graph = nvlink_graph
     return min(
-        _cut(graph, half, [gpu for gpu in gpus if gpu not in half]) for half in _halves(gpus)
+        _min_cut(graph, half, [gpu for gpu in gpus if gpu not in half]) for half in _halves(gpus)
     )
 
 
@@ -57,8 +57,8 @@ def to_networkx(machine: Machine) -> "nx.Graph[str]":
 
 def _halves(gpus: list[str]) -> Iterator[list[str]]:
     size = len(gpus) // 2
-    if len(gpus) <= _EXACT:
-        yield from ([gpus[0], *rest] for rest in combinations(gpus[1:], size - 1))
+    if len(gpus) <= _EXHAUSTIVE_GPUS:
+        yield from ([gpus[0], *partners] for partners in combinations(gpus[1:], size - 1))
         if len(gpus) % 2:
             yield from (list(half) for half in combinations(gpus[1:], size))
         return
@@ -67,14 +67,14 @@ def _halves(gpus: list[str]) -> Iterator[list[str]]:
         yield from (sorted(order[start : start + size]) for start in range(0, len(gpus), size or 1))
 
 
-def _cut(graph: "nx.Graph[str]", first: Sequence[str], second: Sequence[str]) -> float:
+def _min_cut(graph: "nx.Graph[str]", sources: Sequence[str], sinks: Sequence[str]) -> float:
     """Capacity of the smallest cut between two groups."""
     import networkx as nx  # noqa: PLC0415  # slow to import
 
-    joined = nx.Graph(graph)
-    for end, group in (("source", first), ("sink", second)):
-        joined.add_edges_from((end, gpu) for gpu in group)
-    return float(nx.minimum_cut_value(joined, "source", "sink", capacity="bandwidth"))
+    cut_graph = nx.Graph(graph)
+    for end, group in (("source", sources), ("sink", sinks)):
+        cut_graph.add_edges_from((end, gpu) for gpu in group)
+    return float(nx.minimum_cut_value(cut_graph, "source", "sink", capacity="bandwidth"))
 
 
 def _cluster_bisection(machine: Machine) -> float:

@@ -21,7 +21,7 @@ PairKind = Literal["NVLINK", "NVSWITCH", "PIX", "PXB", "PHB", "NODE", "SYS", "C2
 PairBasis = Literal["kind", "told", "measured"]
 PeerState = Literal["OK", "NS", "CNS", "GNS", "TNS", "DR", "U"]
 SLICES: Final = 7  # MIG compute slices of a GPU
-_PROFILE: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.([0-9]{1,3})gb(?:\+\S{1,12})?")
+_MIG_PROFILE: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.([0-9]{1,3})gb(?:\+\S{1,12})?")
 _MOST_ROWS: Final = 10**6  # devices and links that are written out
 GRAPH: Final = (
     "gpus", "nics", "nodes", "edges", "pairs", "nccl_graphs", "peers", "reached", "cluster",
@@ -181,9 +181,9 @@ class Cluster:
 
     def uplink(self, hosts_per_leaf: int, nics: int) -> Sourced:
         """Bytes per second out of one leaf switch of one rail, each way."""
-        into = hosts_per_leaf * max(1, nics // self.rails) * self.nic_bandwidth.value
+        incoming_rate = hosts_per_leaf * max(1, nics // self.rails) * self.nic_bandwidth.value
         return Sourced(
-            value=into / self.oversubscription,
+            value=incoming_rate / self.oversubscription,
             kind="derived",
             source=f"{hosts_per_leaf} hosts a leaf, oversubscription {self.oversubscription:g}",
         )
@@ -253,15 +253,15 @@ class Machine:
     @property
     def usable_nics(self) -> tuple[Nic, ...]:
         """Keep the NICs that collectives use: real ports, those near a GPU if any are."""
-        real = tuple(nic for nic in self.nics if not nic.virtual)
+        real_nics = tuple(nic for nic in self.nics if not nic.virtual)
         gpus = {gpu.name for gpu in self.gpus}
-        near = {
+        near_names = {
             name
             for pair in self.pairs
             if pair.kind in ("PIX", "PXB", "C2C") and len({pair.a, pair.b} & gpus) == 1
             for name in (pair.a, pair.b)
         }
-        return tuple(nic for nic in real if nic.name in near) or real or self.nics
+        return tuple(nic for nic in real_nics if nic.name in near_names) or real_nics or self.nics
 
     def place(self, rank: int) -> tuple[int, Gpu]:
         """Give the copy and the GPU of a rank; ranks count through one copy, then the next."""
@@ -293,7 +293,7 @@ class Machine:
         if self.copies == 1 and self.cluster is None:
             return self.edges
         kinds = self.part_kinds
-        copied = (
+        copied_edges = (
             replace(
                 edge,
                 a=self.cluster_name(copy, edge.a, kinds[edge.a]),
@@ -302,7 +302,7 @@ class Machine:
             for copy in range(self.copies)
             for edge in self.edges
         )
-        return (*copied, *self.network_edges())
+        return (*copied_edges, *self.network_edges())
 
     def network_edges(self) -> tuple[Edge, ...]:
         """Write out the links from NICs to leaf switches and from leaves to the spine."""
@@ -339,7 +339,7 @@ class Machine:
         return f"<Machine {self.name}: {counted(self.gpu_count, 'GPU')}>"
 
     def _repr_html_(self) -> str:
-        shown = {
+        summary = {
             "name": self.name,
             "source": self.source,
             "nodes": self.hosts,
@@ -348,7 +348,7 @@ class Machine:
             "assumed": self.assumptions,
             "warnings": self.warnings,
         }
-        return facts(shown).html()
+        return facts(summary).html()
 
     def to_dict(self) -> dict[str, object]:
         """List hosts, GPUs and links; every pair of GPUs of one host appears once.
@@ -375,12 +375,12 @@ class Machine:
                     for pair in self.pairs
                 ),
                 *(
-                    _pair_row(_joined(edge, "C2C"), partial(self.full_name, copy))
+                    _pair_row(_edge_pair(edge, "C2C"), partial(self.full_name, copy))
                     for copy in copies
                     for edge in self.edges
                     if edge.kind == "c2c"
                 ),
-                *(_pair_row(_joined(edge, "NET")) for edge in self.network_edges()),
+                *(_pair_row(_edge_pair(edge, "NET")) for edge in self.network_edges()),
             ],
             "reached": [
                 {"op": pace.op, "gpus": pace.gpus, "bus_bandwidth_bytes_per_s": pace.bus}
@@ -400,7 +400,7 @@ class Machine:
             ],
             "assumptions": list(self.assumptions),
             "warnings": list(self.warnings),
-            **({"graph": _fields(self, GRAPH)} if self.hosts == 1 else {}),
+            **({"graph": _json_value(self, GRAPH)} if self.hosts == 1 else {}),
         }
 
     def _gpu_row(self, copy: int, gpu: Gpu) -> dict[str, object]:
@@ -429,20 +429,20 @@ class Machine:
         }
 
 
-def _fields(value: object, names: Collection[str] = ()) -> object:
+def _json_value(value: object, names: Collection[str] = ()) -> object:
     """Write a value as JSON, of a class the fields that differ from their defaults."""
     if isinstance(value, tuple):
-        return list(map(_fields, value))
+        return list(map(_json_value, value))
     if not is_dataclass(value):
         return value
     return {
-        part.name: _fields(getattr(value, part.name))
-        for part in fields(value)
-        if (part.name in names or not names) and getattr(value, part.name) != part.default
+        field.name: _json_value(getattr(value, field.name))
+        for field in fields(value)
+        if (field.name in names or not names) and getattr(value, field.name) != field.default
     }
 
 
-def _joined(edge: Edge, kind: PairKind) -> Pair:
+def _edge_pair(edge: Edge, kind: PairKind) -> Pair:
     """Write a link to a part that is no GPU or NIC as the pair of its ends."""
     rate = BytesPerSecond(edge.bandwidth.value)
     return Pair(a=edge.a, b=edge.b, kind=kind, count=edge.count, bandwidth=rate, read=False)
@@ -473,7 +473,7 @@ def mig_share(profile: str) -> tuple[float, float] | None:
     >>> mig_share("1g.10gb"), mig_share("7g.80gb"), mig_share("")
     ((0.125, 10000000000.0), (1.0, 80000000000.0), None)
     """
-    match = _PROFILE.fullmatch(profile)
+    match = _MIG_PROFILE.fullmatch(profile)
     if match is None:
         return None
     slices = int(match[1])

@@ -86,18 +86,18 @@ def ring_loads(
     >>> {str(link): sent for link, sent in loads.items() if link.a == "host1/GPU3"}
     {'host1/GPU3 to NVLink': 7.0, 'host1/GPU3 to host1/switch3': 1.0}
     """
-    ways = _Ways(survey, ranks)
-    start = None if root == NOBODY else ways.seats[ranks[root]]
-    alone = len(ways.islands) == 1
-    for seats in ways.islands:
-        around = list(_around(ways.best(seats)))
-        if alone and start is not None:
-            around = [pair for pair in around if pair[not inward] != start]
-        ways.add(around, sent if alone else sent * _chained(seats))
-    for hosts in _around(ways.islands):
+    paths = _GroupPaths(survey, ranks)
+    start = None if root == NOBODY else paths.seats[ranks[root]]
+    single_island = len(paths.islands) == 1
+    for seats in paths.islands:
+        ring_pairs = list(_ring_pairs(paths.best(seats)))
+        if single_island and start is not None:
+            ring_pairs = [pair for pair in ring_pairs if pair[not inward] != start]
+        paths.add(ring_pairs, sent if single_island else sent * _chain_share(seats))
+    for hosts in _ring_pairs(paths.islands):
         if start is None or start not in hosts[not inward]:
-            ways.between(*hosts, sent)
-    return ways.loads
+            paths.between(*hosts, sent)
+    return paths.loads
 
 
 def tree_loads(
@@ -122,27 +122,27 @@ def tree_loads(
     >>> [sorted(tree) for tree in two_trees(4)]
     [[(1, 2), (2, 0), (3, 2)], [(0, 1), (1, 3), (2, 1)]]
     """
-    ways = _Ways(survey, ranks)
-    for seats in ways.islands:
+    paths = _GroupPaths(survey, ranks)
+    for seats in paths.islands:
         if switched:
-            ways.switched(seats, sent, sent)
+            paths.switched(seats, sent, sent)
         else:
-            for pair in _around(ways.best(seats)):
-                ways.add((pair, pair[::-1]), sent * _chained(seats))
-    for tree in two_trees(len(ways.islands)):
+            for pair in _ring_pairs(paths.best(seats)):
+                paths.add((pair, pair[::-1]), sent * _chain_share(seats))
+    for tree in two_trees(len(paths.islands)):
         for below, above in tree:
-            ways.between(ways.islands[below], ways.islands[above], sent / 2)
-            ways.between(ways.islands[above], ways.islands[below], sent / 2)
-    return ways.loads
+            paths.between(paths.islands[below], paths.islands[above], sent / 2)
+            paths.between(paths.islands[above], paths.islands[below], sent / 2)
+    return paths.loads
 
 
 def two_trees(count: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Give the edges of both trees of so many hosts: each but the root, and the one above it."""
     edges = []
     for host in range(1, count):
-        lowest = host & -host
-        above = (host ^ lowest) | (lowest << 1)
-        edges.append((host, above if above < count else host ^ lowest))
+        lowest_bit = host & -host
+        above = (host ^ lowest_bit) | (lowest_bit << 1)
+        edges.append((host, above if above < count else host ^ lowest_bit))
     if count % 2 == 0:
         return edges, [(count - 1 - a, count - 1 - b) for a, b in edges]
     return edges, [((a + 1) % count, (b + 1) % count) for a, b in edges]
@@ -153,18 +153,18 @@ def switch_loads(survey: Survey, ranks: Sequence[int], sent: float, received: fl
 
     What leaves a host, whose GPUs share it, is added and replicated by switches of the network.
     """
-    ways = _Ways(survey, ranks)
-    for seats in ways.islands:
-        ways.switched(seats, sent, received)
-        if len(ways.islands) > 1:
+    paths = _GroupPaths(survey, ranks)
+    for seats in paths.islands:
+        paths.switched(seats, sent, received)
+        if len(paths.islands) > 1:
             for seat in seats:
-                ways.load(ways.nics(seat, out=True), sent / len(seats))
-                ways.load(ways.nics(seat, out=False), received / len(seats))
-    leaves = {ways.leaf(seat) for seat in ways.seats.values()}
+                paths.load(paths.nics(seat, out=True), sent / len(seats))
+                paths.load(paths.nics(seat, out=False), received / len(seats))
+    leaves = {paths.leaf(seat) for seat in paths.seats.values()}
     for leaf in leaves if len(leaves) > 1 else ():
-        for link, part in zip(ways.spine(leaf), (sent, received), strict=False):
-            ways.load({link: 1.0}, part)
-    return ways.loads
+        for link, loaded_bytes in zip(paths.spine(leaf), (sent, received), strict=False):
+            paths.load({link: 1.0}, loaded_bytes)
+    return paths.loads
 
 
 def doubling_loads(survey: Survey, ranks: Sequence[int], sent: float) -> Loads:
@@ -172,14 +172,14 @@ def doubling_loads(survey: Survey, ranks: Sequence[int], sent: float) -> Loads:
 
     A tree of n ranks has an edge over a distance of 2^k for every odd multiple of that below n.
     """
-    ways, count, distance = _Ways(survey, ranks), len(ranks), 1
-    seats = list(ways.seats.values())
+    paths, count, distance = _GroupPaths(survey, ranks), len(ranks), 1
+    seats = list(paths.seats.values())
     while distance < count:
         edges = len(range(distance, count, 2 * distance))
-        further = [*seats[distance:], *seats[:distance]]
-        ways.add(zip(seats, further, strict=True), sent * edges / (count - 1))
+        partners = [*seats[distance:], *seats[:distance]]
+        paths.add(zip(seats, partners, strict=True), sent * edges / (count - 1))
         distance *= 2
-    return ways.loads
+    return paths.loads
 
 
 def shift_loads(
@@ -189,10 +189,10 @@ def shift_loads(
 
     ends : the last ones send nothing; else they send to the first.
     """
-    ways = _Ways(survey, ranks)
-    seats = list(ways.seats.values())
-    ways.add(zip(seats, [*seats[offset:], *([] if ends else seats[:offset])], strict=False), sent)
-    return ways.loads
+    paths = _GroupPaths(survey, ranks)
+    seats = list(paths.seats.values())
+    paths.add(zip(seats, [*seats[offset:], *([] if ends else seats[:offset])], strict=False), sent)
+    return paths.loads
 
 
 def exchange_loads(survey: Survey, ranks: Sequence[int], sent: float) -> Loads:
@@ -206,9 +206,9 @@ def exchange_loads(survey: Survey, ranks: Sequence[int], sent: float) -> Loads:
     >>> [sent for link, sent in loads.items() if (link.a, link.b) == ("switch0", "root0")]
     [4.0]
     """
-    ways, part = _Ways(survey, ranks), sent / (len(ranks) - 1)
-    ways.exchange(part, part)
-    return ways.loads
+    paths, sent_each = _GroupPaths(survey, ranks), sent / (len(ranks) - 1)
+    paths.exchange(sent_each, sent_each)
+    return paths.loads
 
 
 def stage_loads(survey: Survey, ranks: Sequence[int], sent: float, far: float) -> Loads:
@@ -216,26 +216,26 @@ def stage_loads(survey: Survey, ranks: Sequence[int], sent: float, far: float) -
 
     Of what comes to a host, `sent` has what is passed on there.
     """
-    ways = _Ways(survey, ranks)
-    local = len(ranks) / len(ways.islands)
-    near = sent / (local - 1) if local > 1 else 0.0
-    ways.exchange(near, far / (len(ranks) - local) if far else 0.0)
-    return ways.loads
+    paths = _GroupPaths(survey, ranks)
+    island_ranks = len(ranks) / len(paths.islands)
+    near_bytes = sent / (island_ranks - 1) if island_ranks > 1 else 0.0
+    paths.exchange(near_bytes, far / (len(ranks) - island_ranks) if far else 0.0)
+    return paths.loads
 
 
 def rooted_loads(
     survey: Survey, ranks: Sequence[int], sent: float, root: int, *, inward: bool
 ) -> Loads:
     """Load the links where one rank sends `sent` bytes, to all others alike, or gets them."""
-    ways = _Ways(survey, ranks)
-    start = ways.seats[ranks[root]]
-    others = [seat for seat in ways.seats.values() if seat != start]
-    pairs = [(seat, start) if inward else (start, seat) for seat in others]
-    ways.add(pairs, sent / len(others))
-    return ways.loads
+    paths = _GroupPaths(survey, ranks)
+    start = paths.seats[ranks[root]]
+    peers = [seat for seat in paths.seats.values() if seat != start]
+    pairs = [(seat, start) if inward else (start, seat) for seat in peers]
+    paths.add(pairs, sent / len(peers))
+    return paths.loads
 
 
-class _Ways:
+class _GroupPaths:
     """The ways between the GPUs of a group, and their loads.
 
     islands : its GPUs, by host or NVLink domain.
@@ -247,7 +247,9 @@ class _Ways:
         self.seats = {rank: self._seat(rank) for rank in ranks}
         self.island = {seat: place for place, seats in enumerate(self.islands) for seat in seats}
         self.loads: Loads = defaultdict(float)
-        self.nvlink = [_by_nvlink(survey, tuple(name for _, name in one)) for one in self.islands]
+        self.nvlink = [
+            _joined_by_nvlink(survey, tuple(name for _, name in island)) for island in self.islands
+        ]
 
     def _seat(self, rank: int) -> Seat:
         copy, gpu = self.machine.place(rank)
@@ -258,12 +260,12 @@ class _Ways:
         if len(seats) < 3 or self.nvlink[self.island[seats[0]]]:
             return seats
         by_name = {name: (copy, name) for copy, name in seats}
-        return [by_name[name] for name in _ring(self.survey, tuple(by_name))]
+        return [by_name[name] for name in _best_order(self.survey, tuple(by_name))]
 
     def add(self, pairs: Iterable[tuple[Seat, Seat]], sent: float) -> None:
         """Load the ways between some pairs of GPUs with `sent` bytes each."""
         for a, b in pairs:
-            self.load(self._way(a, b), sent)
+            self.load(self._path_links(a, b), sent)
 
     def load(self, links: Mapping[Link, float], sent: float) -> None:
         """Load links with their parts of `sent` bytes."""
@@ -295,37 +297,41 @@ class _Ways:
         ends = self.machine.full_name(*seat), "NVLink"
         return Link(*(ends if out else ends[::-1]), self.survey.nvlink[seat[1]])
 
-    def _way(self, a: Seat, b: Seat) -> Mapping[Link, float]:
+    def _path_links(self, a: Seat, b: Seat) -> Mapping[Link, float]:
         if self.island[a] == self.island[b]:
-            return dict.fromkeys(self._inside(a, b), 1.0)
-        one, other = self.leaf(a), self.leaf(b)
-        spine = (self.spine(one)[0], self.spine(other)[1]) if one != other else ()
+            return dict.fromkeys(self._host_links(a, b), 1.0)
+        leaf_a, leaf_b = self.leaf(a), self.leaf(b)
+        spine = (self.spine(leaf_a)[0], self.spine(leaf_b)[1]) if leaf_a != leaf_b else ()
         return {**self.nics(a, out=True), **dict.fromkeys(spine, 1.0), **self.nics(b, out=False)}
 
-    def _inside(self, a: Seat, b: Seat) -> Iterator[Link]:
+    def _host_links(self, a: Seat, b: Seat) -> Iterator[Link]:
         (copy, start), (_, end) = a, b
-        name, known = self.machine.full_name, self.survey
-        if self.nvlink[self.island[a]] or is_nvlink(known.pairs.get((start, end))):
+        full_name, survey = self.machine.full_name, self.survey
+        if self.nvlink[self.island[a]] or is_nvlink(survey.pairs.get((start, end))):
             yield self._nvlink(a, out=True)
             yield self._nvlink(b, out=False)
             return
-        for one, other in known.path(start, end):
-            yield Link(name(copy, one), name(copy, other), known.capacity[one, other])
-        if frozenset((start, end)) in known.refused:
-            yield Link(name(copy, known.cpus[start] or "host"), MEMORY, 0.0)
+        for hop_start, hop_end in survey.path(start, end):
+            yield Link(
+                full_name(copy, hop_start),
+                full_name(copy, hop_end),
+                survey.capacity[hop_start, hop_end],
+            )
+        if frozenset((start, end)) in survey.refused:
+            yield Link(full_name(copy, survey.cpus[start] or "host"), MEMORY, 0.0)
 
     def nics(self, seat: Seat, *, out: bool) -> Mapping[Link, float]:
         """Give the links from a GPU to the network, and the part of its bytes that each carries."""
         copy, name = seat
-        ports, full = _ports(self.survey, name), self.machine.full_name
-        parts: Loads = defaultdict(float)
+        ports, full_name = _ports(self.survey, name), self.machine.full_name
+        shares: Loads = defaultdict(float)
         for port, rate in ports.items():
-            ends = (full(copy, port), "network")
-            parts[Link(*(ends if out else ends[::-1]), rate, far=True)] += 1 / len(ports)
+            ends = (full_name(copy, port), "network")
+            shares[Link(*(ends if out else ends[::-1]), rate, far=True)] += 1 / len(ports)
             for (a, b), width in _hops(self.survey, name, port):
-                ends = full(copy, a), full(copy, b)
-                parts[Link(*(ends if out else ends[::-1]), width)] += 1 / len(ports)
-        return parts
+                ends = full_name(copy, a), full_name(copy, b)
+                shares[Link(*(ends if out else ends[::-1]), width)] += 1 / len(ports)
+        return shares
 
     def leaf(self, seat: Seat) -> int:
         """Give the number of the leaf switches that a host hangs on."""
@@ -340,22 +346,27 @@ class _Ways:
         rate = leaf_rate(cluster, len(self.machine.usable_nics))
         name = f"leaf{leaf}"
         ends = ((name, "spine"), ("spine", name))
-        return tuple(Link(*one, rate, far=True, shared=True) for one in ends)
+        return tuple(Link(*pair, rate, far=True, shared=True) for pair in ends)
 
 
 @lru_cache(maxsize=4096)
-def _ring(survey: Survey, names: tuple[str, ...]) -> tuple[str, ...]:
+def _best_order(survey: Survey, names: tuple[str, ...]) -> tuple[str, ...]:
     return best_ring(survey, names).order
 
 
 @lru_cache(maxsize=4096)
-def _by_nvlink(survey: Survey, names: tuple[str, ...]) -> bool:
+def _joined_by_nvlink(survey: Survey, names: tuple[str, ...]) -> bool:
     """Tell whether NVLink joins GPUs of one name, or of several."""
-    local = sorted(set(names))
-    if len(local) == 1:
-        return survey.nvlink[local[0]] > 0
-    near = {a: {b for b in local if b != a and is_nvlink(survey.pairs.get((a, b)))} for a in local}
-    return has_nvlink_ring(near, local) and all(survey.nvlink[name] for name in local)
+    unique_names = sorted(set(names))
+    if len(unique_names) == 1:
+        return survey.nvlink[unique_names[0]] > 0
+    neighbours = {
+        a: {b for b in unique_names if b != a and is_nvlink(survey.pairs.get((a, b)))}
+        for a in unique_names
+    }
+    return has_nvlink_ring(neighbours, unique_names) and all(
+        survey.nvlink[name] for name in unique_names
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -368,8 +379,10 @@ def _ports(survey: Survey, name: str) -> Mapping[str, float]:
     if not nics:
         return {"NIC": machine.cluster.nic_bandwidth.value} if machine.cluster else {}
     place, count = gpus.index(name), len(nics)
-    first, last = (at * count // len(gpus) for at in (place, place + 1))
-    return {nic.name: port_rate(machine, nic) for nic in nics[first : max(last, first + 1)]}
+    first_nic, last_nic = (position * count // len(gpus) for position in (place, place + 1))
+    return {
+        nic.name: port_rate(machine, nic) for nic in nics[first_nic : max(last_nic, first_nic + 1)]
+    }
 
 
 @lru_cache(maxsize=4096)
@@ -379,10 +392,10 @@ def _hops(survey: Survey, gpu: str, port: str) -> tuple[tuple[Hop, float], ...]:
     return tuple((hop, survey.graph.edge(*hop).bandwidth.value) for hop in pairwise(path))
 
 
-def _chained(seats: Sequence[Seat]) -> float:
+def _chain_share(seats: Sequence[Seat]) -> float:
     """Give the part of the ways around some GPUs that is in use where every channel leaves one."""
     return 1 - 1 / len(seats)
 
 
-def _around(order: Sequence[T]) -> Iterator[tuple[T, T]]:
+def _ring_pairs(order: Sequence[T]) -> Iterator[tuple[T, T]]:
     return pairwise((*order, order[0])) if len(order) > 1 else iter(())

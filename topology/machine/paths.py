@@ -32,7 +32,7 @@ class PathType(IntEnum):
     DIS = 11
 
 
-_FROM_PAIR: Final = {
+_PAIR_PATH_TYPES: Final = {
     "NVLINK": PathType.NVL,
     "NVSWITCH": PathType.NVL,
     "C2C": PathType.C2C,
@@ -43,7 +43,7 @@ _FROM_PAIR: Final = {
     "SYS": PathType.SYS,
     "NET": PathType.NET,
 }
-_REFUSED: Final = {
+_REFUSAL_REASONS: Final = {
     "NS": "not supported",
     "CNS": "the chipset does not support it",
     "GNS": "the GPU does not support it",
@@ -53,7 +53,7 @@ _REFUSED: Final = {
 }
 
 
-_ACCESS: Final = ("", "r", "w", "p")  # of a status matrix: none, read, write, over PCIe
+_ACCESS_LETTERS: Final = ("", "r", "w", "p")  # of a status matrix: none, read, write, over PCIe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,26 +74,26 @@ def path_types(machine: Machine) -> dict[tuple[str, str], PathType]:
     ('NVL', 'NVB')
     """
     types = dict.fromkeys(((g.name, g.name) for g in machine.gpus), PathType.LOC)
-    types |= {ends: _FROM_PAIR[pair.kind] for ends, pair in machine.pairs_by_ends.items()}
+    types |= {ends: _PAIR_PATH_TYPES[pair.kind] for ends, pair in machine.pairs_by_ends.items()}
     names = [gpu.name for gpu in machine.gpus]
     peers = {
         name: {other for other in names if types.get((name, other)) == PathType.NVL}
         for name in names
     }
-    better: dict[tuple[str, str], PathType] = {}
+    improved_types: dict[tuple[str, str], PathType] = {}
     for a in names:
         for b in names:
             if types.get((a, b), PathType.DIS) > PathType.NVB and peers[a] & peers[b]:
-                better[a, b] = PathType.NVB
+                improved_types[a, b] = PathType.NVB
         coherent = bool(machine.links_of(a, "c2c"))
         for nic in (nic.name for nic in machine.nics):
             kind = types.get((a, nic), PathType.DIS)
             if coherent and kind == PathType.PHB:
-                better[a, nic] = kind = PathType.P2C
-            near = (types.get((peer, nic), PathType.DIS) <= PathType.P2C for peer in peers[a])
-            if kind > PathType.PXN and any(near):
-                better[a, nic] = PathType.PXN
-    for (a, b), kind in better.items():
+                improved_types[a, nic] = kind = PathType.P2C
+            near_peers = (types.get((peer, nic), PathType.DIS) <= PathType.P2C for peer in peers[a])
+            if kind > PathType.PXN and any(near_peers):
+                improved_types[a, nic] = PathType.PXN
+    for (a, b), kind in improved_types.items():
         types[a, b] = types[b, a] = kind
     return types
 
@@ -108,34 +108,37 @@ def nccl_bandwidth(machine: Machine, table: NcclRates) -> dict[tuple[str, str], 
     pairs = machine.pairs_by_ends
     gpus = {gpu.name: gpu for gpu in machine.gpus}
     chips = {node.name: node for node in machine.nodes}
-    between = {ends: kind for ends, kind in types.items() if gpus.keys() >= {*ends}}
-    far = {a for (a, _), kind in between.items() if kind > PathType.NVB}
-    ways = {name: host_routes(graph, name, gpus) for name in far}
+    gpu_types = {ends: kind for ends, kind in types.items() if gpus.keys() >= {*ends}}
+    far_gpus = {a for (a, _), kind in gpu_types.items() if kind > PathType.NVB}
+    routes_by_start = {name: host_routes(graph, name, gpus) for name in far_gpus}
     bandwidths: dict[tuple[str, str], BytesPerSecond] = {}
-    for (a, b), kind in between.items():
+    for (a, b), kind in gpu_types.items():
         if a == b:
             continue
         if kind == PathType.NVL:
-            value = _nvlink(table, gpus[a], pairs[a, b])
+            rate = _nvlink_rate(table, gpus[a], pairs[a, b])
         elif kind == PathType.NVB:
-            value = max(
-                min(_nvlink(table, gpus[a], pairs[a, c]), _nvlink(table, gpus[a], pairs[c, b]))
+            rate = max(
+                min(
+                    _nvlink_rate(table, gpus[a], pairs[a, c]),
+                    _nvlink_rate(table, gpus[a], pairs[c, b]),
+                )
                 for c in gpus
                 if types.get((a, c)) == types.get((c, b)) == PathType.NVL
             )
-        elif b in ways[a]:
-            value = _over_host(table, graph, chips, ways[a][b])
+        elif b in routes_by_start[a]:
+            rate = _host_path_rate(table, graph, chips, routes_by_start[a][b])
         else:
             raise TopologyError(f"no path from {a} to {b}")
-        bandwidths[a, b] = BytesPerSecond(value)
+        bandwidths[a, b] = BytesPerSecond(rate)
     return bandwidths
 
 
-def _nvlink(table: NcclRates, gpu: Gpu, pair: Pair) -> float:
+def _nvlink_rate(table: NcclRates, gpu: Gpu, pair: Pair) -> float:
     return table.nvlink_rate(gpu.capability).value * pair.count
 
 
-def _over_host(
+def _host_path_rate(
     table: NcclRates, graph: Adjacency, chips: Mapping[str, Node], path: tuple[str, ...]
 ) -> float:
     widths = [table.local.value]
@@ -155,19 +158,17 @@ def socket_rate(table: NcclRates, chip: str) -> float:
     """
     rates = {name: rate.value for name, rate in table.socket}
     vendor, _, numbers = chip.partition(" ")
-    for name, begins in (("amd", "AuthenticAMD"), ("arm", "arm"), ("power", "power")):
-        if vendor.startswith(begins):
+    for name, prefix in (("amd", "AuthenticAMD"), ("arm", "arm"), ("power", "power")):
+        if vendor.startswith(prefix):
             return rates[name]
-    last = numbers.split()[-1:]
-    model = int(last[0]) if last and last[0].isdecimal() else 0
+    model_words = numbers.split()[-1:]
+    model = int(model_words[0]) if model_words and model_words[0].isdecimal() else 0
     if model >= 0xCF:
         return rates["emerald_rapids"]
     return rates["sapphire_rapids"] if model >= 0x8F else rates["skylake"]
 
 
-def _peer_allowed(
-    machine: Machine, pairs: Mapping[tuple[str, str], Pair], a: Gpu, b: Gpu
-) -> Access:
+def _peer_access(machine: Machine, pairs: Mapping[tuple[str, str], Pair], a: Gpu, b: Gpu) -> Access:
     """Tell whether the driver lets `a` and `b` read each other's memory.
 
     NVLink always does; over PCIe a status matrix decides, then the kind of card.
@@ -180,11 +181,11 @@ def _peer_allowed(
     states = [
         peer.state
         for peer in machine.peers
-        if {peer.a, peer.b} == {a.name, b.name} and peer.capability in _ACCESS
+        if {peer.a, peer.b} == {a.name, b.name} and peer.capability in _ACCESS_LETTERS
     ]
     worst = next((state for state in states if state != "OK"), None)
     if worst is not None:
-        return Access(allowed=False, reason=f"nvidia-smi topo -p2p: {_REFUSED[worst]}")
+        return Access(allowed=False, reason=f"nvidia-smi topo -p2p: {_REFUSAL_REASONS[worst]}")
     if states:
         return Access(allowed=True, reason="nvidia-smi topo -p2p: OK")
     if not (a.peer_to_peer and b.peer_to_peer):
@@ -197,7 +198,7 @@ def refused_pairs(machine: Machine) -> tuple[tuple[str, str, str], ...]:
     pairs = machine.pairs_by_ends
     refused = []
     for a, b in combinations(machine.gpus, 2):
-        access = _peer_allowed(machine, pairs, a, b)
+        access = _peer_access(machine, pairs, a, b)
         if not access.allowed and a.host == b.host:
             refused.append((a.name, b.name, access.reason))
     return tuple(refused)
@@ -218,11 +219,13 @@ def nccl_peers(machine: Machine) -> dict[tuple[str, str], Access]:
     limit = PathType.SYS if amd and len(machine.gpus) <= 2 else PathType.PXB
     peers: dict[tuple[str, str], Access] = {}
     for a, b in permutations(machine.gpus, 2):
-        driver = _peer_allowed(machine, pairs, a, b)
+        driver_access = _peer_access(machine, pairs, a, b)
         kind = types.get((a.name, b.name), PathType.DIS)
-        where = "within" if kind <= limit else "beyond"
-        level = Access(allowed=kind <= limit, reason=f"{kind.name} is {where} level {limit.name}")
-        peers[a.name, b.name] = level if driver.allowed else driver
+        relation = "within" if kind <= limit else "beyond"
+        level_access = Access(
+            allowed=kind <= limit, reason=f"{kind.name} is {relation} level {limit.name}"
+        )
+        peers[a.name, b.name] = level_access if driver_access.allowed else driver_access
     return peers
 
 
@@ -230,13 +233,15 @@ def gpudirect(machine: Machine) -> dict[tuple[str, str], Access]:
     """Tell for every GPU and NIC whether the NIC may read the GPU's memory (GPUDirect RDMA)."""
     types = path_types(machine)
     return {
-        (gpu.name, nic.name): _direct(gpu, nic, types.get((gpu.name, nic.name), PathType.DIS))
+        (gpu.name, nic.name): _gpudirect_access(
+            gpu, nic, types.get((gpu.name, nic.name), PathType.DIS)
+        )
         for gpu in machine.gpus
         for nic in machine.nics
     }
 
 
-def _direct(gpu: Gpu, nic: Nic, kind: PathType) -> Access:
+def _gpudirect_access(gpu: Gpu, nic: Nic, kind: PathType) -> Access:
     if gpu.mig or nic.virtual or False in (gpu.gpudirect, nic.gpudirect):
         return Access(allowed=False, reason="the topology file or the kind of port rules it out")
     if not gpu.peer_to_peer:

@@ -13,9 +13,9 @@ from topology.machine.graph import Pair, is_nvlink
 from topology.machine.routes import Hop, components
 from topology.machine.survey import Survey, nominal_bandwidth
 
-_EXACT: Final = 8  # GPUs up to which every ring is tried
-_WAYS: Final = 2000  # to pass NVLink islands whole, up to which all are compared
-_SEARCHED: Final = 10  # GPUs up to which a ring over NVLink is looked for
+_EXHAUSTIVE_GPUS: Final = 8  # GPUs up to which every ring is tried
+_MOST_ORDERS: Final = 2000  # to pass NVLink islands whole, up to which all are compared
+_RING_SEARCH_GPUS: Final = 10  # GPUs up to which a ring over NVLink is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +49,24 @@ def best_rings(survey: Survey, names: Sequence[str]) -> list[GpuRing]:
     if len(names) < 2:
         return [GpuRing(order=tuple(names), rate=BytesPerSecond(float("inf")))]
     islands = nvlink_islands(survey.pairs, names)
-    best = _least_taking(survey, _orders(survey, names, islands))
-    if best[0].rate >= _bound(survey, names, islands) or len(names) > _EXACT:
+    best = _fastest_rings(survey, _likely_orders(survey, names, islands))
+    if best[0].rate >= _ring_rate_bound(survey, names, islands) or len(names) > _EXHAUSTIVE_GPUS:
         return best
-    found = _search(survey, best[0])
-    return best if found is best[0] else [found]
+    improved_ring = _improved_ring(survey, best[0])
+    return best if improved_ring is best[0] else [improved_ring]
 
 
-def _least_taking(survey: Survey, orders: Iterable[Sequence[str]]) -> list[GpuRing]:
+def _fastest_rings(survey: Survey, orders: Iterable[Sequence[str]]) -> list[GpuRing]:
     """Take the fastest rings, and of those the ones that take least of links."""
     best: list[GpuRing] = []
-    most = (0.0, 0.0)
+    best_merit = (0.0, 0.0)
     for order in orders:
-        own = crossings(survey, _around(order))
-        rate = _slowest(survey, own)
-        merit = rate, -fsum(users / survey.capacity[hop] for hop, users in own.items())
-        if merit >= most or not best:
-            best = [*(best if merit == most else ()), GpuRing(tuple(order), rate)]
-            most = merit
+        usage = crossings(survey, _ring_pairs(order))
+        rate = _bottleneck_rate(survey, usage)
+        merit = rate, -fsum(users / survey.capacity[hop] for hop, users in usage.items())
+        if merit >= best_merit or not best:
+            best = [*(best if merit == best_merit else ()), GpuRing(tuple(order), rate)]
+            best_merit = merit
     return best
 
 
@@ -75,19 +75,19 @@ def crossings(survey: Survey, ways: Iterable[tuple[str, str]]) -> Counter[Hop]:
     return Counter(hop for a, b in ways for hop in survey.path(a, b))
 
 
-def _around(order: Sequence[str]) -> Iterable[tuple[str, str]]:
+def _ring_pairs(order: Sequence[str]) -> Iterable[tuple[str, str]]:
     return pairwise((*order, order[0]))
 
 
 def chain_rate(survey: Survey, order: Sequence[str]) -> BytesPerSecond:
     """Bytes per second that each can pass to the next in a ring that is open where it is best."""
-    opened = ((*order[at:], *order[:at]) for at in range(len(order)))
-    return max(_slowest(survey, crossings(survey, pairwise(chain))) for chain in opened)
+    chains = ((*order[at:], *order[:at]) for at in range(len(order)))
+    return max(_bottleneck_rate(survey, crossings(survey, pairwise(chain))) for chain in chains)
 
 
-def _slowest(survey: Survey, own: Mapping[Hop, int]) -> BytesPerSecond:
+def _bottleneck_rate(survey: Survey, usage: Mapping[Hop, int]) -> BytesPerSecond:
     """Bytes per second over the busiest link of one's own."""
-    return BytesPerSecond(min(survey.capacity[hop] / users for hop, users in own.items()))
+    return BytesPerSecond(min(survey.capacity[hop] / users for hop, users in usage.items()))
 
 
 def rates_beside(
@@ -99,27 +99,34 @@ def rates_beside(
     infinite where no link is shared.
     """
     groups = [tuple(group) for group in (names, *beside) if len(group) > 1]
-    rings = [_around_best(survey, group) for group in groups]
-    pairs = [crossings(survey, permutations(group, 2)) for group in groups]
-    sent = _shared(survey, rings), _shared(survey, pairs) * (len(names) - 1)
-    return BytesPerSecond(sent[0]), BytesPerSecond(sent[1])
+    ring_usages = [_best_ring_usage(survey, group) for group in groups]
+    exchange_usages = [crossings(survey, permutations(group, 2)) for group in groups]
+    rates = (
+        _shared_link_rate(survey, ring_usages),
+        _shared_link_rate(survey, exchange_usages) * (len(names) - 1),
+    )
+    return BytesPerSecond(rates[0]), BytesPerSecond(rates[1])
 
 
-def _shared(survey: Survey, crossed: Sequence[Counter[Hop]]) -> float:
+def _shared_link_rate(survey: Survey, usages: Sequence[Counter[Hop]]) -> float:
     """Bytes per second over the busiest link of the first that others cross, too."""
-    own, every = crossed[0], sum(crossed, Counter())
-    shared = (survey.capacity[hop] / every[hop] for hop in own if every[hop] > own[hop])
-    return min(shared, default=float("inf"))
+    own_usage, total_usage = usages[0], sum(usages, Counter())
+    shared_rates = (
+        survey.capacity[hop] / total_usage[hop]
+        for hop in own_usage
+        if total_usage[hop] > own_usage[hop]
+    )
+    return min(shared_rates, default=float("inf"))
 
 
 @lru_cache(maxsize=4096)
-def _around_best(survey: Survey, names: tuple[str, ...]) -> Counter[Hop]:
+def _best_ring_usage(survey: Survey, names: tuple[str, ...]) -> Counter[Hop]:
     """Count how often links are crossed by whichever ring it is, either way round."""
-    crossed: Counter[Hop] = Counter()
+    usage: Counter[Hop] = Counter()
     for ring in best_rings(survey, names):
         for order in (ring.order, ring.order[::-1]):
-            crossed |= crossings(survey, _around(order))
-    return crossed
+            usage |= crossings(survey, _ring_pairs(order))
+    return usage
 
 
 def exchange_rate(survey: Survey, names: Sequence[str]) -> BytesPerSecond:
@@ -136,11 +143,13 @@ def exchange_rate(survey: Survey, names: Sequence[str]) -> BytesPerSecond:
     >>> exchange_rate(pairs, ["GPU0", "GPU1", "GPU2", "GPU3"]) / 31.5e9  # two to a switch
     0.75
     """
-    own = crossings(survey, permutations(names, 2))
-    return BytesPerSecond((len(names) - 1) * _slowest(survey, own))
+    usage = crossings(survey, permutations(names, 2))
+    return BytesPerSecond((len(names) - 1) * _bottleneck_rate(survey, usage))
 
 
-def _bound(survey: Survey, names: Sequence[str], islands: Sequence[frozenset[str]]) -> float:
+def _ring_rate_bound(
+    survey: Survey, names: Sequence[str], islands: Sequence[frozenset[str]]
+) -> float:
     """No ring passes more than the best way out of the island that is worst off."""
     if len(islands) == 1:
         return float("inf")
@@ -155,9 +164,9 @@ def _bound(survey: Survey, names: Sequence[str], islands: Sequence[frozenset[str
     )
 
 
-def _search(survey: Survey, best: GpuRing) -> GpuRing:
+def _improved_ring(survey: Survey, best: GpuRing) -> GpuRing:
     """Try every ring from the first GPU on; drop a beginning as slow as the best ring so far."""
-    order, rest = [best.order[0]], set(best.order[1:])
+    order, remaining = [best.order[0]], set(best.order[1:])
     used: dict[Hop, int] = {}
 
     def rate_with(path: Sequence[Hop]) -> float:
@@ -167,16 +176,16 @@ def _search(survey: Survey, best: GpuRing) -> GpuRing:
 
     def extend(rate: float) -> None:
         nonlocal best
-        for name in sorted(rest) if rest else [order[0]]:
+        for name in sorted(remaining) if remaining else [order[0]]:
             path = survey.path(order[-1], name)
-            now = min(rate, rate_with(path))
-            if now > best.rate and rest:
+            new_rate = min(rate, rate_with(path))
+            if new_rate > best.rate and remaining:
                 order.append(name)
-                rest.discard(name)
-                extend(now)
-                rest.add(order.pop())
-            elif now > best.rate:
-                best = GpuRing(order=tuple(order), rate=BytesPerSecond(now))
+                remaining.discard(name)
+                extend(new_rate)
+                remaining.add(order.pop())
+            elif new_rate > best.rate:
+                best = GpuRing(order=tuple(order), rate=BytesPerSecond(new_rate))
             for hop in path:
                 used[hop] -= 1
 
@@ -192,8 +201,8 @@ def has_nvlink_ring(neighbours: Mapping[str, set[str]], names: Sequence[str]) ->
     """
     if len(names) == 2:
         return names[1] in neighbours[names[0]]
-    if len(names) > _SEARCHED:
-        return all(2 * len(near) >= len(names) for near in neighbours.values())
+    if len(names) > _RING_SEARCH_GPUS:
+        return all(2 * len(reachable) >= len(names) for reachable in neighbours.values())
 
     def extend(path: list[str]) -> bool:
         if len(path) == len(names):
@@ -219,8 +228,8 @@ def direct_rate(survey: Survey, names: Sequence[str]) -> BytesPerSecond:
         if is_nvlink(pair := survey.pairs.get(ends)) and pair is not None
     }
     for rate in sorted(set(rates.values()), reverse=True):
-        fast = {a: {b for b in names if rates.get((a, b), 0.0) >= rate} for a in names}
-        if has_nvlink_ring(fast, names):
+        fast_neighbours = {a: {b for b in names if rates.get((a, b), 0.0) >= rate} for a in names}
+        if has_nvlink_ring(fast_neighbours, names):
             return BytesPerSecond(rate)
     return BytesPerSecond(0.0)
 
@@ -233,19 +242,22 @@ def nvlink_islands(
     return list(map(frozenset, components(names, joined)))
 
 
-def _orders(
+def _likely_orders(
     survey: Survey, names: Sequence[str], islands: Sequence[frozenset[str]]
 ) -> Iterator[Sequence[str]]:
     """Yield likely rings: near things together; and NVLink islands whole, in all ways if few."""
-    near = sorted(names, key=lambda name: survey.trails[name])
-    yield near
+    local_order = sorted(names, key=lambda name: survey.trails[name])
+    yield local_order
     if len(islands) == len(names):
         return
-    first, *others = (sorted(island, key=near.index) for island in islands)
-    inside = prod(factorial(len(island)) for island in islands)
-    if len(names) > _EXACT or inside * factorial(len(others)) > _WAYS:
-        yield [name for island in (first, *others) for name in island]
+    first_island, *other_islands = (sorted(island, key=local_order.index) for island in islands)
+    inner_order_count = prod(factorial(len(island)) for island in islands)
+    if (
+        len(names) > _EXHAUSTIVE_GPUS
+        or inner_order_count * factorial(len(other_islands)) > _MOST_ORDERS
+    ):
+        yield [name for island in (first_island, *other_islands) for name in island]
         return
-    for ordered in permutations(others):
-        for ways in product(*map(permutations, (first, *ordered))):
-            yield [name for island in ways for name in island]
+    for island_order in permutations(other_islands):
+        for inner_orders in product(*map(permutations, (first_island, *island_order))):
+            yield [name for island in inner_orders for name in island]

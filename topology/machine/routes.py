@@ -88,11 +88,11 @@ def routes(graph: Adjacency, start: str, level: Level) -> dict[str, tuple[str, .
     ('GPU0', 'NVSwitch', 'GPU5')
     """
     widths = _widths(graph, start, level)
-    ways: dict[str, tuple[str, ...]] = {start: (start,)}
+    widest_paths: dict[str, tuple[str, ...]] = {start: (start,)}
     for width in set(widths.values()) - {widths[start]}:
         paths = reach(graph, start, level, width)
-        ways |= {end: path for end, path in paths.items() if widths[end] == width}
-    return ways
+        widest_paths |= {end: path for end, path in paths.items() if widths[end] == width}
+    return widest_paths
 
 
 def host_routes(graph: Adjacency, start: str, ends: Collection[str]) -> dict[str, tuple[str, ...]]:
@@ -104,12 +104,12 @@ def host_routes(graph: Adjacency, start: str, ends: Collection[str]) -> dict[str
     >>> len(host_routes(graph, "GPU0", ["GPU1"])["GPU1"])
     5
     """
-    ways: dict[str, tuple[str, ...]] = {}
+    paths: dict[str, tuple[str, ...]] = {}
     for level in CLIMB:
-        if ways.keys() >= set(ends):
+        if paths.keys() >= set(ends):
             break
-        ways = routes(graph, start, level) | ways
-    return ways
+        paths = routes(graph, start, level) | paths
+    return paths
 
 
 def host_route(graph: Adjacency, a: str, b: str) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ def host_route(graph: Adjacency, a: str, b: str) -> tuple[str, ...]:
 def nearest(graph: Adjacency, name: str, kind: NodeKind) -> str | None:
     """Find the closest part of a kind, over PCIe."""
     return next(
-        (node for node, _ in _spread(graph, name, SYSTEM) if graph.kind(node) == kind), None
+        (node for node, _ in _breadth_first(graph, name, SYSTEM) if graph.kind(node) == kind), None
     )
 
 
@@ -135,63 +135,63 @@ def reach(
     Links carry at least `width` bytes a second.
     """
     paths: dict[str, tuple[str, ...]] = {start: (start,)}
-    for node, before in _spread(graph, start, level, width):
-        paths[node] = (*paths[before], node)
+    for node, previous in _breadth_first(graph, start, level, width):
+        paths[node] = (*paths[previous], node)
     return paths
 
 
 def path_kind(graph: Adjacency, path: Sequence[str]) -> PairKind:
     """Name a path as ``nvidia-smi topo`` would: by the highest thing it passes."""
     edges = {graph.edge(a, b).kind for a, b in pairwise(path)}
-    between = [graph.kind(name) for name in path[1:-1]]
+    inner_kinds = [graph.kind(name) for name in path[1:-1]]
     if "network" in edges:
         return "NET"
     if edges == {"nvlink"}:
-        return "NVSWITCH" if "nvswitch" in between else "NVLINK"
-    if edges == {"c2c"} and not between:
+        return "NVSWITCH" if "nvswitch" in inner_kinds else "NVLINK"
+    if edges == {"c2c"} and not inner_kinds:
         return "C2C"
-    return "SYS" if "socket" in edges else _host_kind(between)
+    return "SYS" if "socket" in edges else _host_kind(inner_kinds)
 
 
-def _host_kind(between: Sequence[NodeKind]) -> PairKind:
+def _host_kind(inner_kinds: Sequence[NodeKind]) -> PairKind:
     """Name a path that stays on one processor; a processor without roots is its own bridge."""
-    if "cpu" in between and "root" in between:
+    if "cpu" in inner_kinds and "root" in inner_kinds:
         return "NODE"
-    if "cpu" in between or "root" in between:
+    if "cpu" in inner_kinds or "root" in inner_kinds:
         return "PHB"
-    return "PXB" if between.count("pcie_switch") > 1 else "PIX"
+    return "PXB" if inner_kinds.count("pcie_switch") > 1 else "PIX"
 
 
-def _spread(
+def _breadth_first(
     graph: Adjacency, start: str, level: Level, width: float = 0.0
 ) -> Iterator[tuple[str, str]]:
     """Yield every part in reach with the part before it, nearest first."""
-    seen, queue = {start}, deque([start])
+    visited, queue = {start}, deque([start])
     while queue:
         node = queue.popleft()
         if node != start and graph.kind(node) not in level.through:
             continue
-        for to, edge in graph.steps(node, level):
-            if to not in seen and edge.bandwidth.value >= width:
-                seen.add(to)
-                queue.append(to)
-                yield to, node
+        for neighbour, edge in graph.steps(node, level):
+            if neighbour not in visited and edge.bandwidth.value >= width:
+                visited.add(neighbour)
+                queue.append(neighbour)
+                yield neighbour, node
 
 
 def _widths(graph: Adjacency, start: str, level: Level) -> dict[str, float]:
     """Bandwidth of the widest path to every part in reach (Dijkstra with min for +)."""
-    best = {start: float("inf")}
-    heap = [(-best[start], start)]
+    widest = {start: float("inf")}
+    heap = [(-widest[start], start)]
     while heap:
         width, node = heapq.heappop(heap)
-        if -width < best[node] or (node != start and graph.kind(node) not in level.through):
+        if -width < widest[node] or (node != start and graph.kind(node) not in level.through):
             continue
-        for to, edge in graph.steps(node, level):
-            through = min(-width, edge.bandwidth.value)
-            if through > best.get(to, 0.0):
-                best[to] = through
-                heapq.heappush(heap, (-through, to))
-    return best
+        for neighbour, edge in graph.steps(node, level):
+            path_width = min(-width, edge.bandwidth.value)
+            if path_width > widest.get(neighbour, 0.0):
+                widest[neighbour] = path_width
+                heapq.heappush(heap, (-path_width, neighbour))
+    return widest
 
 
 def graph_pairs(machine: Machine) -> tuple[Pair, ...]:
@@ -208,19 +208,19 @@ def graph_pairs(machine: Machine) -> tuple[Pair, ...]:
         paths: dict[str, tuple[str, ...]] = {}
         for level in (NVLINK, *CLIMB[:-1]):
             paths = reach(graph, gpu.name, level) | paths
-        others = [peer.name for peer in machine.gpus[index + 1 :]]
-        others += [nic.name for nic in machine.nics]
-        between = (
-            _pair(graph, paths[other], ports.get(other, math.inf))
-            for other in others
-            if other in paths
+        peer_names = [peer.name for peer in machine.gpus[index + 1 :]]
+        peer_names += [nic.name for nic in machine.nics]
+        candidates = (
+            _pair_of_path(graph, paths[peer_name], ports.get(peer_name, math.inf))
+            for peer_name in peer_names
+            if peer_name in paths
         )
-        pairs += [pair for pair in between if hosts[pair.b] == gpu.host or pair.is_nvlink]
+        pairs += [pair for pair in candidates if hosts[pair.b] == gpu.host or pair.is_nvlink]
     return tuple(pairs)
 
 
-def _pair(graph: Adjacency, path: tuple[str, ...], port: float) -> Pair:
-    width = BytesPerSecond(min(port, graph.bandwidth(path)))
+def _pair_of_path(graph: Adjacency, path: tuple[str, ...], port_rate: float) -> Pair:
+    width = BytesPerSecond(min(port_rate, graph.bandwidth(path)))
     pair = Pair(a=path[0], b=path[-1], kind=path_kind(graph, path), bandwidth=width)
     links = min(graph.edge(a, b).count for a, b in pairwise(path))
     return replace(pair, count=links) if pair.is_nvlink else pair

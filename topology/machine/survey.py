@@ -77,13 +77,13 @@ def survey_of(machine: Machine) -> Survey:
     nvlink = {gpu.name: routes(graph, gpu.name, NVLINK) for gpu in machine.gpus}
     paths: dict[tuple[str, str], tuple[Hop, ...]] = {}
     for a, b in permutations(machine.gpus, 2):
-        ends, near = (a.name, b.name), cpus[a.name]
-        joined = is_nvlink(pairs.get(ends))
-        if a.host != b.host and not joined:
+        ends, near_cpu = (a.name, b.name), cpus[a.name]
+        by_nvlink = is_nvlink(pairs.get(ends))
+        if a.host != b.host and not by_nvlink:
             continue
-        path = nvlink[a.name].get(b.name) if joined else None
-        if path is None and near is not None and frozenset(ends) in refused:
-            up, down = over_host[a.name].get(near), over_host[near].get(b.name)
+        path = nvlink[a.name].get(b.name) if by_nvlink else None
+        if path is None and near_cpu is not None and frozenset(ends) in refused:
+            up, down = over_host[a.name].get(near_cpu), over_host[near_cpu].get(b.name)
             path = up + down[1:] if up and down else None
         elif path is None:
             path = over_host[a.name].get(b.name)
@@ -91,7 +91,7 @@ def survey_of(machine: Machine) -> Survey:
             paths[ends] = tuple(pairwise(path))
     capacity = {hop: graph.edge(*hop).bandwidth.value for path in paths.values() for hop in path}
     if any(pair.is_given for pair in pairs.values()):
-        paths, capacity = _known_capacity(pairs, paths, capacity)
+        paths, capacity = _given_capacity(pairs, paths, capacity)
     return Survey(
         machine=machine,
         graph=graph,
@@ -118,7 +118,7 @@ def nominal_bandwidth(pair: Pair) -> BytesPerSecond:
     return BytesPerSecond(pair.bandwidth / link_rates().copy.value)
 
 
-def _known_capacity(
+def _given_capacity(
     pairs: Mapping[tuple[str, str], Pair],
     paths: Mapping[tuple[str, str], tuple[Hop, ...]],
     nominal: Mapping[Hop, float],
@@ -129,18 +129,20 @@ def _known_capacity(
     fastest of its copies, where all of them were measured; and a pair that is slower than its
     links are has a bound of its own.
     """
-    ways, capacity = dict(paths), dict(nominal)
-    rate = {ends: nominal_bandwidth(pairs[ends]) for ends in paths if pairs[ends].is_given}
-    crossing = gathered((hop, rate.get(ends)) for ends, path in paths.items() for hop in path)
+    extended_paths, capacity = dict(paths), dict(nominal)
+    given_rates = {ends: nominal_bandwidth(pairs[ends]) for ends in paths if pairs[ends].is_given}
+    rates_by_hop = gathered(
+        (hop, given_rates.get(ends)) for ends, path in paths.items() for hop in path
+    )
     gpus = {name for ends in paths for name in ends}
-    for hop, rates in crossing.items():
-        given = [value for value in rates if value is not None]
-        if len(given) == len(rates) and not gpus.isdisjoint(hop):
-            capacity[hop] = max(given)
-        elif given:
-            capacity[hop] = max(capacity[hop], *given)
-    for (a, b), value in rate.items():
-        own = (a, f"{b} (measured)")
-        ways[a, b] = (*paths[a, b], own)
-        capacity[own] = value
-    return ways, capacity
+    for hop, rates in rates_by_hop.items():
+        known_rates = [value for value in rates if value is not None]
+        if len(known_rates) == len(rates) and not gpus.isdisjoint(hop):
+            capacity[hop] = max(known_rates)
+        elif known_rates:
+            capacity[hop] = max(capacity[hop], *known_rates)
+    for (a, b), value in given_rates.items():
+        pair_hop = (a, f"{b} (measured)")
+        extended_paths[a, b] = (*paths[a, b], pair_hop)
+        capacity[pair_hop] = value
+    return extended_paths, capacity

@@ -64,28 +64,32 @@ def domains(reading: Reading, kind: Hardware | None = None) -> tuple[Domain, ...
 
     kind : of the GPUs, if it is known.
     """
-    near: dict[str, dict[str, int]] = {gpu.name: {} for gpu in reading.gpus}
-    joined = [
+    link_counts: dict[str, dict[str, int]] = {gpu.name: {} for gpu in reading.gpus}
+    joined_pairs = [
         ends
         for ends, label in reading.labels.items()
-        if label.kind == "NVLINK" and near.keys() >= {*ends}
+        if label.kind == "NVLINK" and link_counts.keys() >= {*ends}
     ]
-    for a, b in joined:
-        near[a][b] = near[b][a] = reading.labels[a, b].count
-    islands = components(list(near), joined)
-    return tuple(_domain(near, island, kind) for island in islands if len(island) > 1)
+    for a, b in joined_pairs:
+        link_counts[a][b] = link_counts[b][a] = reading.labels[a, b].count
+    islands = components(list(link_counts), joined_pairs)
+    return tuple(_domain(link_counts, island, kind) for island in islands if len(island) > 1)
 
 
 def _domain(
-    near: Mapping[str, Mapping[str, int]], island: Sequence[str], kind: Hardware | None
+    link_counts: Mapping[str, Mapping[str, int]], island: Sequence[str], kind: Hardware | None
 ) -> Domain:
-    links = {name: max(near[name].values()) for name in island}
-    regular = all(count == min(links[a], links[b]) for a in island for b, count in near[a].items())
-    own = nvlink_count(kind) if kind is not None and kind.link != "pcie" else MOST_LINKS
-    most = max(links.values())
-    usual = kind is not None and kind.link == "nvswitch" and most * 2 > own
-    behind = regular and (usual or most * (len(island) - 1) > own)
-    return Domain(gpus=tuple(island), links=links if behind else {})
+    links = {name: max(link_counts[name].values()) for name in island}
+    regular = all(
+        count == min(links[a], links[b]) for a in island for b, count in link_counts[a].items()
+    )
+    gpu_links = nvlink_count(kind) if kind is not None and kind.link != "pcie" else MOST_LINKS
+    largest_count = max(links.values())
+    usually_switched = (
+        kind is not None and kind.link == "nvswitch" and largest_count * 2 > gpu_links
+    )
+    switched = regular and (usually_switched or largest_count * (len(island) - 1) > gpu_links)
+    return Domain(gpus=tuple(island), links=links if switched else {})
 
 
 def completed(reading: Reading, islands: Sequence[Domain]) -> dict[tuple[str, str], Label]:
@@ -111,22 +115,22 @@ def guess_generation(islands: Sequence[Domain], reading: Reading) -> NvlinkGener
     counts = {label.count for label in reading.labels.values() if label.kind == "NVLINK"}
     if not counts:
         return None
-    most = max(counts)
+    largest_count = max(counts)
     if any(domain.switched for domain in islands):
         generations: tuple[NvlinkGeneration, ...] = ("volta", "ampere", "hopper")
-        return generations[(most > 6) + (most > 12)]
-    every = _links_of_one(reading)
-    if every > 12:
+        return generations[(largest_count > 6) + (largest_count > 12)]
+    links_per_gpu = _links_per_gpu(reading)
+    if links_per_gpu > 12:
         return "hopper"
     size = max(len(domain.gpus) for domain in islands)
-    if size == 2 and most in (3, 4):
+    if size == 2 and largest_count in (3, 4):
         return "ga102"
-    if size == 2 and most == 2:
+    if size == 2 and largest_count == 2:
         return "turing"
-    return "ampere" if every > 6 or most == 4 else "volta"
+    return "ampere" if links_per_gpu > 6 or largest_count == 4 else "volta"
 
 
-def _links_of_one(reading: Reading) -> int:
+def _links_per_gpu(reading: Reading) -> int:
     """Count the NVLinks of the GPU that shows most of them, each of its peers having its own."""
     links: Counter[str] = Counter()
     for ends, label in reading.labels.items():
@@ -139,9 +143,9 @@ GENERATIONS: Final = {
     "volta": 3, "turing": 3, "ampere": 4, "ada": 4, "hopper": 5, "blackwell": 5,
 }  # fmt: skip
 """PCIe generation of the servers that GPUs of each kind come in."""
-_CONSUMER: Final = "the driver refuses it on consumer cards"
-_ALIKE: Final = 1e-3  # a bandwidth that was not edited
-_NEAR: Final = 0.08  # a link of 25 GB/s shows as 25 to 26.6
+_CONSUMER_REFUSAL: Final = "the driver refuses it on consumer cards"
+_RATE_TOLERANCE: Final = 1e-3  # a bandwidth that was not edited
+_NOMINAL_TOLERANCE: Final = 0.08  # a link of 25 GB/s shows as 25 to 26.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,10 +162,12 @@ class Choices:
 
     def kind(self, name: str | None) -> Hardware | None:
         """Find the hardware of a GPU: what the text tells, else what the user says."""
-        named = self.catalogue.get(name) if name else None
-        if named is None or (self.hardware is not None and self.hardware.device == named.device):
+        named_kind = self.catalogue.get(name) if name else None
+        if named_kind is None or (
+            self.hardware is not None and self.hardware.device == named_kind.device
+        ):
             return self.hardware
-        return named
+        return named_kind
 
 
 def assemble(reading: Reading, choices: Choices) -> Machine:
@@ -170,20 +176,22 @@ def assemble(reading: Reading, choices: Choices) -> Machine:
         gpu.name: choices.kind(gpu.hardware or by_product(gpu_names(), gpu.product))
         for gpu in reading.gpus
     }
-    usual = _usual_nvlinks(reading, kinds)
-    if usual:
+    usual_labels = _usual_nvlinks(reading, kinds)
+    if usual_labels:
         note = "NVSwitch between all GPUs, as in the usual server of that kind"
         notes = (*reading.assumptions, note)
-        reading = replace(reading, labels={**reading.labels, **usual}, assumptions=notes)
+        reading = replace(reading, labels={**reading.labels, **usual_labels}, assumptions=notes)
     kind = next(filter(None, kinds.values()), None)
     islands = domains(reading, kind)
-    filled = {**usual, **completed(reading, islands)}
-    reading = replace(reading, labels={**reading.labels, **filled})
-    generation = _by_rate(reading) or guess_generation(islands, reading)
+    filled_labels = {**usual_labels, **completed(reading, islands)}
+    reading = replace(reading, labels={**reading.labels, **filled_labels})
+    generation = _generation_by_rate(reading) or guess_generation(islands, reading)
     gpus = tuple(_gpu(gpu, kinds[gpu.name], generation) for gpu in reading.gpus)
     builder = Builder(generation=_pcie_generation(gpus, kinds, choices))
     nodes, edges = lay_out(reading, builder)
-    switches, nvlinks = nvlink_parts(builder, islands, reading, _rate(reading, kind, generation))
+    switches, nvlinks = nvlink_parts(
+        builder, islands, reading, _nvlink_rate(reading, kind, generation)
+    )
     usual_nic = kind.nic_bandwidth if kind else None
     machine = Machine(
         name=choices.name,
@@ -198,7 +206,7 @@ def assemble(reading: Reading, choices: Choices) -> Machine:
         assumptions=(*reading.assumptions, *_guesses(reading, kinds, generation, builder, choices)),
         warnings=(*reading.warnings, *_degraded(reading, islands)),
     )
-    return _with_pairs(_with_coherent(machine, reading, builder), reading, frozenset(filled))
+    return _with_pairs(_with_coherent(machine, reading, builder), reading, frozenset(filled_labels))
 
 
 def _with_coherent(machine: Machine, reading: Reading, builder: Builder) -> Machine:
@@ -243,16 +251,18 @@ def _gpu(text: GpuText, kind: Hardware | None, generation: NvlinkGeneration | No
 
 def _unknown_gpu(text: GpuText, generation: NvlinkGeneration | None) -> Gpu:
     """Describe a GPU that the catalogue does not know, as far as its text and NVLinks say."""
-    named = text.architecture.strip().lower().removesuffix(" lovelace")
+    architecture_word = text.architecture.strip().lower().removesuffix(" lovelace")
     guess = "ampere" if generation in (None, "ga102") else generation
-    architecture = cast(Architecture, named if named in get_args(Architecture) else guess)
+    architecture = cast(
+        Architecture, architecture_word if architecture_word in get_args(Architecture) else guess
+    )
     consumer = "GeForce" in text.product
     return Gpu(
         name=text.name,
         architecture=architecture,
         capability=86 if generation == "ga102" else capability_of(architecture),
         peer_to_peer=not consumer,
-        no_peers=_CONSUMER if consumer else "",
+        no_peers=_CONSUMER_REFUSAL if consumer else "",
     )
 
 
@@ -261,36 +271,38 @@ def _pcie_generation(
 ) -> int:
     if choices.pcie_generation:
         return choices.pcie_generation
-    usual = [kind.pcie_generation for kind in kinds.values() if kind is not None]
-    return min(usual or [GENERATIONS[gpu.architecture] for gpu in gpus] or [4])
+    usual_generations = [kind.pcie_generation for kind in kinds.values() if kind is not None]
+    return min(usual_generations or [GENERATIONS[gpu.architecture] for gpu in gpus] or [4])
 
 
-def _rate(reading: Reading, kind: Hardware | None, generation: NvlinkGeneration | None) -> Sourced:
+def _nvlink_rate(
+    reading: Reading, kind: Hardware | None, generation: NvlinkGeneration | None
+) -> Sourced:
     """Rate of one NVLink: of the kind, as the text shows it, or as guessed from the counts."""
     if kind is not None:
         return link_rates().nvlink_rate(nvlink_generation(kind.device.capability))
     if reading.link_rate is not None:
-        return _nominal(reading.link_rate)
+        return _nominal_rate(reading.link_rate)
     rate = link_rates().nvlink_rate(generation or "ampere")
     return Sourced(value=rate.value, kind="assumed", source=rate.source, note="GPU kind unknown")
 
 
-def _by_rate(reading: Reading) -> NvlinkGeneration | None:
+def _generation_by_rate(reading: Reading) -> NvlinkGeneration | None:
     """Tell the generation by what one link carries, where only one carries that."""
     if reading.link_rate is None:
         return None
-    rate = _nominal(reading.link_rate).value
+    rate = _nominal_rate(reading.link_rate).value
     matches = [name for name, nominal in link_rates().nvlink if nominal.value == rate]
     return cast(NvlinkGeneration, matches[0]) if len(matches) == 1 else None
 
 
-def _nominal(shown: Sourced) -> Sourced:
+def _nominal_rate(shown_rate: Sourced) -> Sourced:
     """Take a rate that nvidia-smi shows for the nominal one it is near: it counts line code in."""
-    nominal = {rate.value for _, rate in link_rates().nvlink}
-    near = min(nominal, key=lambda value: abs(value - shown.value))
-    if abs(near - shown.value) > _NEAR * near:
-        return shown
-    return Sourced(value=near, kind="derived", source=shown.source)
+    nominal_rates = {rate.value for _, rate in link_rates().nvlink}
+    nearest_rate = min(nominal_rates, key=lambda value: abs(value - shown_rate.value))
+    if abs(nearest_rate - shown_rate.value) > _NOMINAL_TOLERANCE * nearest_rate:
+        return shown_rate
+    return Sourced(value=nearest_rate, kind="derived", source=shown_rate.source)
 
 
 def nvlink_parts(
@@ -316,30 +328,34 @@ def nvlink_parts(
 
 def _with_pairs(machine: Machine, reading: Reading, filled: frozenset[tuple[str, str]]) -> Machine:
     """Give every two devices the label that was read, or the one the graph gives them."""
-    rated = {nic.name for nic in machine.nics if nic.bandwidth}
-    pairs, odd = [], 0
+    rated_nics = {nic.name for nic in machine.nics if nic.bandwidth}
+    pairs, odd_labels = [], 0
     for pair in graph_pairs(machine):
         label = reading.label(pair.a, pair.b)
         if label is None:
-            pairs.append(_as_given(replace(pair, read=False), reading))
+            pairs.append(_with_given_rate(replace(pair, read=False), reading))
             continue
         kind = pair.kind if label.kind == "NVLINK" else label.kind
-        odd += kind != pair.kind
-        read = (pair.a, pair.b) not in filled and pair.b not in rated
-        pairs.append(_as_given(replace(pair, kind=kind, count=label.count, read=read), reading))
-    notes = (f"{odd} labels do not nest; taken as written",) if odd else ()
+        odd_labels += kind != pair.kind
+        read = (pair.a, pair.b) not in filled and pair.b not in rated_nics
+        pairs.append(
+            _with_given_rate(replace(pair, kind=kind, count=label.count, read=read), reading)
+        )
+    notes = (f"{odd_labels} labels do not nest; taken as written",) if odd_labels else ()
     return replace(machine, pairs=tuple(pairs), assumptions=(*machine.assumptions, *notes))
 
 
-def _as_given(pair: Pair, reading: Reading) -> Pair:
+def _with_given_rate(pair: Pair, reading: Reading) -> Pair:
     """Take the bandwidth of a pair that a text gives, where it is not that of the links."""
-    given = reading.rates.get((pair.a, pair.b)) or reading.rates.get((pair.b, pair.a))
-    if given is None:
+    given_rate = reading.rates.get((pair.a, pair.b)) or reading.rates.get((pair.b, pair.a))
+    if given_rate is None:
         return pair
-    alike = abs(given.bandwidth - pair.bandwidth) <= _ALIKE * pair.bandwidth
-    if alike and not given.measured:
+    same_rate = abs(given_rate.bandwidth - pair.bandwidth) <= _RATE_TOLERANCE * pair.bandwidth
+    if same_rate and not given_rate.measured:
         return pair
-    return replace(pair, bandwidth=given.bandwidth, basis="measured" if given.measured else "told")
+    return replace(
+        pair, bandwidth=given_rate.bandwidth, basis="measured" if given_rate.measured else "told"
+    )
 
 
 def _guesses(
@@ -350,23 +366,23 @@ def _guesses(
     choices: Choices,
 ) -> Iterator[str]:
     """Say what was taken for granted, one line each."""
-    unknown = [gpu for gpu in reading.gpus if kinds[gpu.name] is None]
-    if unknown:
-        product = unknown[0].product
+    unknown_gpus = [gpu for gpu in reading.gpus if kinds[gpu.name] is None]
+    if unknown_gpus:
+        product = unknown_gpus[0].product
         subject = f"{product} is not in the catalogue" if product else "the text names no GPU kind"
         source = f", from its NVLink counts ({generation})" if generation else ""
-        yield f"{subject}: taken as {_gpu(unknown[0], None, generation).architecture}{source}"
-    if unknown and generation and reading.link_rate is None:
+        yield f"{subject}: taken as {_gpu(unknown_gpus[0], None, generation).architecture}{source}"
+    if unknown_gpus and generation and reading.link_rate is None:
         rate = link_rates().nvlink_rate(generation).value / 10**9
         yield f"NVLink taken as {rate:g} GB/s a link and direction"
     if choices.pcie_generation is None and any(not gpu.generation for gpu in reading.gpus):
         yield f"PCIe generation {builder.generation} with sixteen lanes"
-    rated = [kind for kind in kinds.values() if kind is not None]
-    if rated and any(nic.bandwidth is None for nic in reading.nics):
-        speed = rated[0].nic_bandwidth.value / 10**9
-        yield f"NICs of {speed:g} GB/s, as in the usual server of {rated[0].name}"
-    told = reading.under or any(label.kind in RANKS for label in reading.labels.values())
-    if len(reading.gpus) > 1 and not told:
+    known_kinds = [kind for kind in kinds.values() if kind is not None]
+    if known_kinds and any(nic.bandwidth is None for nic in reading.nics):
+        speed = known_kinds[0].nic_bandwidth.value / 10**9
+        yield f"NICs of {speed:g} GB/s, as in the usual server of {known_kinds[0].name}"
+    layout_known = reading.under or any(label.kind in RANKS for label in reading.labels.values())
+    if len(reading.gpus) > 1 and not layout_known:
         yield "PCIe layout unknown: a root port for each GPU"
 
 
@@ -392,16 +408,16 @@ def finished(machine: Machine, choices: Choices) -> Machine:
 def _check_kind(machine: Machine, hardware: Hardware) -> None:
     """Refuse a kind that the user gives where no GPU is of it, or one is of another generation."""
     kinds = {gpu.hardware: gpu for gpu in reversed(machine.gpus)}
-    own, first = kinds.get(hardware.name), machine.gpus[0]
-    if own is None:
+    matching_gpu, first_gpu = kinds.get(hardware.name), machine.gpus[0]
+    if matching_gpu is None:
         raise InputError(
-            f"hardware: got {hardware.name}, but {machine.name} says that {first.name} is "
-            f"{str(first.product or first.hardware)[:60]}: "
+            f"hardware: got {hardware.name}, but {machine.name} says that {first_gpu.name} is "
+            f"{str(first_gpu.product or first_gpu.hardware)[:60]}: "
             f"wanted {' or '.join(map(str, kinds))}, or none"
         )
-    if own.architecture != architecture_of(own.capability):
+    if matching_gpu.architecture != architecture_of(matching_gpu.capability):
         raise InputError(
             f"hardware: got {hardware.name}, of compute capability "
             f"{'.'.join(map(str, hardware.device.compute_capability))}, but {machine.name} says "
-            f"that {own.name} has {own.capability / 10:g}"
+            f"that {matching_gpu.name} has {matching_gpu.capability / 10:g}"
         )

@@ -57,16 +57,16 @@ from topology.machine import (
 
 Form = TypeVar("Form")
 _MOST_NICS: Final = 256
-_TOP: Final = {"name", "hosts", "hardware", "topology", "network", "rack", "measured"}
-_NETWORK: Final = {
+_TOP_KEYS: Final = {"name", "hosts", "hardware", "topology", "network", "rack", "measured"}
+_NETWORK_KEYS: Final = {
     "kind", "nics", "nic_bandwidth", "rails", "hosts_per_leaf", "oversubscription",
 }  # fmt: skip
-_WANTED: Final = "expected a pair of GPUs or a label, and a bandwidth such as 13.2 GB/s"
-_REACHED: Final = "expected op, all_reduce or all_to_all, and a bus_bandwidth such as 6.1 GB/s"
+_MEASURED_FORM: Final = "expected a pair of GPUs or a label, and a bandwidth such as 13.2 GB/s"
+_REACHED_FORM: Final = "expected op, all_reduce or all_to_all, and a bus_bandwidth such as 6.1 GB/s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
+class _MeasuredRate:
     """One table ``[[measured]]``: bytes a second of a pair of GPUs, or of all with a label."""
 
     pair: frozenset[str]
@@ -84,7 +84,7 @@ class ClusterText:
     topology: str | None
     network: Mapping[str, object]
     rack_hosts: int
-    measured: tuple[_Measured, ...] = ()
+    measured: tuple[_MeasuredRate, ...] = ()
     reached: tuple[Reached, ...] = ()
 
 
@@ -94,15 +94,15 @@ def read_cluster(text: str) -> ClusterText:
         table = toml_of(text)
     except InputError as error:
         raise TopologyError(f"TOML: {error}") from None
-    _only(table, _TOP, "cluster")
+    _check_keys(table, _TOP_KEYS, "cluster")
     network, rack = (_entry(table, key, dict, f"a table [{key}]") for key in ("network", "rack"))
-    _only(network or {}, _NETWORK, "network")
-    _only(rack or {}, {"hosts"}, "rack")
+    _check_keys(network or {}, _NETWORK_KEYS, "network")
+    _check_keys(rack or {}, {"hosts"}, "rack")
     if ("hardware" in table) == ("topology" in table):
         raise TopologyError("cluster: expected either hardware or topology")
     rows = table.get("measured", [])
     if not isinstance(rows, list):
-        raise TopologyError(f"measured is {str(rows)[:40]!r}: {_WANTED}")
+        raise TopologyError(f"measured is {str(rows)[:40]!r}: {_MEASURED_FORM}")
     return ClusterText(
         name=str(table.get("name", "cluster"))[:100],
         hosts=_count(table, "hosts", "cluster"),
@@ -110,8 +110,8 @@ def read_cluster(text: str) -> ClusterText:
         topology=_entry(table, "topology", str, "text"),
         network=network or {},
         rack_hosts=_count(rack, "hosts", "rack") if rack else 0,
-        measured=tuple(map(_measured, (row for row in rows if not _is_reached(row)))),
-        reached=tuple(map(_reached, filter(_is_reached, rows))),
+        measured=tuple(map(_read_measured, (row for row in rows if not _is_reached(row)))),
+        reached=tuple(map(_read_reached, filter(_is_reached, rows))),
     )
 
 
@@ -122,7 +122,7 @@ def build_cluster(cluster_text: ClusterText, host: Machine) -> Machine:
     kind = str(network.get("kind", base.kind))
     if kind not in get_args(NetworkKind):
         raise unknown("network", kind, get_args(NetworkKind))
-    nics = _nics(network, "nics")
+    nics = _nic_count(network, "nics")
     speed = _bandwidth(network)
     ports = nics or usual_ports(host)
     hosts_per_leaf = _count(network, "hosts_per_leaf", "network", least=0)
@@ -136,14 +136,14 @@ def build_cluster(cluster_text: ClusterText, host: Machine) -> Machine:
         kind=cast(NetworkKind, kind),
         nic_bandwidth=speed or base.nic_bandwidth,
         nics=ports,
-        rails=min(ports, _nics(network, "rails") or base.rails),
+        rails=min(ports, _nic_count(network, "rails") or base.rails),
         hosts_per_leaf=hosts_per_leaf,
         oversubscription=float(oversubscription),
         domain_hosts=cluster_text.rack_hosts or base.domain_hosts,
     )
     return replace(
         _with_measured(with_ports(host, nics, speed), cluster_text.measured),
-        reached=tuple(_on_host(reached, host) for reached in cluster_text.reached),
+        reached=tuple(_with_gpu_count(reached, host) for reached in cluster_text.reached),
         name=cluster_text.name,
         copies=cluster_text.hosts,
         cluster=cluster,
@@ -164,29 +164,29 @@ def _is_reached(row: object) -> bool:
     return isinstance(row, dict) and bool(row.keys() & {"op", "gpus", "bus_bandwidth"})
 
 
-def _reached(row: Mapping[str, object]) -> Reached:
+def _read_reached(row: Mapping[str, object]) -> Reached:
     """Read what a collective reached; 0 GPUs stand for all of a host."""
     op, where = row.get("op"), f"measured: {str(row)[:80]}"
     if row.keys() - {"op", "gpus", "bus_bandwidth"} or op not in get_args(Paced):
-        raise TopologyError(f"{where}: {_REACHED}")
+        raise TopologyError(f"{where}: {_REACHED_FORM}")
     bus = _rate(row.get("bus_bandwidth", ""), where)
     gpus = _count(row, "gpus", "measured", least=2) if "gpus" in row else 0
     return Reached(op=cast(Paced, op), gpus=gpus, bus=bus)
 
 
-def _measured(row: object) -> _Measured:
+def _read_measured(row: object) -> _MeasuredRate:
     table = row if isinstance(row, dict) else {}
     pair, label = table.get("pair", []), table.get("label", "")
-    named = isinstance(pair, list) and len({*map(str, pair)}) == 2
+    names_pair = isinstance(pair, list) and len({*map(str, pair)}) == 2
     where = f"measured: {str(row)[:80]}"
-    if table.keys() - {"pair", "label", "bandwidth"} or named == bool(label):
-        raise TopologyError(f"{where}: {_WANTED}")
+    if table.keys() - {"pair", "label", "bandwidth"} or names_pair == bool(label):
+        raise TopologyError(f"{where}: {_MEASURED_FORM}")
     bandwidth = _rate(table.get("bandwidth", ""), where)
-    ends = frozenset(map(str, pair if named else ()))
-    return _Measured(pair=ends, label=str(label).upper(), bandwidth=bandwidth)
+    ends = frozenset(map(str, pair if names_pair else ()))
+    return _MeasuredRate(pair=ends, label=str(label).upper(), bandwidth=bandwidth)
 
 
-def _with_measured(host: Machine, tables: Sequence[_Measured]) -> Machine:
+def _with_measured(host: Machine, tables: Sequence[_MeasuredRate]) -> Machine:
     """Give pairs of GPUs what copies between them reached; names stand above labels."""
     gpus = {gpu.name for gpu in host.gpus}
     pairs = {frozenset((pair.a, pair.b)): pair for pair in host.pairs}
@@ -203,11 +203,11 @@ def _with_measured(host: Machine, tables: Sequence[_Measured]) -> Machine:
     return replace(host, pairs=tuple(pairs.values()))
 
 
-def _on_host(reached: Reached, host: Machine) -> Reached:
+def _with_gpu_count(reached: Reached, host: Machine) -> Reached:
     """Take all GPUs of a host where a table names no number, and refuse more than it has."""
-    most = len(host.gpus)
-    if not 2 <= (gpus := reached.gpus or most) <= most:
-        raise TopologyError(f"measured: {reached.op} of {gpus} GPUs: {host.name} has {most}")
+    host_gpus = len(host.gpus)
+    if not 2 <= (gpus := reached.gpus or host_gpus) <= host_gpus:
+        raise TopologyError(f"measured: {reached.op} of {gpus} GPUs: {host.name} has {host_gpus}")
     return replace(reached, gpus=gpus)
 
 
@@ -234,13 +234,13 @@ def _entry(table: Mapping[str, object], key: str, form: type[Form], wanted: str)
     return value
 
 
-def _only(table: Mapping[str, object], keys: set[str], where: str) -> None:
-    extra = sorted(set(table) - keys)
-    if extra:
-        raise unknown(f"key in {where}", extra[0], sorted(keys))
+def _check_keys(table: Mapping[str, object], keys: set[str], where: str) -> None:
+    unknown_keys = sorted(set(table) - keys)
+    if unknown_keys:
+        raise unknown(f"key in {where}", unknown_keys[0], sorted(keys))
 
 
-def _nics(network: Mapping[str, object], key: str) -> int | None:
+def _nic_count(network: Mapping[str, object], key: str) -> int | None:
     return _count(network, key, "network", most=_MOST_NICS) if key in network else None
 
 

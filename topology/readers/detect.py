@@ -16,7 +16,7 @@ Snapshot: TypeAlias = Mapping[str, Sequence[Mapping[str, object]]]
 _LEVELS: Final = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _STATES: Final = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS", 6: "U"}
 _MOST_LINKS: Final = 36
-_SWITCH: Final = 2  # NVML's type of what is at the other end of an NVLink
+_SWITCH_TYPE: Final = 2  # NVML's type of what is at the other end of an NVLink
 
 
 def detect(*, hardware: Hardware | None = None, pcie_generation: int | None = None) -> Machine:
@@ -28,8 +28,8 @@ def detect(*, hardware: Hardware | None = None, pcie_generation: int | None = No
     message says so.
     """
     check_pcie_generation(pcie_generation)
-    seen = machine_from(snapshot(), hardware=hardware, pcie_generation=pcie_generation)
-    return replace(seen, warnings=(*seen.warnings, *environment_concerns(environment())))
+    machine = machine_from(snapshot(), hardware=hardware, pcie_generation=pcie_generation)
+    return replace(machine, warnings=(*machine.warnings, *environment_concerns(environment())))
 
 
 def snapshot() -> Snapshot:
@@ -45,13 +45,13 @@ def snapshot() -> Snapshot:
     except pynvml.NVMLError as error:
         raise TopologyError(f"detection needs an NVIDIA driver: NVML says {error}") from None
     try:
-        return _asked(pynvml)
+        return _query_nvml(pynvml)
     except pynvml.NVMLError as error:
         raise TopologyError(
             f"detection: got the error {str(error)[:100]!r} from NVML, wanted a list of GPUs"
         ) from None
     finally:
-        _try(pynvml, "nvmlShutdown")
+        _call_or_none(pynvml, "nvmlShutdown")
 
 
 def machine_from(
@@ -76,7 +76,7 @@ def machine_from(
     under = {
         (a, b): Label(cast(PairKind, level))
         for a, b, row in pairs
-        if (level := _code(row, "level", _LEVELS))
+        if (level := _code_name(row, "level", _LEVELS))
     }
     labels = {**under, **_nvlinks(seen, gpus)}
     reading = Reading(
@@ -87,7 +87,7 @@ def machine_from(
         peers=tuple(
             PeerStatus(a=a, b=b, state=cast(PeerState, state), capability="r")
             for a, b, row in pairs
-            if (state := _code(row, "peer", _STATES))
+            if (state := _code_name(row, "peer", _STATES))
         ),
         assumptions=("NVML does not list NICs",),
     )
@@ -102,51 +102,51 @@ def machine_from(
 
 def _gpu(index: int, row: Mapping[str, object]) -> GpuText:
     memory = row.get("memory_bytes")
-    lanes, most = _whole(row, "lanes"), _whole(row, "most_lanes")
+    lanes, most_lanes = _whole_number(row, "lanes"), _whole_number(row, "most_lanes")
     return GpuText(
         name=f"GPU{index}",
         product=str(row.get("name") or ""),
         memory=Bytes(float(memory)) if isinstance(memory, int | float) else None,
         bus=str(row.get("bus") or ""),
-        numa=_whole(row, "numa"),
+        numa=_whole_number(row, "numa"),
         mig=bool(row.get("mig")),
-        generation=_whole(row, "generation") or 0,
-        lanes=lanes or most or 16,
-        most_lanes=most or lanes or 16,
+        generation=_whole_number(row, "generation") or 0,
+        lanes=lanes or most_lanes or 16,
+        most_lanes=most_lanes or lanes or 16,
     )
 
 
-def _whole(row: Mapping[str, object], key: str) -> int | None:
+def _whole_number(row: Mapping[str, object], key: str) -> int | None:
     value = row.get(key)
     return value if isinstance(value, int) and value >= 0 else None
 
 
-def _code(row: Mapping[str, object], key: str, names: Mapping[int, str]) -> str | None:
+def _code_name(row: Mapping[str, object], key: str, names: Mapping[int, str]) -> str | None:
     """Name a number of NVML; None where it says nothing, or one that we do not know."""
-    return None if row.get(key) is None else names.get(_whole(row, key) or 0)
+    return None if row.get(key) is None else names.get(_whole_number(row, key) or 0)
 
 
 def _nvlinks(seen: Snapshot, gpus: Sequence[GpuText]) -> dict[tuple[str, str], Label]:
     """Label pairs by their NVLinks: those they share, or those both have to switches."""
     index = {gpu.bus: number for number, gpu in enumerate(gpus) if gpu.bus}
-    direct: dict[tuple[int, int], int] = {}
+    link_counts: dict[tuple[int, int], int] = {}
     switched = [0] * len(gpus)
     for row in seen.get("nvlinks", ()):
-        gpu = _whole(row, "gpu")
+        gpu = _whole_number(row, "gpu")
         peer = index.get(str(row.get("remote") or ""))
         if gpu is None or gpu >= len(gpus):
             continue
         if peer is not None and peer > gpu:  # each link shows at both ends
-            direct[gpu, peer] = direct.get((gpu, peer), 0) + 1
-        elif row.get("kind") == _SWITCH:
+            link_counts[gpu, peer] = link_counts.get((gpu, peer), 0) + 1
+        elif row.get("kind") == _SWITCH_TYPE:
             switched[gpu] += 1
     for a, b in combinations(range(len(gpus)), 2):
         if min(switched[a], switched[b]):
-            direct[a, b] = min(switched[a], switched[b])
-    return {(f"GPU{a}", f"GPU{b}"): Label("NVLINK", count) for (a, b), count in direct.items()}
+            link_counts[a, b] = min(switched[a], switched[b])
+    return {(f"GPU{a}", f"GPU{b}"): Label("NVLINK", count) for (a, b), count in link_counts.items()}
 
 
-def _asked(nvml: Any) -> Snapshot:  # noqa: ANN401  # the bindings have no types
+def _query_nvml(nvml: Any) -> Snapshot:  # noqa: ANN401  # the bindings have no types
     handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
     return {
         "gpus": [_row(nvml, handle) for handle in handles],
@@ -154,38 +154,40 @@ def _asked(nvml: Any) -> Snapshot:  # noqa: ANN401  # the bindings have no types
             {
                 "a": a,
                 "b": b,
-                "level": _try(nvml, "nvmlDeviceGetTopologyCommonAncestor", handles[a], handles[b]),
-                "peer": _try(nvml, "nvmlDeviceGetP2PStatus", handles[a], handles[b], 0),
+                "level": _call_or_none(
+                    nvml, "nvmlDeviceGetTopologyCommonAncestor", handles[a], handles[b]
+                ),
+                "peer": _call_or_none(nvml, "nvmlDeviceGetP2PStatus", handles[a], handles[b], 0),
             }
             for a, b in combinations(range(len(handles)), 2)
         ],
         "nvlinks": [
             {"gpu": index, **end}
             for index, handle in enumerate(handles)
-            for end in _ports(nvml, handle)
+            for end in _active_nvlinks(nvml, handle)
         ],
     }
 
 
 def _row(nvml: Any, handle: object) -> dict[str, object]:  # noqa: ANN401
-    memory = _try(nvml, "nvmlDeviceGetMemoryInfo", handle)
-    bus = _try(nvml, "nvmlDeviceGetPciInfo", handle)
-    mig = _try(nvml, "nvmlDeviceGetMigMode", handle)
+    memory = _call_or_none(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    bus = _call_or_none(nvml, "nvmlDeviceGetPciInfo", handle)
+    mig = _call_or_none(nvml, "nvmlDeviceGetMigMode", handle)
     return {
-        "name": _word(_try(nvml, "nvmlDeviceGetName", handle)),
+        "name": _decoded_text(_call_or_none(nvml, "nvmlDeviceGetName", handle)),
         "memory_bytes": getattr(memory, "total", None),
-        "bus": _word(getattr(bus, "busId", None)),
+        "bus": _decoded_text(getattr(bus, "busId", None)),
         "numa": _numa(nvml, handle),
         "mig": bool(mig and mig[0]),
-        "generation": _try(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle),
-        "lanes": _try(nvml, "nvmlDeviceGetCurrPcieLinkWidth", handle),
-        "most_lanes": _try(nvml, "nvmlDeviceGetMaxPcieLinkWidth", handle),
+        "generation": _call_or_none(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle),
+        "lanes": _call_or_none(nvml, "nvmlDeviceGetCurrPcieLinkWidth", handle),
+        "most_lanes": _call_or_none(nvml, "nvmlDeviceGetMaxPcieLinkWidth", handle),
     }
 
 
 def _numa(nvml: Any, handle: object) -> int | None:  # noqa: ANN401
     """Find the one NUMA node near a GPU; None where NVML names none or several."""
-    masks = _try(nvml, "nvmlDeviceGetMemoryAffinity", handle, 4, 0)
+    masks = _call_or_none(nvml, "nvmlDeviceGetMemoryAffinity", handle, 4, 0)
     nodes = [
         64 * word + bit
         for word, mask in enumerate(masks or ())
@@ -195,22 +197,22 @@ def _numa(nvml: Any, handle: object) -> int | None:  # noqa: ANN401
     return nodes[0] if len(nodes) == 1 else None
 
 
-def _ports(nvml: Any, handle: object) -> Iterator[dict[str, object]]:  # noqa: ANN401
+def _active_nvlinks(nvml: Any, handle: object) -> Iterator[dict[str, object]]:  # noqa: ANN401
     """Yield the far end of every NVLink that is up."""
     for link in range(_MOST_LINKS):
-        if _try(nvml, "nvmlDeviceGetNvLinkState", handle, link) == 1:
-            remote = _try(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
-            kind = _try(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
-            yield {"remote": _word(getattr(remote, "busId", None)), "kind": kind}
+        if _call_or_none(nvml, "nvmlDeviceGetNvLinkState", handle, link) == 1:
+            remote = _call_or_none(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+            kind = _call_or_none(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+            yield {"remote": _decoded_text(getattr(remote, "busId", None)), "kind": kind}
 
 
-def _try(nvml: Any, ask: str, *arguments: object) -> Any:  # noqa: ANN401
+def _call_or_none(nvml: Any, function: str, *arguments: object) -> Any:  # noqa: ANN401
     """Ask NVML; None for what a card, a driver or the bindings do not support."""
     try:
-        return getattr(nvml, ask)(*arguments)
+        return getattr(nvml, function)(*arguments)
     except (AttributeError, nvml.NVMLError):
         return None
 
 
-def _word(value: object) -> str:
+def _decoded_text(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")

@@ -45,12 +45,12 @@ def lay_out(reading: Reading, builder: Builder) -> tuple[tuple[Node, ...], tuple
         cpu = Node(name=f"CPU{number}", kind="cpu", numa=nodes.pop() if len(nodes) == 1 else None)
         cpus.append(cpu)
         tree.nodes.append(cpu)
-        for members in components(socket, _within(reading, socket, 3)):
+        for members in components(socket, _close_pairs(reading, socket, 3)):
             root = Node(name=f"root{roots}", kind="root", numa=cpu.numa)
             roots += 1
             tree.nodes.append(root)
             tree.edges.append(builder.host(root.name, cpu.name))
-            for group in components(members, _within(reading, members, 2)):
+            for group in components(members, _close_pairs(reading, members, 2)):
                 _hang(tree, reading, group, root.name)
     tree.edges.extend(builder.sockets(cpus))
     order = {name: index for index, name in enumerate(devices)}
@@ -64,7 +64,7 @@ def _hang(tree: _Tree, reading: Reading, group: Sequence[str], root: str) -> Non
         tree.port(group[0], root)
         return
     top = tree.switch(root)
-    leaves = components(group, _within(reading, group, 1))
+    leaves = components(group, _close_pairs(reading, group, 1))
     for leaf in leaves:
         parent = top if len(leaves) == 1 else tree.switch(top)
         for device in leaf:
@@ -78,17 +78,17 @@ def processors(reading: Reading) -> list[list[str]]:
     which nothing is known share a processor of their own.
     """
     devices = [device.name for device in reading.devices]
-    near = components(devices, _within(reading, devices, 4))
+    near_groups = components(devices, _close_pairs(reading, devices, 4))
     merged = _Merge(
-        {name: number for number, group in enumerate(near) for name in group},
-        dict(enumerate(near)),
-        {number: set() for number in range(len(near))},
+        {name: number for number, group in enumerate(near_groups) for name in group},
+        dict(enumerate(near_groups)),
+        {number: set() for number in range(len(near_groups))},
     )
     for label, ends in _labels(reading):
         if label.kind == "SYS":
             merged.part(*ends)
-    for together in _places(reading):
-        merged.join(together)
+    for neighbours in _devices_by_place(reading):
+        merged.join(neighbours)
     gpus = [gpu.name for gpu in reading.gpus]
     merged.join([name for name in gpus if merged.is_lone(name) and _is_lost(reading, name)])
     merged.join(
@@ -109,28 +109,28 @@ class _Merge:
         return len(self.groups[self.number[name]]) == 1
 
     def part(self, a: str, b: str) -> None:
-        first, second = self.number[a], self.number[b]
-        if first != second:
-            self.apart[first].add(second)
-            self.apart[second].add(first)
+        group_a, group_b = self.number[a], self.number[b]
+        if group_a != group_b:
+            self.apart[group_a].add(group_b)
+            self.apart[group_b].add(group_a)
 
     def join(self, names: Sequence[str]) -> None:
         """Put each device with the first of the others that it is not apart from."""
         leaders: list[int] = []
         for name in names:
             group = self.number[name]
-            into = next((n for n in leaders if n == group or n not in self.apart[group]), group)
-            if into == group:
+            target = next((n for n in leaders if n == group or n not in self.apart[group]), group)
+            if target == group:
                 leaders += [group] * (group not in leaders)
                 continue
             leaders = [n for n in leaders if n != group]
-            for moved in self.groups.pop(group):
-                self.number[moved] = into
-                self.groups[into].append(moved)
-            for other in self.apart.pop(group):
-                self.apart[other].discard(group)
-                self.apart[other].add(into)
-                self.apart[into].add(other)
+            for member in self.groups.pop(group):
+                self.number[member] = target
+                self.groups[target].append(member)
+            for distant in self.apart.pop(group):
+                self.apart[distant].discard(group)
+                self.apart[distant].add(target)
+                self.apart[target].add(distant)
 
 
 def _labels(reading: Reading) -> Iterator[tuple[Label, tuple[str, str]]]:
@@ -139,7 +139,7 @@ def _labels(reading: Reading) -> Iterator[tuple[Label, tuple[str, str]]]:
         yield from ((label, ends) for ends, label in source.items())
 
 
-def _places(reading: Reading) -> list[list[str]]:
+def _devices_by_place(reading: Reading) -> list[list[str]]:
     """Gather devices by NUMA node; by list of processors where no node is given at all."""
     numbered = any(gpu.numa is not None for gpu in reading.gpus)
     places: dict[int | str, list[str]] = {}
@@ -153,25 +153,25 @@ def _places(reading: Reading) -> list[list[str]]:
 
 def _is_lost(reading: Reading, name: str) -> bool:
     """Tell whether a text says nothing about where a GPU is among the others."""
-    if any(name in group for group in _places(reading)):
+    if any(name in group for group in _devices_by_place(reading)):
         return False
-    others = [gpu.name for gpu in reading.gpus if gpu.name != name]
-    labels = [reading.host_label(name, other) for other in others]
+    peers = [gpu.name for gpu in reading.gpus if gpu.name != name]
+    labels = [reading.host_label(name, peer) for peer in peers]
     return not any(label and label.kind in RANKS for label in labels)
 
 
 def _is_far(reading: Reading, nic: Nic) -> bool:
     """Tell whether all that is known of a NIC is that it is far from every GPU."""
     return nic.numa is None and not any(
-        other.name != nic.name and reading.label(other.name, nic.name) for other in reading.nics
+        peer.name != nic.name and reading.label(peer.name, nic.name) for peer in reading.nics
     )
 
 
-def _within(reading: Reading, names: Iterable[str], rank: int) -> list[tuple[str, str]]:
+def _close_pairs(reading: Reading, names: Iterable[str], rank: int) -> list[tuple[str, str]]:
     """Pair the devices whose label is at most `rank`: 1 PIX, 2 PXB, 3 PHB, 4 NODE."""
-    inside = set(names)
+    name_set = set(names)
     return [
         ends
         for label, ends in _labels(reading)
-        if inside.issuperset(ends) and RANKS.get(label.kind, 9) <= rank
+        if name_set.issuperset(ends) and RANKS.get(label.kind, 9) <= rank
     ]

@@ -39,7 +39,7 @@ from topology.readers.xml import Element
 _SWITCH: Final = "NVSwitch"  # one part stands for all of them
 _SPEED: Final = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*GT/s.*")
 _BY_SPEED: Final = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
-_VIRTUAL: Final = re.compile(r"(?:veth|br-|docker|cali|tunl|virbr|lo$|cni|flannel|vxlan).*")
+_VIRTUAL_PORT: Final = re.compile(r"(?:veth|br-|docker|cali|tunl|virbr|lo$|cni|flannel|vxlan).*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,28 +72,28 @@ class _Parts:
 
     def add(self, element: Element, node: Node) -> None:
         """Add a part that others hang on, and all that does."""
-        if any(other.name == node.name for other in self.nodes):
-            second = f"a second <cpu> with numaid {-1 if node.numa is None else node.numa}"
-            what = second if node.kind == "cpu" else f"{node.name} comes twice"
-            raise TopologyError(f"XML line {element.line}: {what}")
+        if any(earlier.name == node.name for earlier in self.nodes):
+            second_cpu = f"a second <cpu> with numaid {-1 if node.numa is None else node.numa}"
+            problem = second_cpu if node.kind == "cpu" else f"{node.name} comes twice"
+            raise TopologyError(f"XML line {element.line}: {problem}")
         self.nodes.append(node)
         for child in element.children:
             if child.tag == "pci":
-                self._sort(child, node)
+                self._sort_function(child, node)
             elif child.tag in ("nic", "net"):
                 self._nets(child, node)
 
-    def _sort(self, element: Element, parent: Node) -> None:
+    def _sort_function(self, element: Element, parent: Node) -> None:
         """Sort a PCI function: GPU, NIC, switch, or something else."""
         code = element.get("class").lower()
-        inside = {child.tag for child in element.children}
-        if "gpu" in inside or (code.startswith(("0x0300", "0x0302")) and not inside):
-            self.gpus.append(_Device(_awake(element), parent))
-        elif inside & {"nic", "net"}:
+        child_tags = {child.tag for child in element.children}
+        if "gpu" in child_tags or (code.startswith(("0x0300", "0x0302")) and not child_tags):
+            self.gpus.append(_Device(_without_idle_speed(element), parent))
+        elif child_tags & {"nic", "net"}:
             self._nets(element, parent)
         elif code.startswith("0x02"):
             self.nics.append(_Device(element, parent))
-        elif "pci" in inside or code.startswith("0x0604"):
+        elif "pci" in child_tags or code.startswith("0x0604"):
             name = f"switch {element.attributes.get('busid', len(self.nodes))}"
             chip = " ".join(filter(None, (element.get("vendor"), element.get("device"))))
             node = replace(parent, name=name, kind="pcie_switch", chip=chip)
@@ -121,15 +121,15 @@ def read_system(root: Element, choices: Choices) -> Machine:
     notes = tuple(_place_gpus(parts, choices.hardware))
     if len(parts.gpus) > MOST_GPUS or len(parts.gpus) + len(parts.nics) > MOST_DEVICES:
         raise TopologyError(f"{len(parts.gpus)} GPUs, {len(parts.nics)} NICs: too many for a host")
-    devices, ports = _numbered(parts.gpus), _ports(parts.nics)
+    devices, ports = _numbered_gpus(parts.gpus), _ports(parts.nics)
     gpus = {name: _gpu(name, device, choices) for name, device in devices.items()}
     kind = next((_kind(device, choices) for device in parts.gpus), None)
-    builder = Builder(generation=_generation(parts, choices))
-    usual = _usual_nvlinks(devices, kind, builder)
-    nvlinks = usual or _nvlinks(devices, gpus, builder)
+    builder = Builder(generation=_pcie_generation(parts, choices))
+    usual_links = _usual_nvlinks(devices, kind, builder)
+    nvlinks = usual_links or _nvlinks(devices, gpus, builder)
     switched = any(link.b == _SWITCH for link in nvlinks)
-    filled = [f"NVLink as in a usual {kind.name} server"] if kind and usual else []
-    hung = [*devices.items(), *((name, row) for name, rows in ports.items() for row in rows)]
+    filled_notes = [f"NVLink as in a usual {kind.name} server"] if kind and usual_links else []
+    hanging = [*devices.items(), *((name, row) for name, rows in ports.items() for row in rows)]
     machine = Machine(
         name=choices.name,
         source="NCCL topology",
@@ -137,18 +137,24 @@ def read_system(root: Element, choices: Choices) -> Machine:
         nics=tuple(_nic(name, rows[0], kind) for name, rows in ports.items()),
         nodes=(*parts.nodes, *([Node(name=_SWITCH, kind="nvswitch")] if switched else [])),
         edges=(
-            *(_link(builder, name, device.parent.name, device.element) for name, device in hung),
-            *(_link(builder, child, parent, element) for child, parent, element in parts.uplinks),
+            *(
+                _pcie_link(builder, name, device.parent.name, device.element)
+                for name, device in hanging
+            ),
+            *(
+                _pcie_link(builder, child, parent, element)
+                for child, parent, element in parts.uplinks
+            ),
             *builder.sockets([node for node in parts.nodes if node.kind == "cpu"]),
             *nvlinks,
             *_coherent(devices, builder),
         ),
         cluster=cluster_of(kind, len(gpus)) if kind else None,
-        assumptions=(*notes, *_assumed(parts, gpus, builder, choices), *filled),
+        assumptions=(*notes, *_assumptions(parts, gpus, builder, choices), *filled_notes),
         warnings=tuple(_warnings(parts, devices)),
     )
     pairs = graph_pairs(machine)
-    if usual:  # those of NVLink were filled in
+    if usual_links:  # those of NVLink were filled in
         pairs = tuple(replace(pair, read=not pair.is_nvlink) for pair in pairs)
     return replace(machine, pairs=pairs)
 
@@ -167,28 +173,28 @@ def _place_gpus(parts: _Parts, kind: Hardware | None) -> Iterator[str]:
     cpus = [node for node in parts.nodes if node.kind == "cpu"]
     if parts.gpus or kind is None:
         return
-    fit = switches and kind.gpus % len(switches) == 0
-    parents, what = (switches, "switches") if fit else (cpus, "processors")
+    fits_switches = switches and kind.gpus % len(switches) == 0
+    parents, parent_noun = (switches, "switches") if fits_switches else (cpus, "processors")
     if parents:
         for index in range(kind.gpus):
             parent = parents[index * len(parents) // kind.gpus]
             parts.gpus.append(_Device(Element("pci", 0, {"busid": f"{index:04x}"}), parent))
-        yield f"{kind.gpus} GPUs put evenly on the file's {len(parents)} {what}"
+        yield f"{kind.gpus} GPUs put evenly on the file's {len(parents)} {parent_noun}"
 
 
-def _numbered(devices: Sequence[_Device]) -> dict[str, _Device]:
+def _numbered_gpus(devices: Sequence[_Device]) -> dict[str, _Device]:
     """Give GPUs the numbers NCCL gave them, or by bus where the file leaves that to it."""
-    named: dict[str, _Device] = {}
+    by_name: dict[str, _Device] = {}
     by_bus = sorted(devices, key=lambda device: (device.parent.host, device.element.get("busid")))
-    several = len({device.parent.host for device in devices}) > 1
+    many_hosts = len({device.parent.host for device in devices}) > 1
     for index, device in enumerate(by_bus):
         dev = index if device.gpu is None else device.gpu.number("dev", index)
-        name = f"GPU{dev}" if not several else f"host{device.parent.host}.GPU{dev}"
-        if name in named:
+        name = f"GPU{dev}" if not many_hosts else f"host{device.parent.host}.GPU{dev}"
+        if name in by_name:
             raise TopologyError(f"XML line {device.element.line}: {name} comes twice")
-        named[name] = device
+        by_name[name] = device
     return dict(
-        sorted(named.items(), key=lambda item: (item[1].parent.host, len(item[0]), item[0]))
+        sorted(by_name.items(), key=lambda item: (item[1].parent.host, len(item[0]), item[0]))
     )
 
 
@@ -196,8 +202,8 @@ def _ports(devices: Sequence[_Device]) -> dict[str, list[_Device]]:
     """Give NICs numbers in the order of the file; a port on several processors is one NIC."""
     ports: dict[object, list[_Device]] = {}
     for index, device in enumerate(devices):
-        name, real = (device.element.attributes.get(key) for key in ("name", "busid"))
-        key = (device.parent.host, name) if name and not real else (index,)
+        name, bus = (device.element.attributes.get(key) for key in ("name", "busid"))
+        key = (device.parent.host, name) if name and not bus else (index,)
         ports.setdefault(key, []).append(device)
     return {f"NIC{index}": rows for index, rows in enumerate(ports.values())}
 
@@ -206,23 +212,23 @@ def _kind(device: _Device, choices: Choices) -> Hardware | None:
     return choices.kind(by_device(gpu_names(), device.element.get("device")))
 
 
-def _direct(element: Element | None) -> bool | None:
+def _gpudirect(element: Element | None) -> bool | None:
     """Tell whether GPUDirect is on; None where the file does not say."""
     gdr = element.attributes.get("gdr") if element is not None else None
     return None if gdr is None else gdr != "0"
 
 
 def _gpu(name: str, device: _Device, choices: Choices) -> Gpu:
-    kind, told = _kind(device, choices), device.gpu
-    usual = kind.device.capability if kind else 80
-    capability = (told.number("sm", 0) if told is not None else 0) or usual
-    unknown = Gpu(name=name, architecture=architecture_of(capability), capability=capability)
+    kind, gpu_element = _kind(device, choices), device.gpu
+    usual_capability = kind.device.capability if kind else 80
+    capability = (gpu_element.number("sm", 0) if gpu_element is not None else 0) or usual_capability
+    unknown_gpu = Gpu(name=name, architecture=architecture_of(capability), capability=capability)
     return replace(
-        gpu_of(kind, name) if kind else unknown,
+        gpu_of(kind, name) if kind else unknown_gpu,
         host=device.parent.host,
         numa=device.parent.numa,
         capability=capability,
-        gpudirect=_direct(told),
+        gpudirect=_gpudirect(gpu_element),
         bus=device.element.get("busid"),
     )
 
@@ -242,8 +248,8 @@ def _nic(name: str, device: _Device, kind: Hardware | None) -> Nic:
         host=device.parent.host,
         numa=device.parent.numa,
         bandwidth=bandwidth,
-        gpudirect=_direct(device.element),
-        virtual=bool(_VIRTUAL.fullmatch(label)),
+        gpudirect=_gpudirect(device.element),
+        virtual=bool(_VIRTUAL_PORT.fullmatch(label)),
     )
 
 
@@ -251,8 +257,8 @@ def _usual_nvlinks(
     devices: Mapping[str, _Device], kind: Hardware | None, builder: Builder
 ) -> list[Edge]:
     """Give the NVLinks a known kind comes with, where the file leaves them to NCCL."""
-    silent = all(device.gpu is None for device in devices.values())
-    if kind is None or not silent or not 1 < len(devices) <= kind.gpus:
+    none_described = all(device.gpu is None for device in devices.values())
+    if kind is None or not none_described or not 1 < len(devices) <= kind.gpus:
         return []
     if kind.link != "nvswitch" and len(devices) < kind.gpus:
         return []
@@ -272,9 +278,11 @@ def _nvlinks(
         rate = link_rates().nvlink_rate(nvlink_generation(gpus[name].capability))
         switched = [row for row in device.nvlinks if _to_switch(row)]
         counts = [row.number("count", 1) for row in switched]
-        peers = all(row.get("target") in names for row in switched)  # each stands for all switches
+        targets_are_gpus = all(
+            row.get("target") in names for row in switched
+        )  # each stands for all switches
         if sum(counts):
-            count = max(counts) if peers else sum(counts)
+            count = max(counts) if targets_are_gpus else sum(counts)
             to_switches.append(builder.nvlink(name, _SWITCH, count, rate))
         for row in device.nvlinks:
             ends = frozenset((name, names.get(row.get("target"), name)))
@@ -299,30 +307,30 @@ def _coherent(devices: Mapping[str, _Device], builder: Builder) -> Iterator[Edge
                 yield builder.c2c(name, device.parent.name, rate)
 
 
-def _link(builder: Builder, child: str, parent: str, element: Element) -> Edge:
+def _pcie_link(builder: Builder, child: str, parent: str, element: Element) -> Edge:
     lanes = min(_lanes(element), 64)
-    return builder.pcie(child, parent, generation=_speed(element), lanes=lanes)
+    return builder.pcie(child, parent, generation=_link_generation(element), lanes=lanes)
 
 
 def _lanes(element: Element) -> int:
     return element.number("link_width", 16) or 16
 
 
-def _awake(element: Element) -> Element:
+def _without_idle_speed(element: Element) -> Element:
     """Leave the speed of a GPU's link open where it is that of a link with nothing to do."""
-    if _speed(element) != 1:
+    if _link_generation(element) != 1:
         return element
-    told = {key: value for key, value in element.attributes.items() if key != "link_speed"}
-    return replace(element, attributes=told)
+    attributes = {key: value for key, value in element.attributes.items() if key != "link_speed"}
+    return replace(element, attributes=attributes)
 
 
-def _speed(element: Element) -> int:
+def _link_generation(element: Element) -> int:
     """PCIe generation of a link by its transfer rate, 0 where the file does not say."""
     match = _SPEED.fullmatch(element.get("link_speed"))
     return _BY_SPEED.get(float(match[1]), 0) if match else 0
 
 
-def _generation(parts: _Parts, choices: Choices) -> int:
+def _pcie_generation(parts: _Parts, choices: Choices) -> int:
     """PCIe generation where a link does not say: as chosen, of the kind, of the other links.
 
     NICs tell it where no GPU says what it is.
@@ -330,40 +338,50 @@ def _generation(parts: _Parts, choices: Choices) -> int:
     if choices.pcie_generation:
         return choices.pcie_generation
     kinds = [_kind(device, choices) for device in parts.gpus]
-    usual = [kind.pcie_generation for kind in kinds if kind is not None]
-    links, ports = (
-        [_speed(device.element) for device in devices] for devices in (parts.gpus, parts.nics)
+    usual_generations = [kind.pcie_generation for kind in kinds if kind is not None]
+    gpu_speeds, nic_speeds = (
+        [_link_generation(device.element) for device in devices]
+        for devices in (parts.gpus, parts.nics)
     )
-    levels = [device.gpu.number("sm", 0) for device in parts.gpus if device.gpu is not None]
-    slots = [GENERATIONS[architecture_of(level)] for level in levels if level]
-    return min(usual, default=0) or max(links, default=0) or max(slots or ports, default=0) or 4
+    capabilities = [device.gpu.number("sm", 0) for device in parts.gpus if device.gpu is not None]
+    gpu_generations = [
+        GENERATIONS[architecture_of(capability)] for capability in capabilities if capability
+    ]
+    return (
+        min(usual_generations, default=0)
+        or max(gpu_speeds, default=0)
+        or max(gpu_generations or nic_speeds, default=0)
+        or 4
+    )
 
 
-def _assumed(
+def _assumptions(
     parts: _Parts, gpus: dict[str, Gpu], builder: Builder, choices: Choices
 ) -> Iterator[str]:
-    bare = [gpu for gpu in gpus.values() if gpu.hardware is None]
-    if bare:
-        yield f"the file names no known GPU kind: taken as {bare[0].architecture}"
+    unnamed_gpus = [gpu for gpu in gpus.values() if gpu.hardware is None]
+    if unnamed_gpus:
+        yield f"the file names no known GPU kind: taken as {unnamed_gpus[0].architecture}"
     if any(device.gpu is None for device in parts.gpus):
         yield "GPUs numbered by bus; the file leaves NVLink and kind to NCCL"
-    silent = any(not _speed(device.element) for device in (*parts.gpus, *parts.nics))
-    if silent and choices.pcie_generation is None:
+    speed_missing = any(
+        not _link_generation(device.element) for device in (*parts.gpus, *parts.nics)
+    )
+    if speed_missing and choices.pcie_generation is None:
         yield f"PCIe generation {builder.generation} where the file gives no link speed"
 
 
 def _warnings(parts: _Parts, devices: Mapping[str, _Device]) -> Iterator[str]:
     """Say which links are narrower than what hangs on them, and what cannot be used."""
-    below: dict[str, int] = {}
+    fastest_below: dict[str, int] = {}
     hanging = [(device.parent.name, device.element) for device in parts.gpus]
     hanging += [(parent, element) for _, parent, element in parts.uplinks]
     for parent, element in hanging:
-        below[parent] = max(below.get(parent, 0), _speed(element))
+        fastest_below[parent] = max(fastest_below.get(parent, 0), _link_generation(element))
     for child, _, element in parts.uplinks:
-        if 0 < _speed(element) < below.get(child, 0):
+        if 0 < _link_generation(element) < fastest_below.get(child, 0):
             yield (
-                f"{child} runs its uplink at PCIe generation {_speed(element)}, "
-                f"what hangs on it at {below[child]}"
+                f"{child} runs its uplink at PCIe generation {_link_generation(element)}, "
+                f"what hangs on it at {fastest_below[child]}"
             )
     for device in parts.gpus:
         if _lanes(device.element) < 16:
@@ -383,7 +401,7 @@ _SEARCHES: Final = {
     "0": "ring", "1": "tree", "2": "collnet", "3": "nvls", "4": "collnet direct",
 }  # fmt: skip
 _FASTEST: Final = 10**6
-_NAMED: Final = re.compile(r"\s{0,20}([A-Za-z][A-Za-z0-9_ ]{0,30}?)\s{1,20}id=")
+_GRAPH_NAME: Final = re.compile(r"\s{0,20}([A-Za-z][A-Za-z0-9_ ]{0,30}?)\s{1,20}id=")
 _SETTING: Final = re.compile(r"([a-z]{1,20})=([\w.]{1,20})")
 _PATHS: Final = {"NVL": "NVLINK", "NVB": "SYS", "PIX": "PIX", "PXB": "PXB", "PHB": "PHB"}
 
@@ -433,7 +451,7 @@ def graphs_machine(
 def _graph(name: str, attributes: Mapping[str, str], where: str) -> NcclGraph:
     """Read one graph's attributes; speeds are in GB/s a channel. An error says `where`."""
     keys = ("nchannels", "speedintra", "speedinter")
-    channels, intra, inter = (_value(attributes.get(key) or "0") for key in keys)
+    channels, intra, inter = (_parsed_number(attributes.get(key) or "0") for key in keys)
     if not all(0 <= value < _FASTEST for value in (channels, intra, inter)):
         raise TopologyError(f"{where}: channels or speeds of a graph are no sensible numbers")
     return NcclGraph(
@@ -446,7 +464,7 @@ def _graph(name: str, attributes: Mapping[str, str], where: str) -> NcclGraph:
     )
 
 
-def _value(text: str) -> float:
+def _parsed_number(text: str) -> float:
     try:
         return float(text[:12])
     except ValueError:
@@ -461,7 +479,7 @@ def read_graph_lines(lines: Sequence[str]) -> tuple[NcclGraph, ...]:
     """
     graphs = []
     for index, line in enumerate(lines):
-        name = _NAMED.match(line)
+        name = _GRAPH_NAME.match(line)
         values = dict(_SETTING.findall(line[:1000]))
         if name and "nchannels" in values:
             graphs.append(_graph(name[1], values, f"line {index + 1}"))

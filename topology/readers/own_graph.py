@@ -8,8 +8,8 @@ from topology.base import FASTEST_LINK, SLOWEST_LINK, CatalogueError, TopologyEr
 from topology.catalogue import Hardware
 from topology.machine import GRAPH, Gpu, Machine, Nic, Node
 
-_MOST: Final = 10**18
-_LONGEST: Final = 1000
+_MOST_NUMBER: Final = 10**18
+_MOST_CHARACTERS: Final = 1000
 Table: TypeAlias = Mapping[str, Any]
 
 
@@ -23,17 +23,17 @@ def machine_in(table: Table, name: str, catalogue: Mapping[str, Hardware]) -> Ma
         return None
     if not isinstance(graph, dict) or not graph.keys() <= set(GRAPH):
         raise TopologyError(f"JSON: graph: wanted a table of {', '.join(GRAPH)}")
-    beside = {key: table.get(key) for key in ("source", "assumptions", "warnings")}
-    machine: Machine = _record(Machine, {"name": name, **beside, **graph}, "graph")
-    _check(machine, catalogue)
-    said = machine.to_dict()
-    same = bool(machine.gpus) and all(
-        table.get(key) == value for key, value in said.items() if key != "name"
+    other_fields = {key: table.get(key) for key in ("source", "assumptions", "warnings")}
+    machine: Machine = _record(Machine, {"name": name, **other_fields, **graph}, "graph")
+    _check_graph(machine, catalogue)
+    document = machine.to_dict()
+    unchanged = bool(machine.gpus) and all(
+        table.get(key) == value for key, value in document.items() if key != "name"
     )
-    return machine if same else None
+    return machine if unchanged else None
 
 
-def _check(machine: Machine, catalogue: Mapping[str, Hardware]) -> None:
+def _check_graph(machine: Machine, catalogue: Mapping[str, Hardware]) -> None:
     """Refuse a graph that could not have been written."""
     parts: tuple[Gpu | Nic | Node, ...] = (*machine.gpus, *machine.nics, *machine.nodes)
     names = {part.name for part in parts}
@@ -60,8 +60,10 @@ def _value(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401  # of t
     if get_origin(hint) is tuple:
         if not isinstance(value, list):
             raise TopologyError(f"JSON: {where}: wanted a list")
-        of = get_args(hint)[0]
-        return tuple(_value(of, each, f"{where} {place}") for place, each in enumerate(value))
+        element_type = get_args(hint)[0]
+        return tuple(
+            _value(element_type, element, f"{where} {place}") for place, element in enumerate(value)
+        )
     kind = getattr(hint, "__supertype__", hint)
     if get_origin(kind) is not Literal and (options := get_args(kind)):
         return _value(next(option for option in options if option is not type(None)), value, where)
@@ -72,13 +74,13 @@ def _value(hint: Any, value: object, where: str) -> Any:  # noqa: ANN401  # of t
 
 def _fits(kind: object, value: object) -> bool:
     if kind is str:
-        return isinstance(value, str) and len(value) <= _LONGEST
+        return isinstance(value, str) and len(value) <= _MOST_CHARACTERS
     if kind is bool:
         return isinstance(value, bool)
     if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST_NUMBER
     if kind is float:
-        return type(value) in (int, float) and 0 <= cast(float, value) <= _MOST
+        return type(value) in (int, float) and 0 <= cast(float, value) <= _MOST_NUMBER
     return value in get_args(kind)
 
 

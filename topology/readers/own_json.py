@@ -19,9 +19,9 @@ from topology.catalogue import Hardware, Paced, check_pcie_generation
 from topology.machine import Nic, PairKind, PeerState, PeerStatus, Reached
 from topology.readers.reading import RANKS, GivenRate, GpuText, Label, Reading
 
-_ASSUMED: Final = "PCIe generation"  # begins the line that says so
-_MOST: Final = 10**15  # B
-_SPEED: Final = "bandwidth_bytes_per_s"
+_ASSUMED_PREFIX: Final = "PCIe generation"  # begins the line that says so
+_MOST_BYTES: Final = 10**15  # B
+_BANDWIDTH_KEY: Final = "bandwidth_bytes_per_s"
 Row: TypeAlias = Mapping[str, Any]
 
 
@@ -34,7 +34,9 @@ def read_own(table: Row, catalogue: Mapping[str, Hardware]) -> Reading:
     rows = _rows(table, "links")
     links = [row for row in rows if row.get("kind") != "C2C"]
     coherent = {_text(row, "a"): _rate(row, "C2C") for row in rows if row.get("kind") == "C2C"}
-    assumed = any(str(line).startswith(_ASSUMED) for line in _listed(table, "assumptions"))
+    assumed = any(
+        str(line).startswith(_ASSUMED_PREFIX) for line in _optional_rows(table, "assumptions")
+    )
     if len(devices) < len(gpus) + len(nics):
         raise TopologyError("JSON: two devices have one name")
     if len(gpus) > 1 and not rows:
@@ -50,12 +52,14 @@ def read_own(table: Row, catalogue: Mapping[str, Hardware]) -> Reading:
         nics=nics,
         labels=dict(_label(row, devices) for row in links),
         rates={
-            (row["a"], row["b"]): GivenRate(_rate(row, _link(row)), row.get("measured") is True)
+            (row["a"], row["b"]): GivenRate(
+                _rate(row, _link_place(row)), row.get("measured") is True
+            )
             for row in links
-            if {row["a"], row["b"]} <= names and row.get(_SPEED) is not None
+            if {row["a"], row["b"]} <= names and row.get(_BANDWIDTH_KEY) is not None
         },
-        peers=tuple(_peer(row, devices) for row in _listed(table, "peer_access")),
-        reached=tuple(_reached(row, len(gpus)) for row in _listed(table, "reached")),
+        peers=tuple(_peer(row, devices) for row in _optional_rows(table, "peer_access")),
+        reached=tuple(_reached(row, len(gpus)) for row in _optional_rows(table, "reached")),
     )
 
 
@@ -85,7 +89,7 @@ def _rows(table: Row, key: str) -> list[Row]:
     return rows
 
 
-def _listed(table: Row, key: str) -> list[object]:
+def _optional_rows(table: Row, key: str) -> list[object]:
     rows = table.get(key)
     return rows if isinstance(rows, list) else []
 
@@ -97,7 +101,7 @@ def _text(row: Row, key: str) -> str:
     return value
 
 
-def _whole(row: Row, key: str) -> int | None:
+def _whole_number(row: Row, key: str) -> int | None:
     value = row.get(key)
     if value is not None and type(value) is not int:
         raise TopologyError(f"JSON: {key}: got {str(value)[:40]!r}, wanted a whole number or null")
@@ -106,10 +110,10 @@ def _whole(row: Row, key: str) -> int | None:
 
 def _nic(row: Row) -> Nic:
     name, speed = _text(row, "name"), None
-    if row.get(_SPEED) is not None:
+    if row.get(_BANDWIDTH_KEY) is not None:
         speed = Sourced(value=_rate(row, f"NIC {name}"), kind="datasheet", source="JSON")
     device = str(row.get("device", ""))[:60]
-    return Nic(name=name, device=device, numa=_whole(row, "numa"), bandwidth=speed)
+    return Nic(name=name, device=device, numa=_whole_number(row, "numa"), bandwidth=speed)
 
 
 def _gpu(row: Row, catalogue: Mapping[str, Hardware], *, assumed: bool) -> GpuText:
@@ -117,11 +121,11 @@ def _gpu(row: Row, catalogue: Mapping[str, Hardware], *, assumed: bool) -> GpuTe
     name, generation = _text(row, "name"), row.get("pcie_generation") or None
     where = f"JSON: {name[:40]}"
     check_pcie_generation(generation, f"{where}: pcie_generation")
-    lanes = _whole(row, "pcie_lanes") or 16
+    lanes = _whole_number(row, "pcie_lanes") or 16
     lanes = lanes if 0 < lanes <= 16 else 16
     return GpuText(
         name=name,
-        numa=_whole(row, "numa"),
+        numa=_whole_number(row, "numa"),
         hardware=_hardware(row.get("hardware"), f"{where}: hardware", catalogue),
         product=str(row.get("product", ""))[:100],
         architecture=str(row.get("architecture", ""))[:20],
@@ -134,42 +138,42 @@ def _gpu(row: Row, catalogue: Mapping[str, Hardware], *, assumed: bool) -> GpuTe
     )
 
 
-def _hardware(name: object, what: str, catalogue: Mapping[str, Hardware]) -> str:
+def _hardware(name: object, place: str, catalogue: Mapping[str, Hardware]) -> str:
     """Read the catalogue name of a GPU; empty where the file does not know it."""
     if name is None or name == "":
         return ""
     if not isinstance(name, str):
-        raise TopologyError(f"{what}: got {str(name)[:40]!r}, wanted a name of the catalogue")
+        raise TopologyError(f"{place}: got {str(name)[:40]!r}, wanted a name of the catalogue")
     known = name if name in catalogue else name.lower()
     if known not in catalogue:
-        raise unknown(what, name, catalogue)
+        raise unknown(place, name, catalogue)
     return known
 
 
 def _memory(value: Any, where: str) -> Bytes | None:  # noqa: ANN401  # any JSON
     if value is None:
         return None
-    if type(value) not in (int, float) or not 0 < value < _MOST:
+    if type(value) not in (int, float) or not 0 < value < _MOST_BYTES:
         raise TopologyError(f"{where}: memory_bytes: got {str(value)[:40]!r}, wanted bytes")
     return Bytes(float(value))
 
 
 def _rate(row: Row, place: str) -> BytesPerSecond:
-    value: Any = row.get(_SPEED)
+    value: Any = row.get(_BANDWIDTH_KEY)
     if type(value) not in (int, float) or not SLOWEST_LINK <= value <= FASTEST_LINK:
         raise TopologyError(
-            f"JSON: {place[:90]}: {_SPEED} is {str(value)[:40]!r}: expected bytes a second"
+            f"JSON: {place[:90]}: {_BANDWIDTH_KEY} is {str(value)[:40]!r}: expected bytes a second"
         )
     return BytesPerSecond(float(value))
 
 
-def _link(row: Row) -> str:
+def _link_place(row: Row) -> str:
     return f"link {row['a'][:40]}-{row['b'][:40]}"
 
 
 def _label(row: Row, devices: set[str]) -> tuple[tuple[str, str], Label]:
     a, b, kind = (_text(row, key) for key in ("a", "b", "kind"))
-    where, count = f"JSON: {_link(row)}", row.get("count", 1)
+    where, count = f"JSON: {_link_place(row)}", row.get("count", 1)
     if not {a, b} <= devices or a == b:
         raise TopologyError(f"{where} joins no two known devices")
     if kind not in get_args(PairKind) or not isinstance(count, int) or not 0 < count < 1000:
@@ -180,13 +184,13 @@ def _label(row: Row, devices: set[str]) -> tuple[tuple[str, str], Label]:
     return (a, b), Label(cast(PairKind, kind), count)
 
 
-def _reached(row: object, most: int) -> Reached:
+def _reached(row: object, host_gpus: int) -> Reached:
     table: Row = row if isinstance(row, dict) else {}
     op, gpus, bus = (table.get(key) for key in ("op", "gpus", "bus_bandwidth_bytes_per_s"))
-    there = isinstance(gpus, int) and 2 <= gpus <= most
-    if op not in get_args(Paced) or not there or type(bus) not in (int, float):
+    valid_gpus = isinstance(gpus, int) and 2 <= gpus <= host_gpus
+    if op not in get_args(Paced) or not valid_gpus or type(bus) not in (int, float):
         raise TopologyError(f"JSON: reached: {str(row)[:80]}: expected op, gpus and a bandwidth")
-    rate = _rate({_SPEED: bus}, "reached")
+    rate = _rate({_BANDWIDTH_KEY: bus}, "reached")
     return Reached(op=cast(Paced, op), gpus=int(str(gpus)), bus=rate)
 
 

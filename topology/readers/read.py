@@ -35,9 +35,9 @@ from topology.readers.smi_xml import Listing, read_listing, read_smi
 from topology.readers.topo_matrix import find_tables, plain_lines, read_matrices
 from topology.readers.xml import parse_xml
 
-_ROOT: Final = re.compile(r"<(system|graphs|nvidia_smi_log)[\s>/]")
-_HARDWARE: Final = re.compile(r"^[ \t]*\[hardware\]", re.MULTILINE)
-_CLUSTER: Final = re.compile(r"^[ \t]*(?:hosts|hardware|topology)[ \t]*=", re.MULTILINE)
+_ROOT_TAG: Final = re.compile(r"<(system|graphs|nvidia_smi_log)[\s>/]")
+_HARDWARE_TABLE: Final = re.compile(r"^[ \t]*\[hardware\]", re.MULTILINE)
+_CLUSTER_KEY: Final = re.compile(r"^[ \t]*(?:hosts|hardware|topology)[ \t]*=", re.MULTILINE)
 
 
 def read_topology(
@@ -92,21 +92,21 @@ def read_text(text: str, choices: Choices) -> Machine:
     if not text.strip():
         raise TopologyError("got an empty text, wanted a topology")
     if "\x00" in text:
-        at = text.index("\x00")
-        raise TopologyError(f"byte {at} is 0: got binary data, wanted text")
+        position = text.index("\x00")
+        raise TopologyError(f"byte {position} is 0: got binary data, wanted text")
     start = text.lstrip("\ufeff \t\r\n")
-    if start.startswith("<") or _ROOT.search(text):
-        return finished(_xml(text, choices), choices)
+    if start.startswith("<") or _ROOT_TAG.search(text):
+        return finished(_xml_machine(text, choices), choices)
     if start.startswith(("{", "[")) and not find_tables(plain_lines(text)):
-        return _own(document_in(start), choices)
-    if _HARDWARE.search(text):
+        return _own_machine(document_in(start), choices)
+    if _HARDWARE_TABLE.search(text):
         raise TopologyError(f"{choices.name}: got hardware, wanted a machine: give it as hardware")
-    if _CLUSTER.search(text):
-        return _cluster(text, choices)
-    return finished(_pasted(plain_lines(text), choices), choices)
+    if _CLUSTER_KEY.search(text):
+        return _cluster_machine(text, choices)
+    return finished(_pasted_machine(plain_lines(text), choices), choices)
 
 
-def _own(table: Mapping[str, object], choices: Choices) -> Machine:
+def _own_machine(table: Mapping[str, object], choices: Choices) -> Machine:
     """Take the machine as it was written, unless its rows were changed or the user says more."""
     machine = machine_in(table, choices.name, choices.catalogue)
     kind = choices.hardware and choices.hardware.name
@@ -115,7 +115,7 @@ def _own(table: Mapping[str, object], choices: Choices) -> Machine:
     return finished(assemble(read_own(table, choices.catalogue), choices), choices)
 
 
-def _xml(text: str, choices: Choices) -> Machine:
+def _xml_machine(text: str, choices: Choices) -> Machine:
     root = parse_xml(_document(text))
     match root.tag:
         case "system":
@@ -134,7 +134,7 @@ def _xml(text: str, choices: Choices) -> Machine:
 def _document(text: str) -> str:
     """Cut text before and after an XML document off, leaving its lines where they are."""
     start = text.lstrip("\ufeff \t\r\n")
-    root = _ROOT.search(text)
+    root = _ROOT_TAG.search(text)
     if root is None or start.startswith("<"):
         return "\n" * text[: len(text) - len(start)].count("\n") + start
     close = text.rfind(f"</{root[1]}>")
@@ -142,7 +142,7 @@ def _document(text: str) -> str:
     return "\n" * text[: root.start()].count("\n") + text[root.start() : end]
 
 
-def _cluster(text: str, choices: Choices) -> Machine:
+def _cluster_machine(text: str, choices: Choices) -> Machine:
     cluster = read_cluster(text)
     if cluster.topology is None:
         host = host_of(cluster, choices.catalogue)
@@ -151,7 +151,7 @@ def _cluster(text: str, choices: Choices) -> Machine:
     return finished(build_cluster(cluster, replace(host, warnings=())), choices)
 
 
-def _pasted(lines: Sequence[str], choices: Choices) -> Machine:
+def _pasted_machine(lines: Sequence[str], choices: Choices) -> Machine:
     tables = find_tables(lines)
     listing = read_listing(lines)
     if tables:
@@ -160,15 +160,15 @@ def _pasted(lines: Sequence[str], choices: Choices) -> Machine:
     if searches:
         return graphs_machine(searches, (), choices)
     if listing.gpus:
-        return assemble(_listed(listing), choices)
-    first = next((line.strip() for line in lines if line.strip()), "")
+        return assemble(_listing_reading(listing), choices)
+    first_line = next((line.strip() for line in lines if line.strip()), "")
     raise TopologyError(
-        f"no topology in a text that begins {first[:50]!r}: wanted nvidia-smi topo -m, its XML, "
+        f"no topology in a text that begins {first_line[:50]!r}: wanted nvidia-smi topo -m, its XML, "
         f"NCCL's XML, or a cluster in TOML"
     )
 
 
-def _listed(listing: Listing) -> Reading:
+def _listing_reading(listing: Listing) -> Reading:
     """Read a list of GPUs without a matrix: two with as many links must be joined by them."""
     gpus = listing.gpus
     labels = {}
@@ -184,7 +184,7 @@ def _listed(listing: Listing) -> Reading:
 
 
 LARGEST: Final = 1024  # hosts
-_MARKS: Final = frozenset("/\\.")  # of what can only be a file
+_FILE_MARKS: Final = frozenset("/\\.")  # of what can only be a file
 
 
 def named(
@@ -207,7 +207,7 @@ def named(
     if here:
         if name is not None:
             raise InputError(f"topology detect: got the name {name[:60]!r}, wanted none")
-        return _times(detect(hardware=hardware, pcie_generation=pcie_generation), nodes)
+        return _repeated_machine(detect(hardware=hardware, pcie_generation=pcie_generation), nodes)
     if name is None:
         raise InputError("topology: wanted a catalogue name or a file")
     if name.lower() in all_hardware() or _holds_hardware(name):
@@ -217,22 +217,24 @@ def named(
             raise InputError(
                 f"pcie_generation: got {pcie_generation}, wanted none beside catalogue hardware"
             )
-        own = find_hardware(name)
-        if hardware not in (None, own):
+        named_hardware = find_hardware(name)
+        if hardware not in (None, named_hardware):
             raise InputError(f"hardware: got {kind} beside {name}, wanted one of the two")
-        return machine_of(own, nodes)
-    if not is_text(name) and _MARKS.isdisjoint(name) and not is_file(name):
+        return machine_of(named_hardware, nodes)
+    if not is_text(name) and _FILE_MARKS.isdisjoint(name) and not is_file(name):
         raise unknown("hardware or file", name, all_hardware())
-    return _times(read_topology(name, hardware=hardware, pcie_generation=pcie_generation), nodes)
+    return _repeated_machine(
+        read_topology(name, hardware=hardware, pcie_generation=pcie_generation), nodes
+    )
 
 
 def _holds_hardware(name: str) -> bool:
     """Tell whether a file describes a GPU and its node, not a machine or a cluster."""
-    there = not is_text(name) and names_file(name) and is_file(name)
-    return there and bool(_HARDWARE.search(text_of(name)))
+    is_hardware_file = not is_text(name) and names_file(name) and is_file(name)
+    return is_hardware_file and bool(_HARDWARE_TABLE.search(text_of(name)))
 
 
-def _times(machine: Machine, nodes: int) -> Machine:
+def _repeated_machine(machine: Machine, nodes: int) -> Machine:
     """Repeat a host; a description of several says itself how many there are."""
     if nodes in (1, machine.hosts):
         return machine

@@ -10,8 +10,8 @@ from topology.base.values import dataclass
 from topology.readers.reading import GpuText, Reading
 from topology.readers.xml import Element
 
-_LISTED: Final = re.compile(r"\s*GPU\s+([0-9]{1,3}):\s*(\S[^(]{0,100}?)\s*(?:\(UUID.*)?")
-_LINK: Final = re.compile(
+_LISTED_GPU: Final = re.compile(r"\s*GPU\s+([0-9]{1,3}):\s*(\S[^(]{0,100}?)\s*(?:\(UUID.*)?")
+_LINK_LINE: Final = re.compile(
     r"\s*Link\s+[0-9]{1,2}:\s*(?:([0-9]{1,4}(?:\.[0-9]{1,6})?)\s*GB/s|<?inactive>?)\s*"
 )
 _SLICE: Final = re.compile(r"\s*MIG\s+(\S{1,40})\s+Device\s+[0-9]{1,3}:.*")
@@ -40,17 +40,19 @@ def read_listing(lines: Sequence[str]) -> Listing:
     rates: set[float] = set()
     gpu = None
     for line in lines:
-        match = _LISTED.fullmatch(line) or _TABLE_NAME.fullmatch(line.strip())
+        match = _LISTED_GPU.fullmatch(line) or _TABLE_NAME.fullmatch(line.strip())
         if match:
             name = f"GPU{int(match[1])}"
             gpu = gpus.get(name, GpuText(name=name))
             gpu = replace(gpu, product=gpu.product or match[2])
         elif gpu:
-            link = _LINK.fullmatch(line)
+            link = _LINK_LINE.fullmatch(line)
             rate = float(link[1] or 0) * 10**9 if link else 0.0
             rates |= {rate} - {0.0}
             gpu = (
-                replace(gpu, links=(gpu.links or 0) + (rate > 0)) if link else _detailed(gpu, line)
+                replace(gpu, links=(gpu.links or 0) + (rate > 0))
+                if link
+                else _with_details(gpu, line)
             )
         if gpu:
             gpus[gpu.name] = gpu
@@ -59,10 +61,10 @@ def read_listing(lines: Sequence[str]) -> Listing:
     return Listing(gpus=tuple(gpus.values()), link_rate=rate_of_link)
 
 
-def _detailed(gpu: GpuText, line: str) -> GpuText:
+def _with_details(gpu: GpuText, line: str) -> GpuText:
     """Add what a line below a GPU's name says of slices and memory."""
-    if piece := _SLICE.fullmatch(line):
-        return replace(gpu, mig=True, slices=(*gpu.slices, piece[1].lower()))
+    if mig_slice := _SLICE.fullmatch(line):
+        return replace(gpu, mig=True, slices=(*gpu.slices, mig_slice[1].lower()))
     if _TABLE_MIG.fullmatch(line.strip()):
         return replace(gpu, mig=True)
     memory = _TABLE_MEMORY.fullmatch(line.strip()) if line.startswith("|") else None
@@ -82,7 +84,7 @@ def read_smi(root: Element) -> Reading:
         raise TopologyError(f"XML line {root.line}: <{root.tag}> lists no GPU")
     gpus = tuple(_gpu(index, element) for index, element in enumerate(elements))
     attached = root.at("attached_gpus")
-    warnings = [line for element in elements for line in _slow(element)]
+    warnings = [line for element in elements for line in _slow_links(element)]
     if attached.isdecimal() and len(attached) < 5 and int(attached) != len(gpus):
         warnings.append(f"the text is cut: {len(gpus)} of {attached} GPUs")
     notes = ("nvidia-smi -q -x does not tell how GPUs are joined",) if len(gpus) > 1 else ()
@@ -93,7 +95,7 @@ def read_smi(root: Element) -> Reading:
 
 def _gpu(index: int, element: Element) -> GpuText:
     memory = _number(r"([0-9]{1,9}) MiB", element.at("fb_memory_usage/total"))
-    now, best = (
+    current_width, most_width = (
         _number(r"([0-9]{1,2})x", element.at(f"{_LINKS}/link_widths/{key}"))
         for key in ("current_link_width", "max_link_width")
     )
@@ -106,8 +108,8 @@ def _gpu(index: int, element: Element) -> GpuText:
         mig=element.at("mig_mode/current_mig") == "Enabled",
         # under load: links of idle GPUs fall back to the first generation
         generation=_number(r"([1-6])", element.at(f"{_LINKS}/pcie_gen/max_link_gen")),
-        lanes=now or best or 16,
-        most_lanes=best or 16,
+        lanes=current_width or most_width or 16,
+        most_lanes=most_width or 16,
     )
 
 
@@ -117,13 +119,15 @@ def _number(pattern: str, text: str) -> int:
     return int(match[1]) if match else 0
 
 
-def _slow(element: Element) -> Iterator[str]:
+def _slow_links(element: Element) -> Iterator[str]:
     """Say where a busy GPU's link is slower than it could be."""
     keys = ("current_link_gen", "max_link_gen", "max_device_link_gen")
     texts = [element.at(f"{_LINKS}/pcie_gen/{key}") for key in keys]
-    now, best, device = (int(text[:2]) if text.isdecimal() else -1 for text in texts)
+    current_gen, most_gen, device_gen = (
+        int(text[:2]) if text.isdecimal() else -1 for text in texts
+    )
     name = element.attributes.get("id", "GPU")
-    if 0 <= now < best and not _IDLE.fullmatch(element.at("performance_state")):
+    if 0 <= current_gen < most_gen and not _IDLE.fullmatch(element.at("performance_state")):
         yield f"{name} runs at PCIe generation {texts[0]} of {texts[1]}"
-    if 0 <= best < device:
+    if 0 <= most_gen < device_gen:
         yield f"{name} could do PCIe generation {texts[2]}, its slot does {texts[1]}"

@@ -20,7 +20,7 @@ _ESCAPE: Final = re.compile(
 _BLANKS: Final = str.maketrans({"\xa0": " ", "\u2003": " ", "\u2002": " ", "\u3000": " "})
 _STATES: Final = frozenset({"OK", "NS", "CNS", "GNS", "TNS", "DR", "U"})
 _LABELS: Final = frozenset({"SYS", "NODE", "PHB", "PXB", "PIX", "PSB", "SOC", "QPI", "C2C"})
-_OLD: Final = {"SOC": "SYS", "QPI": "SYS", "PSB": "PIX"}
+_OLD_LABELS: Final = {"SOC": "SYS", "QPI": "SYS", "PSB": "PIX"}
 _NVLINKS: Final = re.compile(r"NV[1-9][0-9]{0,2}")
 _CELL: Final = re.compile("|".join(["X", _NVLINKS.pattern, *_LABELS, *_STATES]))
 _GLUED: Final = re.compile(r"NV[1-9][0-9]?|SYS|NODE|PHB|PXB|PIX|PSB|SOC|QPI|OK|CNS|GNS|TNS|NS|X")
@@ -29,7 +29,7 @@ _GLUED_AFFINITY: Final = re.compile(r"(SYS|NODE|PHB|PXB|PIX|PSB|SOC|QPI|X)([0-9]
 _GPU: Final = re.compile(r"GPU[0-9]{1,4}", re.IGNORECASE)
 _DEVICE: Final = re.compile(r"[A-Za-z][\w.:\-]{0,60}")
 _AFFINITY: Final = re.compile(r"[0-9][0-9,\-]*|N/A|NUMA", re.IGNORECASE)
-_TAIL: Final = re.compile(r"CPU\s*Affinity|NUMA\s*Affinity|GPU\s*NUMA\s*ID", re.IGNORECASE)
+_TAIL_HEADING: Final = re.compile(r"CPU\s*Affinity|NUMA\s*Affinity|GPU\s*NUMA\s*ID", re.IGNORECASE)
 _CAPABILITY: Final = re.compile(r"topo\s+-p2p\s+([a-z])\b")
 _NIC_NAME: Final = re.compile(
     r"(NIC[0-9]{1,4})\s*[:=]\s*([\w./\-]{1,60})(?:\s*\(NUMA ([0-9]{1,3})\))?"
@@ -98,7 +98,7 @@ def find_tables(lines: Sequence[str]) -> list[Matrix]:
         for (start, columns), end in zip(heads, ends, strict=False)
         if end > start + 1
     ]
-    return [table for table in tables if table.rows] or _headless(lines)
+    return [table for table in tables if table.rows] or _headless_matrix(lines)
 
 
 def _words(line: str) -> list[str]:
@@ -109,13 +109,13 @@ def _is_gpu(name: str) -> bool:
     return bool(_GPU.fullmatch(name))
 
 
-def _name(word: str) -> str:
+def _device_name(word: str) -> str:
     return word.upper() if _is_gpu(word) else word
 
 
 def _is_device(word: str) -> bool:
-    named = _DEVICE.fullmatch(word) and any(map(str.isdigit, word))
-    return bool(named and not _NVLINKS.fullmatch(word))
+    device_match = _DEVICE.fullmatch(word) and any(map(str.isdigit, word))
+    return bool(device_match and not _NVLINKS.fullmatch(word))
 
 
 def _is_cell(word: str) -> bool:
@@ -124,11 +124,15 @@ def _is_cell(word: str) -> bool:
 
 def _header(line: str) -> tuple[str, ...]:
     """Read the device names of a header line; empty if it is none."""
-    words = _TAIL.split(line.replace("|", " "), maxsplit=1)[0].split()
-    first = next((i for i, word in enumerate(words) if _is_gpu(word)), None)
-    if first is None or first > _PREFIX or not all(map(_is_device, words[first:])):
+    words = _TAIL_HEADING.split(line.replace("|", " "), maxsplit=1)[0].split()
+    first_device = next((i for i, word in enumerate(words) if _is_gpu(word)), None)
+    if (
+        first_device is None
+        or first_device > _PREFIX
+        or not all(map(_is_device, words[first_device:]))
+    ):
         return ()
-    columns = tuple(map(_name, words[first:]))
+    columns = tuple(map(_device_name, words[first_device:]))
     if len(columns) > _MOST_COLUMNS:
         raise TopologyError(f"a header of {len(columns)} columns: wanted {_MOST_COLUMNS} at most")
     return columns
@@ -142,19 +146,25 @@ def _table(lines: Sequence[str], start: int, end: int, columns: tuple[str, ...])
     for number in range(start + 1, end):
         close = number == (rows[-1].line if rows else start + 1)
         words = _words(lines[number])
-        at = _row_start(words, names, close=close)
-        if at is not None:
-            rows.append(_filled(_Row(number + 1, _name(words[at])), words[at + 1 :], columns))
+        row_start = _row_start(words, names, close=close)
+        if row_start is not None:
+            rows.append(
+                _with_cells(
+                    _Row(number + 1, _device_name(words[row_start])),
+                    words[row_start + 1 :],
+                    columns,
+                )
+            )
         elif close and rows and _continues(rows[-1], words, columns):
-            rows[-1] = _filled(replace(rows[-1], line=number + 1), words, columns)
-    above = [_CAPABILITY.search(line) for line in lines[max(0, start - 3) : start + 1]]
+            rows[-1] = _with_cells(replace(rows[-1], line=number + 1), words, columns)
+    capability_matches = [_CAPABILITY.search(line) for line in lines[max(0, start - 3) : start + 1]]
     return Matrix(
         line=start + 1,
         status=_is_status(rows, start + 1),
         columns=columns,
-        tail=tuple(" ".join(name.lower().split()) for name in _TAIL.findall(lines[start])),
-        rows=_one_each(rows),
-        capability=next((match[1] for match in reversed(above) if match), ""),
+        tail=tuple(" ".join(name.lower().split()) for name in _TAIL_HEADING.findall(lines[start])),
+        rows=_unique_rows(rows),
+        capability=next((match[1] for match in reversed(capability_matches) if match), ""),
     )
 
 
@@ -166,7 +176,7 @@ def _row_start(words: Sequence[str], names: frozenset[str], *, close: bool) -> i
     """
     for at, word in enumerate(words[: _PREFIX + 1]):
         if _is_gpu(word) or word in names:
-            cells = list(_parts(words[at + 1 : at + 3]))
+            cells = list(_split_cells(words[at + 1 : at + 3]))
             if cells and all(map(_is_cell, cells[: min(2, len(names))])):
                 return at
             if at == 0 and close and len(words) > len(names):
@@ -180,13 +190,13 @@ def _continues(row: _Row, words: Sequence[str], columns: Sequence[str]) -> bool:
     return bool(open_ended) and all(_is_cell(word) or _AFFINITY.fullmatch(word) for word in words)
 
 
-def _filled(row: _Row, words: Sequence[str], columns: Sequence[str]) -> _Row:
+def _with_cells(row: _Row, words: Sequence[str], columns: Sequence[str]) -> _Row:
     """Put words under the columns that a row has no cells for yet."""
     cells = list(row.cells)
-    parts = list(_parts(words))
-    for at, part in enumerate(parts):
+    parts = list(_split_cells(words))
+    for index, part in enumerate(parts):
         if len(cells) == len(columns) or _AFFINITY.fullmatch(part):
-            return replace(row, cells=tuple(cells), rest=tuple(parts[at:]))
+            return replace(row, cells=tuple(cells), rest=tuple(parts[index:]))
         if not _is_cell(part):
             raise TopologyError(
                 f"line {row.line}: {row.name}-{columns[len(cells)]}: unknown label {part[:20]!r}: "
@@ -196,7 +206,7 @@ def _filled(row: _Row, words: Sequence[str], columns: Sequence[str]) -> _Row:
     return replace(row, cells=tuple(cells))
 
 
-def _parts(words: Iterable[str]) -> Iterator[str]:
+def _split_cells(words: Iterable[str]) -> Iterator[str]:
     """Take cells apart that lost the blank between them."""
     for word in words:
         if word in _LABELS or word in _STATES or _NVLINKS.fullmatch(word):
@@ -215,19 +225,19 @@ def _is_status(rows: Sequence[_Row], line: int) -> bool:
     return bool(words & _STATES)
 
 
-def _one_each(rows: Sequence[_Row]) -> tuple[_Row, ...]:
+def _unique_rows(rows: Sequence[_Row]) -> tuple[_Row, ...]:
     """Drop repeated rows; rows of one name that differ are an error."""
-    kept: dict[str, _Row] = {}
+    unique_rows: dict[str, _Row] = {}
     for row in rows:
-        first = kept.setdefault(row.name, row)
-        if first.cells != row.cells:
+        earlier = unique_rows.setdefault(row.name, row)
+        if earlier.cells != row.cells:
             raise TopologyError(
-                f"line {row.line}: a second row {row.name} differs from line {first.line}"
+                f"line {row.line}: a second row {row.name} differs from line {earlier.line}"
             )
-    return tuple(kept.values())
+    return tuple(unique_rows.values())
 
 
-def _headless(lines: Sequence[str]) -> list[Matrix]:
+def _headless_matrix(lines: Sequence[str]) -> list[Matrix]:
     """Read rows whose header is lost: columns are the GPUs in order, then NICs."""
     numbered = [
         (number, words)
@@ -236,15 +246,24 @@ def _headless(lines: Sequence[str]) -> list[Matrix]:
     ]
     if not numbered:
         return []
-    first = numbered[0][0]
-    width = max(len(list(takewhile(_is_cell, _parts(words[1:])))) for _, words in numbered)
-    last = max(int(words[0][3:]) for _, words in numbered)
-    columns = tuple(f"GPU{i}" if i <= last else f"NIC{i - last - 1}" for i in range(width))
-    if width > _MOST_COLUMNS or last >= width:
-        raise TopologyError(f"line {first}: rows without a header, GPU{last} has no column")
-    rows = [_filled(_Row(line, _name(words[0])), words[1:], columns) for line, words in numbered]
-    status = _is_status(rows, first)
-    return [Matrix(line=first, status=status, columns=columns, rows=_one_each(rows), headless=True)]
+    first_line = numbered[0][0]
+    width = max(len(list(takewhile(_is_cell, _split_cells(words[1:])))) for _, words in numbered)
+    last_gpu = max(int(words[0][3:]) for _, words in numbered)
+    columns = tuple(f"GPU{i}" if i <= last_gpu else f"NIC{i - last_gpu - 1}" for i in range(width))
+    if width > _MOST_COLUMNS or last_gpu >= width:
+        raise TopologyError(
+            f"line {first_line}: rows without a header, GPU{last_gpu} has no column"
+        )
+    rows = [
+        _with_cells(_Row(line, _device_name(words[0])), words[1:], columns)
+        for line, words in numbered
+    ]
+    status = _is_status(rows, first_line)
+    return [
+        Matrix(
+            line=first_line, status=status, columns=columns, rows=_unique_rows(rows), headless=True
+        )
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,16 +279,16 @@ def read_matrices(tables: Sequence[Matrix], lines: Sequence[str], listing: Listi
     """Combine the tables of one text, and what stands around them, into one reading."""
     labelled = [table for table in tables if not table.status]
     main = max(labelled or tables, key=lambda table: (len(table.gpus), len(table.columns)))
-    same = [table for table in labelled if set(table.gpus) == set(main.gpus)]
-    cells = [_cells(table) for table in same]
-    labels, under = _merged(
+    matching = [table for table in labelled if set(table.gpus) == set(main.gpus)]
+    cells = [_cells(table) for table in matching]
+    labels, under = _overlaid_tables(
         [
-            {ends: label for ends, label in one.items() if {*ends} <= {*main.columns}}
-            for one in cells
+            {ends: label for ends, label in table_cells.items() if {*ends} <= {*main.columns}}
+            for table_cells in cells
         ]
     )
     places = {row.name: _place(row, main.tail) for row in main.rows}
-    listed = {gpu.name: gpu for gpu in listing.gpus}
+    listed_gpus = {gpu.name: gpu for gpu in listing.gpus}
     if not labelled:
         source = "nvidia-smi topo -p2p"
     else:
@@ -279,7 +298,7 @@ def read_matrices(tables: Sequence[Matrix], lines: Sequence[str], listing: Listi
     return Reading(
         source=source,
         gpus=tuple(
-            _gpu(listed.get(name, GpuText(name=name)), places.get(name)) for name in main.gpus
+            _gpu(listed_gpus.get(name, GpuText(name=name)), places.get(name)) for name in main.gpus
         ),
         nics=_nics(main, lines),
         labels=labels,
@@ -287,48 +306,56 @@ def read_matrices(tables: Sequence[Matrix], lines: Sequence[str], listing: Listi
         peers=tuple(peer for table in tables if table.status for peer in _peers(table)),
         link_rate=listing.link_rate,
         assumptions=tuple(notes[:1]),
-        warnings=(*_missing(main), *_others(labelled, same, cells), *_hidden(lines)),
+        warnings=(
+            *_missing_rows(main),
+            *_odd_tables(labelled, matching, cells),
+            *_hidden_nics(lines),
+        ),
     )
 
 
 def _cells(table: Matrix) -> Cells:
     """Check a table against itself and give its labels, each pair once."""
-    read: dict[tuple[str, str], tuple[Label, int]] = {}
+    checked_labels: dict[tuple[str, str], tuple[Label, int]] = {}
     for row in table.rows:
         for column, cell in zip(table.columns, row.cells, strict=False):
-            here = f"line {row.line}: {row.name}-{column} is"
+            cell_place = f"line {row.line}: {row.name}-{column} is"
             if (cell == "X") != (column == row.name):
                 raise TopologyError(
-                    f"{here} {cell}: "
+                    f"{cell_place} {cell}: "
                     f"expected X where the row meets its own column, and nowhere else"
                 )
             if cell == "X":
                 continue
             nvlink = cell.startswith("NV")
             if nvlink and not (_is_gpu(row.name) and _is_gpu(column)):
-                raise TopologyError(f"{here} {cell}: NVLink joins only GPUs")
-            kind = "NVLINK" if nvlink else cast(PairKind, _OLD.get(cell, cell))
+                raise TopologyError(f"{cell_place} {cell}: NVLink joins only GPUs")
+            kind = "NVLINK" if nvlink else cast(PairKind, _OLD_LABELS.get(cell, cell))
             label = Label(kind, int(cell[2:]) if nvlink else 1)
-            back, line = read.get((column, row.name), (label, row.line))
-            if back != label:
+            mirrored, line = checked_labels.get((column, row.name), (label, row.line))
+            if mirrored != label:
                 raise TopologyError(
-                    f"{here} {label}, line {line} says {column}-{row.name} is {back}"
+                    f"{cell_place} {label}, line {line} says {column}-{row.name} is {mirrored}"
                 )
-            read[row.name, column] = label, row.line
-    return {(a, b): label for (a, b), (label, _) in read.items() if (b, a) not in read or a < b}
+            checked_labels[row.name, column] = label, row.line
+    return {
+        (a, b): label
+        for (a, b), (label, _) in checked_labels.items()
+        if (b, a) not in checked_labels or a < b
+    }
 
 
-def _merged(tables: Sequence[Cells]) -> tuple[Cells, Cells]:
+def _overlaid_tables(tables: Sequence[Cells]) -> tuple[Cells, Cells]:
     """Lay tables of the same GPUs over each other: NVLink above, PCIe (from -mp) beneath."""
     labels: dict[tuple[str, str], Label] = {}
     under: dict[tuple[str, str], Label] = {}
     for (a, b), label in (entry for cells in tables for entry in cells.items()):
         key = (b, a) if (b, a) in labels else (a, b)
-        first = labels.setdefault(key, label)
-        if first.kind == "NVLINK" and label.kind != "NVLINK":
+        earlier = labels.setdefault(key, label)
+        if earlier.kind == "NVLINK" and label.kind != "NVLINK":
             under[key] = label
-        elif first.kind != "NVLINK" and label.kind == "NVLINK":
-            labels[key], under[key] = label, first
+        elif earlier.kind != "NVLINK" and label.kind == "NVLINK":
+            labels[key], under[key] = label, earlier
     return labels, under
 
 
@@ -387,15 +414,15 @@ def _peers(table: Matrix) -> Iterator[PeerStatus]:
                 yield PeerStatus(a=row.name, b=column, state=state, capability=table.capability)
 
 
-def _missing(table: Matrix) -> Iterator[str]:
+def _missing_rows(table: Matrix) -> Iterator[str]:
     """Say which GPU rows and cells a paste has lost."""
     gpus = table.gpus
     rows = {row.name: row for row in table.rows}
-    lost = [name for name in gpus if name not in rows]
-    if lost:
+    lost_names = [name for name in gpus if name not in rows]
+    if lost_names:
         yield (
-            f"the text is cut: {len(gpus) - len(lost)} of {len(gpus)} GPU rows; "
-            f"missing {', '.join(lost[:8])}{' ...' if len(lost) > 8 else ''}"
+            f"the text is cut: {len(gpus) - len(lost_names)} of {len(gpus)} GPU rows; "
+            f"missing {', '.join(lost_names[:8])}{' ...' if len(lost_names) > 8 else ''}"
         )
     for row in (rows[name] for name in gpus if name in rows):
         if len(row.cells) < len(table.columns):
@@ -407,20 +434,20 @@ def _missing(table: Matrix) -> Iterator[str]:
         yield f"the header line is missing: columns taken in order from line {table.line}"
 
 
-def _others(
-    labelled: Sequence[Matrix], same: Sequence[Matrix], cells: Sequence[Cells]
+def _odd_tables(
+    labelled: Sequence[Matrix], matching: Sequence[Matrix], cells: Sequence[Cells]
 ) -> Iterator[str]:
     for table in labelled:
-        if table not in same:
+        if table not in matching:
             yield f"a second table in line {table.line} has other GPUs and was left out"
-    for table, other in zip(same[1:], cells[1:], strict=True):
-        for (a, b), label in other.items():
-            first = cells[0].get((a, b), label)
-            if first != label and "NVLINK" not in (first.kind, label.kind):
+    for table, later_cells in zip(matching[1:], cells[1:], strict=True):
+        for (a, b), label in later_cells.items():
+            first_label = cells[0].get((a, b), label)
+            if first_label != label and "NVLINK" not in (first_label.kind, label.kind):
                 yield f"the table in line {table.line} differs from the first at {a}-{b}"
                 break
 
 
-def _hidden(lines: Sequence[str]) -> Iterator[str]:
+def _hidden_nics(lines: Sequence[str]) -> Iterator[str]:
     for match in filter(None, map(_MORE_NICS.search, lines)):
         yield f"{match[1]} NICs in the machine, {match[2]} in the matrix"

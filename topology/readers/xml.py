@@ -9,8 +9,8 @@ from xml.parsers import expat
 from topology.base import TopologyError
 from topology.base.values import dataclass
 
-_DEEPEST: Final = 64
-_MOST: Final = 200_000
+_MOST_DEPTH: Final = 64
+_MOST_ELEMENTS: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +78,17 @@ def parse_xml(text: str) -> Element:
     """
     parser = expat.ParserCreate("utf-8")
     parser.buffer_text = True
-    top = Element("", 0, {})
-    path, numbers = [top], count()
+    document = Element("", 0, {})
+    path, numbers = [document], count()
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         line = parser.CurrentLineNumber
-        if len(path) > _DEEPEST:
-            raise TopologyError(f"XML line {line}: <{tag[:40]}> is nested deeper than {_DEEPEST}")
-        if next(numbers) >= _MOST:
-            raise TopologyError(f"XML line {line}: more than {_MOST} elements")
+        if len(path) > _MOST_DEPTH:
+            raise TopologyError(
+                f"XML line {line}: <{tag[:40]}> is nested deeper than {_MOST_DEPTH}"
+            )
+        if next(numbers) >= _MOST_ELEMENTS:
+            raise TopologyError(f"XML line {line}: more than {_MOST_ELEMENTS} elements")
         element = Element(tag, line, attributes)
         path[-1].children.append(element)
         path.append(element)
@@ -102,14 +104,14 @@ def parse_xml(text: str) -> Element:
     try:
         parser.Parse(text.encode("utf-8", "replace"), True)  # noqa: FBT003  # positional only
     except expat.ExpatError as error:
-        raise TopologyError(_place(error, path[1:])) from None
-    return top.children[0]
+        raise TopologyError(_error_text(error, path[1:])) from None
+    return document.children[0]
 
 
-def _place(error: expat.ExpatError, path: list[Element]) -> str:
+def _error_text(error: expat.ExpatError, path: list[Element]) -> str:
     """Say where XML stops making sense, and which element was open there."""
-    what = expat.ErrorString(error.code)
-    inside = f" inside <{path[-1].tag[:40]}>" if path else ""
-    if "no element found" in what or "unclosed" in what:
-        what = "the XML is cut"
-    return f"XML line {error.lineno}, column {error.offset + 1}{inside}: {what}"
+    reason = expat.ErrorString(error.code)
+    open_element = f" inside <{path[-1].tag[:40]}>" if path else ""
+    if "no element found" in reason or "unclosed" in reason:
+        reason = "the XML is cut"
+    return f"XML line {error.lineno}, column {error.offset + 1}{open_element}: {reason}"

@@ -17,7 +17,7 @@ from topology.catalogue import (
 from validate.accuracy.figures import Figure, Row, read_table
 
 SMALL: Final = 64 * KIB
-_DEFAULT: Final = NcclSettings()
+_DEFAULT_SETTINGS: Final = NcclSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class CollectiveFigure(Figure):
     message_bytes: float
     algorithm: str = "auto"
     launch: str = "graph"
-    settings: NcclSettings = _DEFAULT
+    settings: NcclSettings = _DEFAULT_SETTINGS
 
     def predicted(self, calibration: Calibration = None) -> float:
         """Price the collective, in seconds."""
@@ -54,7 +54,7 @@ def read_figures(text: str, hardware: Mapping[str, Hardware]) -> list[Collective
     def settings(row: Row) -> NcclSettings:
         return NcclSettings(launcher=_launcher(row), engine=row["engine"])
 
-    return _read(text, "collectives", fabric, settings)
+    return _collective_figures(text, "collectives", fabric, settings)
 
 
 def read_log_figures(text: str, hardware: Mapping[str, Hardware]) -> list[CollectiveFigure]:
@@ -70,7 +70,7 @@ def read_log_figures(text: str, hardware: Mapping[str, Hardware]) -> list[Collec
         major, _, minor = row["nccl"].partition(".")
         return NcclSettings(launcher=_launcher(row), nccl=(int(major), int(minor)))
 
-    return _read(
+    return _collective_figures(
         text,
         "nccl-tests",
         lambda row: _fabric(row, hardware[row["hardware"]]),
@@ -79,16 +79,16 @@ def read_log_figures(text: str, hardware: Mapping[str, Hardware]) -> list[Collec
     )
 
 
-def _read(
+def _collective_figures(
     text: str,
     name: str,
     fabric: Callable[[Row], Fabric],
     settings: Callable[[Row], NcclSettings],
-    **others: Callable[[Row], object],
+    **derived_fields: Callable[[Row], object],
 ) -> list[CollectiveFigure]:
     return read_table(
         CollectiveFigure, text, name,
-        op=lambda row: read_op(row["op"]), fabric=fabric, settings=settings, **others,
+        op=lambda row: read_op(row["op"]), fabric=fabric, settings=settings, **derived_fields,
     )  # fmt: skip
 
 
@@ -100,10 +100,12 @@ def _fabric(row: Row, node: Hardware) -> Fabric:
     """Build the links of a log: those of the catalogue, changed as its row says."""
     gpus, nodes = int(row["gpus"]), int(row["nodes"])
     if node.domain > node.gpus:  # NVLink over hosts: its racks are the nodes
-        usual = node.fabric(gpus)
+        catalogue_fabric = node.fabric(gpus)
     else:
-        usual = replace(node.fabric(min(node.gpus, gpus // nodes), 1), ranks=gpus, nodes=nodes)
-    fabric = _inside(row, usual)
+        catalogue_fabric = replace(
+            node.fabric(min(node.gpus, gpus // nodes), 1), ranks=gpus, nodes=nodes
+        )
+    fabric = _node_fabric(row, catalogue_fabric)
     if not row["network"]:
         return fabric
     if row["network"] not in get_args(NetworkKind):
@@ -114,7 +116,7 @@ def _fabric(row: Row, node: Hardware) -> Fabric:
     return fabric.over_network(Network(kind=kind, bandwidth=bandwidth, nics=nics))
 
 
-def _inside(row: Row, fabric: Fabric) -> Fabric:
+def _node_fabric(row: Row, fabric: Fabric) -> Fabric:
     if row["link"]:
         mesh = row["link"] == "nvlink"
         fabric = fabric.over_nvlink() if mesh else fabric.over_pcie(fabric.bandwidth)
@@ -133,27 +135,30 @@ def groups(figures: Iterable[CollectiveFigure]) -> dict[str, list[float]]:
     """Give the errors of figures: one node by link, several nodes, kernels of serving engines."""
     figures = list(figures)
     one_node = [f for f in figures if f.fabric.nodes == 1 and f.algorithm == "auto"]
-    chosen: dict[str, list[CollectiveFigure]] = {}
+    figures_by_group: dict[str, list[CollectiveFigure]] = {}
     for link in ("NVLink", "PCIe"):
-        linked = [f for f in one_node if (f.fabric.link == "pcie") == (link == "PCIe")]
-        large = [f for f in linked if f.message_bytes >= MIB]
-        chosen[f"collectives, one node, {link}, 1 MiB and up"] = large
-        chosen[f"collectives, one node, {link}, all sizes"] = linked
-    chosen["collectives, several nodes"] = [f for f in figures if f.fabric.nodes > 1]
-    chosen["all-reduce of serving engines"] = [
+        link_figures = [f for f in one_node if (f.fabric.link == "pcie") == (link == "PCIe")]
+        large = [f for f in link_figures if f.message_bytes >= MIB]
+        figures_by_group[f"collectives, one node, {link}, 1 MiB and up"] = large
+        figures_by_group[f"collectives, one node, {link}, all sizes"] = link_figures
+    figures_by_group["collectives, several nodes"] = [f for f in figures if f.fabric.nodes > 1]
+    figures_by_group["all-reduce of serving engines"] = [
         f for f in figures if f.fabric.nodes == 1 and f.algorithm != "auto"
     ]
-    return {name: [f.error for f in group] for name, group in chosen.items()}
+    return {name: [f.error for f in group] for name, group in figures_by_group.items()}
 
 
 def log_groups(figures: Iterable[CollectiveFigure]) -> dict[str, list[float]]:
     """Give the errors of figures of logs: one node, small and larger, several nodes, forced."""
     figures = list(figures)
     one_node = [f for f in figures if f.fabric.nodes == 1]
-    chosen = {
+    figures_by_group = {
         "one node, up to 64 KiB": [f for f in one_node if f.message_bytes <= SMALL],
         "one node, larger": [f for f in one_node if f.message_bytes > SMALL],
         "several nodes": [f for f in figures if f.fabric.nodes > 1],
         "forced algorithm": [f for f in figures if f.algorithm != "auto"],
     }
-    return {f"nccl-tests logs, {name}": [f.error for f in group] for name, group in chosen.items()}
+    return {
+        f"nccl-tests logs, {name}": [f.error for f in group]
+        for name, group in figures_by_group.items()
+    }

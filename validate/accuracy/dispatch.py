@@ -74,10 +74,10 @@ def read_figures(text: str) -> list[DispatchFigure]:
 
 def groups(figures: Iterable[DispatchFigure]) -> dict[str, list[float]]:
     """Give the errors by way and kind of GPU, those over several nodes apart."""
-    return gathered((_group(figure), figure.error) for figure in figures)
+    return gathered((_group_name(figure), figure.error) for figure in figures)
 
 
-def _group(figure: DispatchFigure) -> str:
-    across = ", several nodes" if figure.nodes > 1 else ""
+def _group_name(figure: DispatchFigure) -> str:
+    scope = ", several nodes" if figure.nodes > 1 else ""
     engine = f" of {figure.engine}" if figure.engine else ""
-    return f"tokens to experts by {figure.way}{engine}, {figure.hardware}{across}"
+    return f"tokens to experts by {figure.way}{engine}, {figure.hardware}{scope}"

@@ -33,18 +33,18 @@ def score(group: str, errors: Iterable[float]) -> Score:
     Score(group=('three figures',), rows=3, median=0.25, p90=0.45, worst=0.5, bias=0.25)
     """
     signed = np.array(list(errors))
-    size = np.abs(signed)
+    magnitudes = np.abs(signed)
     return Score(
         group=(group,),
         rows=signed.size,
-        median=float(np.median(size)),
-        p90=float(np.quantile(size, 0.9)),
-        worst=float(size.max()),
+        median=float(np.median(magnitudes)),
+        p90=float(np.quantile(magnitudes, 0.9)),
+        worst=float(magnitudes.max()),
         bias=float(np.median(signed)),
     )
 
 
-_READ: Final[Mapping[object, Callable[[str], object]]] = {
+_PARSERS: Final[Mapping[object, Callable[[str], object]]] = {
     int: int,
     float: float,
     Seconds: float,
@@ -82,17 +82,22 @@ def read_table(
 
     name : of the table, in errors. others : fields that are made of a row.
     """
-    named = [field for field in fields(kind) if field.name not in others]  # type: ignore[arg-type]  # figures are dataclasses
+    direct_fields = [field for field in fields(kind) if field.name not in others]  # type: ignore[arg-type]  # figures are dataclasses
     table = csv.DictReader(text.splitlines())
-    needed = {field.name for field in named if field.default is MISSING} | {"hardware", "source"}
-    missing = needed - set(table.fieldnames or ())
+    required_columns = {field.name for field in direct_fields if field.default is MISSING} | {
+        "hardware",
+        "source",
+    }
+    missing = required_columns - set(table.fieldnames or ())
     if missing:
         raise InputError(f"figures of {name}: missing columns {sorted(missing)}")
     figures = []
     for number, row in enumerate(table, 2):
         if not (row["source"] or "").strip():
             raise InputError(f"figures of {name}, line {number}: no source")
-        told = [field for field in named if row.get(field.name)]
-        values = {field.name: _READ.get(field.type, str)(row[field.name]) for field in told}
+        filled_fields = [field for field in direct_fields if row.get(field.name)]
+        values = {
+            field.name: _PARSERS.get(field.type, str)(row[field.name]) for field in filled_fields
+        }
         figures.append(kind(**values, **{key: make(row) for key, make in others.items()}))
     return figures

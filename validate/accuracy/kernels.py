@@ -83,21 +83,25 @@ def groups(figures: Iterable[KernelFigure]) -> dict[str, list[float]]:
     figures = list(figures)
     errors: dict[str, list[float]] = {}
     for operation, words in (("matmul", "matrix products"), ("attention", "attention")):
-        chosen = [figure for figure in figures if figure.operation == operation]
-        counts = Counter(figure.device.name for figure in chosen)
-        few = [name for name, count in counts.items() if count < FEW]
-        for name in [name for name in counts if name not in few]:
-            errors[f"{words}, {name}"] = [f.error for f in chosen if f.device.name == name]
-        errors[f"{words}, {', '.join(few)}"] = [f.error for f in chosen if f.device.name in few]
+        operation_figures = [figure for figure in figures if figure.operation == operation]
+        counts = Counter(figure.device.name for figure in operation_figures)
+        rare_names = [name for name, count in counts.items() if count < FEW]
+        for name in [name for name in counts if name not in rare_names]:
+            errors[f"{words}, {name}"] = [
+                f.error for f in operation_figures if f.device.name == name
+            ]
+        errors[f"{words}, {', '.join(rare_names)}"] = [
+            f.error for f in operation_figures if f.device.name in rare_names
+        ]
     return errors
 
 
 def engine_groups(figures: Iterable[KernelFigure]) -> dict[str, list[float]]:
     """Give the errors of serving engines' kernels, by number format and kind of GPU."""
-    return gathered((_group(figure), figure.error) for figure in figures)
+    return gathered((_group_name(figure), figure.error) for figure in figures)
 
 
-def _group(figure: KernelFigure) -> str:
+def _group_name(figure: KernelFigure) -> str:
     words = f"engines' products in {figure.precision}"
     if figure.operation == "attention":
         words = f"engines' decode attention, {figure.kv_precision} cache"

@@ -52,16 +52,16 @@ class LayerFigure(Figure):
 
     def __post_init__(self) -> None:
         if self.operation not in WORDS:
-            wanted = ", ".join(WORDS)
-            got = self.operation
-            raise InputError(f"figures of layers: got {got!r}, wanted one of {wanted}")
+            operations = ", ".join(WORDS)
+            operation = self.operation
+            raise InputError(f"figures of layers: got {operation!r}, wanted one of {operations}")
 
     def predicted(self) -> Seconds:
         """Price the layer, in seconds."""
-        size = {name: float(value) for name, value in map(_halves, self.sizes.split())}
-        return Seconds(float(self._priced(size)))
+        size = {name: float(value) for name, value in map(_name_and_value, self.sizes.split())}
+        return Seconds(float(self._layer_time(size)))
 
-    def _priced(self, size: Mapping[str, float]) -> Any:  # noqa: ANN401, PLR0911  # one a kind
+    def _layer_time(self, size: Mapping[str, float]) -> Any:  # noqa: ANN401, PLR0911  # one a kind
         device, engine, precision = self.device, self.engine, self.precision
         batch = size.get("batch", 1.0)
         match self.operation:
@@ -102,7 +102,7 @@ class LayerFigure(Figure):
         )  # fmt: skip
 
 
-def _halves(word: str) -> tuple[str, str]:
+def _name_and_value(word: str) -> tuple[str, str]:
     name, _, value = word.partition("=")
     return name, value
 
@@ -131,16 +131,18 @@ def left_out(
     What their data sheets say stays theirs. Number formats that the other has no kernels of are
     left out.
     """
-    return gathered(_left_out(figures, devices))
+    return gathered(_transfer_errors(figures, devices))
 
 
-def _left_out(
+def _transfer_errors(
     figures: Iterable[LayerFigure], devices: Mapping[str, Device]
 ) -> Iterator[tuple[str, float]]:
     for figure in figures:
-        name, other = figure.device.name, NEAREST[figure.device.name]
-        capability = devices[other].compute_capability
-        device = replace(figure.device, name=f"{name} as {other}", compute_capability=capability)
+        name, substitute = figure.device.name, NEAREST[figure.device.name]
+        capability = devices[substitute].compute_capability
+        device = replace(
+            figure.device, name=f"{name} as {substitute}", compute_capability=capability
+        )
         with suppress(UncalibratedError):
             error = replace(figure, device=device).error
-            yield f"GPUs left out: engines' layers on {name}, with kernels of {other}", error
+            yield f"GPUs left out: engines' layers on {name}, with kernels of {substitute}", error

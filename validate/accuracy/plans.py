@@ -74,11 +74,11 @@ class PlanFigure:
 
 def _estimate(figure: PlanFigure) -> PlanEstimate:
     part: Part = "pipeline" if figure.part == "pipeline" else "latency"
-    return _priced(replace(figure, seconds=1.0, source="-", part=part))
+    return _cached_estimate(replace(figure, seconds=1.0, source="-", part=part))
 
 
 @cache
-def _priced(figure: PlanFigure) -> PlanEstimate:
+def _cached_estimate(figure: PlanFigure) -> PlanEstimate:
     values: dict[str, object] = {name: getattr(figure, name) for name in OPTIONS}
     options = {name: value for name, value in values.items() if value}
     if figure.height:
@@ -110,9 +110,9 @@ def family(figure: PlanFigure) -> str:
 def groups(figures: Iterable[PlanFigure]) -> dict[str, list[float]]:
     """Give the relative errors of the planner, by `family`."""
     figures = list(figures)
-    single = {_series(f): f for f in figures if f.part == "speedup" and f.gpus == 1}
+    baselines = {_series_key(f): f for f in figures if f.part == "speedup" and f.gpus == 1}
     return gathered(
-        (family(figure), _error(figure, single))
+        (family(figure), _error(figure, baselines))
         for figure in figures
         if figure.part != "speedup" or figure.gpus > 1
     )
@@ -120,22 +120,22 @@ def groups(figures: Iterable[PlanFigure]) -> dict[str, list[float]]:
 
 def held(figures: Iterable[PlanFigure]) -> dict[str, list[bool]]:
     """Say of each whole time whether its interval holds it, by kind of model."""
-    return gathered(_held(figure) for figure in figures if figure.part != "speedup")
+    return gathered(_interval_hit(figure) for figure in figures if figure.part != "speedup")
 
 
-def _held(figure: PlanFigure) -> tuple[str, bool]:
+def _interval_hit(figure: PlanFigure) -> tuple[str, bool]:
     estimate = _estimate(figure)
     width = estimate.half_width_s / estimate.latency_s
     kind = "language models" if "prefill" in estimate.stages_s else "images and videos"
     return kind, abs(figure.seconds / figure.predicted - 1) <= width
 
 
-def _error(figure: PlanFigure, single: Mapping[tuple[str, str], PlanFigure]) -> float:
+def _error(figure: PlanFigure, baselines: Mapping[tuple[str, str], PlanFigure]) -> float:
     if figure.part != "speedup":
         return figure.predicted / figure.seconds - 1
-    alone = single[_series(figure)]
-    return alone.predicted / figure.predicted / (alone.seconds / figure.seconds) - 1
+    baseline = baselines[_series_key(figure)]
+    return baseline.predicted / figure.predicted / (baseline.seconds / figure.seconds) - 1
 
 
-def _series(figure: PlanFigure) -> tuple[str, str]:
+def _series_key(figure: PlanFigure) -> tuple[str, str]:
     return figure.model, figure.hardware

@@ -61,27 +61,29 @@ def groups(text: str, machine: MeasuredMachine) -> dict[str, list[float]]:
     text : lines of results; those that ran out of memory or were wrong do not count.
     """
     rows = [row for row in read_measured(text, machine.folder) if row.status == "done"]
-    usual = compare(rows, machine.hardware)
+    uncalibrated = compare(rows, machine.hardware)
     errors = {
-        f"{_ran(machine)}, {words}": [c.step_error for c in usual if c.measured.case.mode == mode]
+        f"{_steps_label(machine)}, {words}": [
+            c.step_error for c in uncalibrated if c.measured.case.mode == mode
+        ]
         for mode, words in MODES.items()
     }
-    errors[f"peak memory on {machine.words}"] = [c.memory_error for c in usual]
-    errors[_lost(machine)] = [ranking.regret for ranking in rankings(usual)]
-    return errors | (_profiled(rows, machine) if machine.profiled else {})
+    errors[f"peak memory on {machine.words}"] = [c.memory_error for c in uncalibrated]
+    errors[_regret_label(machine)] = [ranking.regret for ranking in rankings(uncalibrated)]
+    return errors | (_profile_errors(rows, machine) if machine.profiled else {})
 
 
-def _profiled(rows: Sequence[Measured], machine: MeasuredMachine) -> dict[str, list[float]]:
+def _profile_errors(rows: Sequence[Measured], machine: MeasuredMachine) -> dict[str, list[float]]:
     calibrated = compare(rows, machine.hardware, machine.profile)
     return {
-        f"{_ran(machine)}, {WITH_PROFILE}": [c.step_error for c in calibrated],
-        f"{_lost(machine)}, {WITH_PROFILE}": [r.regret for r in rankings(calibrated)],
+        f"{_steps_label(machine)}, {WITH_PROFILE}": [c.step_error for c in calibrated],
+        f"{_regret_label(machine)}, {WITH_PROFILE}": [r.regret for r in rankings(calibrated)],
     }
 
 
-def _ran(machine: MeasuredMachine) -> str:
+def _steps_label(machine: MeasuredMachine) -> str:
     return f"steps run on {machine.words}"
 
 
-def _lost(machine: MeasuredMachine) -> str:
+def _regret_label(machine: MeasuredMachine) -> str:
     return f"time lost by the planner's choice on {machine.words}"

@@ -46,8 +46,8 @@ class ServingFigure:
     @property
     def tokens_per_s(self) -> float:
         """Tokens written a second on all GPUs, by Little's law."""
-        whole = self.ttft_s + self.tpot_s * (self.output_tokens - 1)
-        return self.concurrency * self.output_tokens / whole
+        request_s = self.ttft_s + self.tpot_s * (self.output_tokens - 1)
+        return self.concurrency * self.output_tokens / request_s
 
     @property
     def measured(self) -> dict[str, float]:
@@ -122,12 +122,16 @@ def regrets(served: Iterable[Run]) -> list[float]:
 
     It chooses a plan and its load among all runs of what is `asked`, where there are several plans.
     """
-    alike = gathered((run[0].asked, run) for run in served)
-    several = [each for each in alike.values() if len({figure.plan for figure, _ in each}) > 1]
-    return [_lost(each) for each in several]
+    comparable_runs = gathered((run[0].asked, run) for run in served)
+    choices = [
+        group for group in comparable_runs.values() if len({figure.plan for figure, _ in group}) > 1
+    ]
+    return [_regret(group) for group in choices]
 
 
-def _lost(among: Sequence[Run]) -> float:
-    rates = [figure.tokens_per_s / serving.gpus for figure, serving in among]
-    chosen = max(range(len(among)), key=lambda place: among[place][1].tokens_per_s_per_gpu)
-    return 1 - rates[chosen] / max(rates)
+def _regret(candidates: Sequence[Run]) -> float:
+    rates = [figure.tokens_per_s / serving.gpus for figure, serving in candidates]
+    chosen_index = max(
+        range(len(candidates)), key=lambda index: candidates[index][1].tokens_per_s_per_gpu
+    )
+    return 1 - rates[chosen_index] / max(rates)

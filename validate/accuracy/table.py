@@ -45,35 +45,35 @@ Groups = Mapping[str, Sequence[float]]
 @cache
 def groups() -> Groups:
     """Compare every figure with the models."""
-    logs, unseen = (
+    logs, unseen_figures = (
         collectives.read_log_figures(text(f"nccl_{name}_figures.csv"), all_hardware())
         for name in ("table", "unseen")
     )
-    published = collectives.read_figures(text("collectives_figures.csv"), all_hardware())
-    layered = layers.read_figures(text("engine_layer_figures.csv"), all_devices())
+    collective_figures = collectives.read_figures(text("collectives_figures.csv"), all_hardware())
+    layer_figures = layers.read_figures(text("engine_layer_figures.csv"), all_devices())
     errors: dict[str, list[float]] = {
-        **collectives.groups(published),
+        **collectives.groups(collective_figures),
         **collectives.log_groups(logs),
-        UNSEEN: [figure.error for figure in unseen],
+        UNSEEN: [figure.error for figure in unseen_figures],
         **kernels.groups(kernels.read_figures(text("kernel_figures.csv"), all_devices())),
         **kernels.engine_groups(
             kernels.read_figures(text("engine_kernel_figures.csv"), all_devices())
         ),
         **dispatch.groups(dispatch.read_figures(text("dispatch_figures.csv"))),
-        **layers.groups(layered),
-        **layers.left_out(layered, all_devices()),
+        **layers.groups(layer_figures),
+        **layers.left_out(layer_figures, all_devices()),
     }
-    for words, figures in _published().items():
+    for words, figures in _published_figures().items():
         by_family = plans.groups(figures)
         errors |= {f"{words}, {family}": group for family, group in by_family.items()}
-    errors |= serving.groups(_served())
+    errors |= serving.groups(_served_runs())
     for machine in plans_run.MACHINES:
         errors |= plans_run.groups(text(f"{machine.folder}/plans.jsonl"), machine)
     return errors
 
 
 @cache
-def _published() -> Mapping[str, list[plans.PlanFigure]]:
+def _published_figures() -> Mapping[str, list[plans.PlanFigure]]:
     """Read the times of plans that others published, as they are called in the table."""
     names = {
         "whole plans": "plan_figures",
@@ -83,7 +83,7 @@ def _published() -> Mapping[str, list[plans.PlanFigure]]:
 
 
 @cache
-def _served() -> list[serving.Run]:
+def _served_runs() -> list[serving.Run]:
     """Predict what clients saw of language models that others served."""
     return serving.runs(serving.read_figures(text("serving_figures.csv")))
 
@@ -91,8 +91,10 @@ def _served() -> list[serving.Run]:
 @cache
 def held() -> Mapping[str, Sequence[bool]]:
     """Say of each published time whether its interval holds it, by what it is of."""
-    published = plans.held(figure for figures in _published().values() for figure in figures)
-    return {**published, **serving.held(_served())}
+    plan_hits = plans.held(
+        figure for figures in _published_figures().values() for figure in figures
+    )
+    return {**plan_hits, **serving.held(_served_runs())}
 
 
 def held_table() -> Table:
@@ -117,14 +119,14 @@ def table(errors: Groups) -> Table:
 def short_table(errors: Groups) -> Table:
     """Make a table of what the groups of each of the `KINDS` say together, without outliers."""
     rows = []
-    for words, starts in KINDS.items():
-        pooled = [
+    for words, prefixes in KINDS.items():
+        pooled_errors = [
             error
             for name, group in errors.items()
-            if name.startswith(starts) and not name.endswith(plans_run.WITH_PROFILE)
+            if name.startswith(prefixes) and not name.endswith(plans_run.WITH_PROFILE)
             for error in group
         ]
-        name, count, median, p90, _, bias = cells(score(words, pooled))
+        name, count, median, p90, _, bias = cells(score(words, pooled_errors))
         rows.append([name, count, median, p90, bias])
     return Table(head=SHORT_HEADERS, rows=rows)
 
@@ -149,8 +151,8 @@ def inserted(document: str, begin: str, rows: str) -> str:
 
     Raises InputError if the document does not have the marks, once each and in order.
     """
-    before, mark, rest = document.partition(begin)
-    _, end, after = rest.partition(END)
+    before, mark, tail = document.partition(begin)
+    _, end, after = tail.partition(END)
     if not mark or not end:
         raise InputError(f"no lines {begin!r} and {END!r} to write the table between")
     return f"{before}{begin}\n\n{rows}\n\n{END}{after}"

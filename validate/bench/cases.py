@@ -81,15 +81,15 @@ def all_cases(ranks: int, *, small: bool = False) -> list[Measurement]:
     >>> [case.key for case in all_cases(1)][:2]
     ['memory stage=context', 'memory stage=matmul']
     """
-    first: dict[str, Measurement] = {}
-    for tier, family in product(TIERS, _SMALL if small else _FAMILIES):
+    unique_cases: dict[str, Measurement] = {}
+    for tier, family in product(TIERS, _SMALL_FAMILIES if small else _FAMILIES):
         cases = list(dict.fromkeys(case for case in family() if case.tier == tier))
         if family is not _memory:
             random.Random(1).shuffle(cases)  # noqa: S311  # an order, not a secret
         for case in cases:
             if ranks > 1 or case.family not in SHARED:
-                first.setdefault(case.key, case)
-    return list(first.values())
+                unique_cases.setdefault(case.key, case)
+    return list(unique_cases.values())
 
 
 def runs(cases: Sequence[Measurement]) -> list[list[Measurement]]:
@@ -122,11 +122,11 @@ def _host() -> Iterator[Measurement]:
 
 def _collective() -> Iterator[Measurement]:
     for op in OPS:
-        used = op in USED
+        in_plans = op in USED
         for octave in range(20, 30):  # the steps of protocols and channels lie between octaves too
-            yield case_of("collective", 2 if used else 3, op=op, bytes=3 * 2 ** (octave - 1))
+            yield case_of("collective", 2 if in_plans else 3, op=op, bytes=3 * 2 ** (octave - 1))
         for octave in range(10, 31):
-            tier = 1 + (not used) + octave % 2
+            tier = 1 + (not in_plans) + octave % 2
             yield case_of("collective", tier, op=op, bytes=2**octave)
 
 
@@ -134,8 +134,8 @@ def _forced() -> Iterator[Measurement]:
     for protocol, octave in product(("LL", "LL128", "Simple"), range(10, 31, 2)):
         if protocol == "LL" and octave > 26:
             continue
-        ways = [(op, "Ring") for op in ("all_reduce", "all_gather", "reduce_scatter")]
-        for op, algorithm in (*ways, ("all_reduce", "Tree")):
+        ring_ops = [(op, "Ring") for op in ("all_reduce", "all_gather", "reduce_scatter")]
+        for op, algorithm in (*ring_ops, ("all_reduce", "Tree")):
             sizes = {"bytes": 2**octave, "algorithm": algorithm, "protocol": protocol}
             yield case_of("forced", 2, op=op, **sizes)
 
@@ -144,9 +144,9 @@ def _matmul() -> Iterator[Measurement]:
     """Yield the main products of blocks and general ones, their splits, and all that is left."""
     table = shipped("bench_cases.toml")
     for block in table["blocks"].values():
-        for (place, rows), degree in product(enumerate(block["rows"]), SPLITS):
-            tier = 1 if place == 0 and degree == 1 else 2 if degree <= 2 else 3
-            for m, n, k in _split(block, rows, degree):
+        for (index, rows), degree in product(enumerate(block["rows"]), SPLITS):
+            tier = 1 if index == 0 and degree == 1 else 2 if degree <= 2 else 3
+            for m, n, k in _rank_products(block, rows, degree):
                 yield case_of("matmul", tier, m=m, n=n, k=k, precision="bf16")
     for tier, name in ((1, "general"), (2, "small"), (2, "eight_bit")):
         precision = "fp8" if name == "eight_bit" else "bf16"
@@ -154,7 +154,9 @@ def _matmul() -> Iterator[Measurement]:
             yield case_of("matmul", tier, m=m, n=n, k=k, precision=precision)
 
 
-def _split(block: Mapping[str, Any], rows: int, degree: int) -> Iterator[tuple[int, int, int]]:
+def _rank_products(
+    block: Mapping[str, Any], rows: int, degree: int
+) -> Iterator[tuple[int, int, int]]:
     """Yield the products ``(m, n, k)`` of one of `degree` ranks, by sequence and by tensor."""
     share = -(-rows // degree)
     for n, k in (*block["columns"], *block["rows_cut"]):
@@ -186,11 +188,11 @@ class Scores(NamedTuple):
 
 def _scores(tier: int) -> Iterator[Scores]:
     if tier == 2:
-        yield from _splits()
+        yield from _split_scores()
     yield from (Scores(*row) for row in shipped("bench_cases.toml")["attention"][f"tier_{tier}"])
 
 
-def _splits() -> Iterator[Scores]:
+def _split_scores() -> Iterator[Scores]:
     """Yield what plans of 2, 4 and 8 ranks make of a call."""
     for heads, tokens in ((24, 4608), (24, 1536), (24, 16896), (12, 32760), (40, 32760)):
         for degree in SPLITS[1:]:
@@ -263,4 +265,4 @@ _FAMILIES: Final[tuple[Maker, ...]] = (
     _memory, _anchor, _host, _collective, _beside, _matmul, _attention, _pointwise, _function,
     _forced, _peer, _compiled,
 )  # fmt: skip
-_SMALL: Final[tuple[Maker, ...]] = (_memory, _small_collective, _small_work)
+_SMALL_FAMILIES: Final[tuple[Maker, ...]] = (_memory, _small_collective, _small_work)

@@ -49,24 +49,24 @@ def exchange(op: str, size: int, group: ProcessGroup, device: torch.device) -> P
     """Prepare a collective of `size` bytes on all ranks of `group`."""
     ranks = dist.get_world_size(group)
     sets = max(1, min(4, GIB // size))
-    many = [buffers(size, ranks, device) for _ in range(sets)]
+    buffer_sets = [buffers(size, ranks, device) for _ in range(sets)]
     call = CALLS[op]
-    return PreparedWork(work=lambda index: call(many[index % sets], group), sets=sets)
+    return PreparedWork(work=lambda index: call(buffer_sets[index % sets], group), sets=sets)
 
 
-def _send_recv(b: Buffers, group: ProcessGroup) -> object:
+def _send_recv(tensors: Buffers, group: ProcessGroup) -> object:
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     ahead, behind = (rank + 1) % ranks, (rank - 1) % ranks
     operations = [
-        dist.P2POp(dist.isend, b.large, ahead, group),
-        dist.P2POp(dist.irecv, b.other, behind, group),
+        dist.P2POp(dist.isend, tensors.large, ahead, group),
+        dist.P2POp(dist.irecv, tensors.other, behind, group),
     ]
     for request in dist.batch_isend_irecv(operations):
         request.wait()
-    return b.other
+    return tensors.other
 
 
-def _at_first(shares: list[Tensor], group: ProcessGroup) -> list[Tensor] | None:
+def _root_shares(shares: list[Tensor], group: ProcessGroup) -> list[Tensor] | None:
     return shares if dist.get_rank(group) == 0 else None
 
 
@@ -77,8 +77,8 @@ CALLS: Final[Mapping[str, Callable[[Buffers, ProcessGroup], object]]] = {
     "all_to_all": lambda b, g: dist.all_to_all_single(b.other, b.large, group=g),
     "broadcast": lambda b, g: dist.broadcast(b.large, src=0, group=g),
     "reduce": lambda b, g: dist.reduce(b.large, dst=0, group=g),
-    "gather": lambda b, g: dist.gather(b.small, _at_first(b.shares, g), dst=0, group=g),
-    "scatter": lambda b, g: dist.scatter(b.small, _at_first(b.shares, g), src=0, group=g),
+    "gather": lambda b, g: dist.gather(b.small, _root_shares(b.shares, g), dst=0, group=g),
+    "scatter": lambda b, g: dist.scatter(b.small, _root_shares(b.shares, g), src=0, group=g),
     "send_recv": _send_recv,
 }
 
@@ -86,12 +86,12 @@ CALLS: Final[Mapping[str, Callable[[Buffers, ProcessGroup], object]]] = {
 def collective(case: Measurement, device: torch.device, group: ProcessGroup) -> Results:
     """Time a collective as nodes of a graph and as calls of the host."""
     prepared = exchange(case.text("op"), case.number("bytes"), group, device)
-    once = shared_estimate(prepared, device, group)
+    call_s = shared_estimate(prepared, device, group)
     results: Results = []
     if timing.on_gpu(device):
-        results.append(("graph", timing.statistics(_replayed(prepared, once, device, group))))
-    calls = max(2, min(20, int(CHUNK / once)))
-    repeat = _repeated(prepared, calls)
+        results.append(("graph", timing.statistics(_graph_times(prepared, call_s, device, group))))
+    calls = max(2, min(20, int(CHUNK / call_s)))
+    repeat = _repeated_run(prepared, calls)
     times = timing.burst(
         repeat, REPEATS, device, pause=0.0, before=meeting(group, device), spin=False
     )
@@ -101,20 +101,20 @@ def collective(case: Measurement, device: torch.device, group: ProcessGroup) -> 
 
 def forced(case: Measurement, device: torch.device, group: ProcessGroup) -> Results:
     """Time a collective whose algorithm and protocol NCCL is told."""
-    special = forced_group(
+    forced_comm = forced_group(
         case.text("algorithm"), case.text("protocol"), dist.get_world_size(group)
     )
-    prepared = exchange(case.text("op"), case.number("bytes"), special, device)
-    once = shared_estimate(prepared, device, special)
-    return [("graph", timing.statistics(_replayed(prepared, once, device, special)))]
+    prepared = exchange(case.text("op"), case.number("bytes"), forced_comm, device)
+    call_s = shared_estimate(prepared, device, forced_comm)
+    return [("graph", timing.statistics(_graph_times(prepared, call_s, device, forced_comm)))]
 
 
-def _replayed(
-    prepared: PreparedWork, once: float, device: torch.device, group: ProcessGroup
+def _graph_times(
+    prepared: PreparedWork, call_s: float, device: torch.device, group: ProcessGroup
 ) -> list[float]:
-    calls = max(prepared.sets if once < CHUNK else 1, min(40, int(CHUNK / once)))
+    calls = max(prepared.sets if call_s < CHUNK else 1, min(40, int(CHUNK / call_s)))
     run = timing.captured(prepared.work, calls, device)
-    repeats = REPEATS if once < CHUNK else 5
+    repeats = REPEATS if call_s < CHUNK else 5
     times = timing.burst(run, repeats, device, pause=0.0, before=meeting(group, device))
     return [t / calls for t in times]
 
@@ -152,18 +152,18 @@ def peer(case: Measurement, device: torch.device, rank: int) -> Results:
     neighbour = torch.device("cuda", (device.index + 1) % torch.cuda.device_count())
     elements = max(1, case.number("bytes") // 2)
     local, remote = numbers(elements, device=device), numbers(elements, device=neighbour)
-    back, forth = torch.empty_like(local), torch.empty_like(remote)
-    side, far = torch.cuda.Stream(device), torch.cuda.Stream(neighbour)
+    local_copy, remote_copy = torch.empty_like(local), torch.empty_like(remote)
+    local_stream, remote_stream = torch.cuda.Stream(device), torch.cuda.Stream(neighbour)
 
     def run() -> None:
         main = torch.cuda.current_stream(device)
         if case.text("way") == "both":
-            side.wait_stream(main)
-            with torch.cuda.stream(side):  # runs on the other GPU's own stream
-                back.copy_(remote, non_blocking=True)
-        with torch.cuda.stream(far):  # which must not wait for this one
-            forth.copy_(local, non_blocking=True)
-        main.wait_stream(side)
+            local_stream.wait_stream(main)
+            with torch.cuda.stream(local_stream):  # runs on the other GPU's own stream
+                local_copy.copy_(remote, non_blocking=True)
+        with torch.cuda.stream(remote_stream):  # which must not wait for this one
+            remote_copy.copy_(local, non_blocking=True)
+        main.wait_stream(local_stream)
 
     for _ in range(3):
         run()
@@ -175,35 +175,39 @@ def beside_compute(case: Measurement, device: torch.device, group: dist.ProcessG
 
     Both sides get as many calls as make them last about equally long.
     """
-    compute = _compute(case.text("work"), device)
+    compute = _compute_work(case.text("work"), device)
     message = exchange(case.text("op"), case.number("bytes"), group, device)
     counts = [
         max(1, min(MOST, round(LONG / shared_estimate(prepared, device, group))))
         for prepared in (compute, message)
     ]
-    main, beside = _repeated(compute, counts[0]), _repeated(message, counts[1])
-    both = _forked(main, beside, torch.cuda.Stream(device), device)
+    compute_run, message_run = _repeated_run(compute, counts[0]), _repeated_run(message, counts[1])
+    overlapped = _overlapped_run(compute_run, message_run, torch.cuda.Stream(device), device)
     seconds = {}
-    for name, run in (("compute", main), ("communication", beside), ("both", both)):
+    for name, run in (
+        ("compute", compute_run),
+        ("communication", message_run),
+        ("both", overlapped),
+    ):
         replay = timing.captured(lambda _, run=run: run(), 1, device)  # type: ignore[misc]
         times = timing.burst(
             replay, BESIDE_REPEATS, device, pause=0.0, before=meeting(group, device)
         )
         seconds[name] = timing.statistics(times)["seconds"]
-    saved = seconds["compute"] + seconds["communication"] - seconds["both"]
-    share = max(0.0, saved) / min(seconds["compute"], seconds["communication"])
+    saved_s = seconds["compute"] + seconds["communication"] - seconds["both"]
+    share = max(0.0, saved_s) / min(seconds["compute"], seconds["communication"])
     seconds |= {"share": share, "messages": float(counts[1]), "seconds": seconds["both"]}
     return [("streams", seconds)]
 
 
-def _compute(work: str, device: torch.device) -> PreparedWork:
+def _compute_work(work: str, device: torch.device) -> PreparedWork:
     if work == "matmul":
         return matmul(case_of("matmul", 1, m=4608, n=12288, k=3072, precision="bf16"), device)
     scores = {"heads": 24, "kv_heads": 24, "queries": 4608, "keys": 4608, "head_dim": 128}
     return attention(case_of("attention", 1, kernel="default", batch=1, causal=0, **scores), device)
 
 
-def _repeated(prepared: PreparedWork, count: int) -> Run:
+def _repeated_run(prepared: PreparedWork, count: int) -> Run:
     def run() -> None:
         for index in range(count):
             prepared.work(index)
@@ -211,13 +215,15 @@ def _repeated(prepared: PreparedWork, count: int) -> Run:
     return run
 
 
-def _forked(main: Run, beside: Run, side: torch.cuda.Stream, device: torch.device) -> Run:
+def _overlapped_run(
+    main_run: Run, side_run: Run, side: torch.cuda.Stream, device: torch.device
+) -> Run:
     def run() -> None:
         current = torch.cuda.current_stream(device)
         side.wait_stream(current)
         with torch.cuda.stream(side):
-            beside()
-        main()
+            side_run()
+        main_run()
         current.wait_stream(side)
 
     return run

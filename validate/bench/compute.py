@@ -28,8 +28,8 @@ def sets_of(bytes_each: float) -> int:
     >>> sets_of(100 * MIB), sets_of(1), sets_of(GIB)
     (3, 64, 2)
     """
-    wanted = max(2, int(COLD // max(bytes_each, 1)) + 1)
-    return max(1, min(MOST_SETS, wanted, int(ROOM // max(bytes_each, 1))))
+    cold_sets = max(2, int(COLD // max(bytes_each, 1)) + 1)
+    return max(1, min(MOST_SETS, cold_sets, int(ROOM // max(bytes_each, 1))))
 
 
 def numbers(*shape: int, device: torch.device) -> Tensor:
@@ -86,8 +86,8 @@ def attention(case: Measurement, device: torch.device) -> PreparedWork:
             for rows, count in shapes
         ]
 
-    causal, few = bool(case.number("causal")), kv_heads < heads
-    return prepare(attender(case.text("kernel"), causal=causal, few=few), sets, make)
+    causal, grouped_heads = bool(case.number("causal")), kv_heads < heads
+    return prepare(attender(case.text("kernel"), causal=causal, few=grouped_heads), sets, make)
 
 
 def attender(kernel: str, *, causal: bool, few: bool) -> Call:
@@ -95,7 +95,7 @@ def attender(kernel: str, *, causal: bool, few: bool) -> Call:
     default = partial(functional.scaled_dot_product_attention, is_causal=causal, enable_gqa=few)
     match kernel:
         case "flash":
-            return _with(SDPBackend.FLASH_ATTENTION, default)
+            return _with_backend(SDPBackend.FLASH_ATTENTION, default)
         case "cudnn_lse":
             return partial(_cudnn, causal=causal)
         case "flash_lse":
@@ -106,9 +106,9 @@ def attender(kernel: str, *, causal: bool, few: bool) -> Call:
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> object:
     """Call cuDNN's attention with its log-sum-exp, as a ring needs it, to be timed."""
-    wanted = True
+    with_lse = True
     return _aten._scaled_dot_product_cudnn_attention(  # noqa: SLF001
-        q, k, v, None, wanted, 0.0, causal
+        q, k, v, None, with_lse, 0.0, causal
     )
 
 
@@ -116,7 +116,7 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> object:
     return _aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)  # noqa: SLF001
 
 
-def _with(backend: SDPBackend, attend: Call) -> Call:
+def _with_backend(backend: SDPBackend, attend: Call) -> Call:
     def call(q: Tensor, k: Tensor, v: Tensor) -> object:
         with sdpa_kernel(backend):
             return attend(q, k, v)
@@ -130,12 +130,16 @@ def chosen(case: Measurement, device: torch.device) -> str:
     if kernel != "default":
         return "cudnn" if kernel.startswith("cudnn") else "fa2"
     batch, size, heads = case.number("batch"), case.number("head_dim"), case.number("heads")
-    rows = ("queries", heads), ("keys", case.number("kv_heads")), ("keys", case.number("kv_heads"))
+    shapes = (
+        ("queries", heads),
+        ("keys", case.number("kv_heads")),
+        ("keys", case.number("kv_heads")),
+    )
     q, k, v = (
         torch.empty(
             batch, case.number(name), count, size, device=device, dtype=torch.bfloat16
         ).transpose(1, 2)
-        for name, count in rows
+        for name, count in shapes
     )
     backend = torch._fused_sdp_choice(  # noqa: SLF001  # there is no public one
         q, k, v, is_causal=bool(case.number("causal")), enable_gqa=case.number("kv_heads") < heads
@@ -146,9 +150,9 @@ def chosen(case: Measurement, device: torch.device) -> str:
 
 def pointwise(case: Measurement, device: torch.device) -> PreparedWork:
     """Plain memory traffic of `bytes` in all: ``copy``, ``add``, ``fill`` or ``sum``."""
-    how, moved = case.text("how"), case.number("bytes")
+    how, total_bytes = case.text("how"), case.number("bytes")
     streams = {"copy": 2, "add": 3, "fill": 1, "sum": 1}[how]
-    each = max(1, moved // streams // 2)
+    elements = max(1, total_bytes // streams // 2)
     calls: Mapping[str, Call] = {
         "copy": lambda a, b: b.copy_(a),
         "add": lambda a, b, c: torch.add(a, b, out=c),
@@ -156,7 +160,9 @@ def pointwise(case: Measurement, device: torch.device) -> PreparedWork:
         "sum": lambda a: a.sum(),
     }
     return prepare(
-        calls[how], sets_of(moved), lambda: [numbers(each, device=device) for _ in range(streams)]
+        calls[how],
+        sets_of(total_bytes),
+        lambda: [numbers(elements, device=device) for _ in range(streams)],
     )
 
 

@@ -36,9 +36,9 @@ class Function:
 
     def shapes(self, rows: int, width: int) -> list[tuple[int, int]]:
         """Rows and columns of each input."""
-        return [(count, round(share * width)) for count, share in self._sides(rows)]
+        return [(count, round(share * width)) for count, share in self._row_shares(rows)]
 
-    def _sides(self, rows: int) -> list[tuple[int, float]]:
+    def _row_shares(self, rows: int) -> list[tuple[int, float]]:
         counts = [rows] * (len(self.inputs) - self.single) + [1] * self.single
         return list(zip(counts, self.inputs, strict=True))
 
@@ -48,14 +48,14 @@ class Function:
         >>> Function(call=max, inputs=(1, 1), single=1).traffic(10, 4)
         168.0
         """
-        read = sum(share * count for count, share in self._sides(rows))
+        read = sum(share * count for count, share in self._row_shares(rows))
         return 2.0 * width * (read + self.outputs * rows)
 
 
 def norm(x: Tensor) -> Tensor:
     """Root-mean-square norm in 32 bits."""
-    wide = x.float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + ROOT)).to(x.dtype)
+    x_float = x.float()
+    return (x_float * torch.rsqrt(x_float.square().mean(-1, keepdim=True) + ROOT)).to(x.dtype)
 
 
 def modulated_norm(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -100,8 +100,10 @@ def silu_gated(x: Tensor) -> Tensor:
 def merge(a: Tensor, weight_a: Tensor, b: Tensor, weight_b: Tensor) -> Tensor:
     """Merge two attention parts by their log-sum-exp, one a head."""
     share = torch.sigmoid(weight_b.float() - weight_a.float())[..., None]
-    first, second = (part.unflatten(-1, (-1, HEAD)) for part in (a, b))
-    return (first.float() + share * (second.float() - first.float())).to(a.dtype).flatten(-2)
+    values_a, values_b = (part.unflatten(-1, (-1, HEAD)) for part in (a, b))
+    return (
+        (values_a.float() + share * (values_b.float() - values_a.float())).to(a.dtype).flatten(-2)
+    )
 
 
 def guidance(both: Tensor) -> Tensor:
@@ -175,25 +177,25 @@ def operation_of(name: str, rows: int, width: int) -> program.Pointwise:
     240.0
     """
     heads = max(1, width // HEAD)
-    x, wide = _rows("x", rows, width), _rows("x", rows, 4 * width)
+    x, wide_rows = _rows("x", rows, width), _rows("x", rows, 4 * width)
     row = program.Tensor("row", (1, 1, VECTORS * width))
     sums = program.Tensor("sum", (1, rows, heads), 4)
-    three = _rows("x", rows, 3 * width)
+    qkv_rows = _rows("x", rows, 3 * width)
     inputs: dict[str, tuple[program.Tensor, ...]] = {
         "modulated_norm": (x, row),
         "gated_residual": (x, x, row),
         "residual": (x, x),
-        "rotary": (three,),
-        "gelu": (wide,),
+        "rotary": (qkv_rows,),
+        "gelu": (wide_rows,),
         "silu_gated": (_rows("x", rows, 8 * width),),
         "merge": (x, sums, x, sums),
         "guidance": (program.Tensor("x", (2, 1, rows, width)),),
         "step": (x, x),
     }
     outputs: dict[str, tuple[program.Tensor, ...]] = {
-        "rotary": (three,),
-        "gelu": (wide,),
-        "silu_gated": (wide,),
+        "rotary": (qkv_rows,),
+        "gelu": (wide_rows,),
+        "silu_gated": (wide_rows,),
         "merge": (x, sums),
     }
     function: program.Function = name  # type: ignore[assignment]  # one of the benchmark's own list

@@ -25,15 +25,15 @@ def measure(  # noqa: PLR0911  # one a family
     """
     match case.family:
         case "matmul" | "attention" | "pointwise":
-            return _kernel(case, device)
+            return _kernel_results(case, device)
         case "function":
-            return _function(case, device)
+            return _function_results(case, device)
         case "compiled":
-            return _compiled(case, device)
+            return _compiled_results(case, device)
         case "stack":
             return stack(case, device)
         case "anchor":
-            return _kernel(_anchored(case), device)
+            return _kernel_results(_plain_case(case), device)
         case "host":
             return host(case, device, group)
         case "memory":
@@ -41,19 +41,21 @@ def measure(  # noqa: PLR0911  # one a family
         case "peer":
             return peer(case, device, rank)
         case "collective" | "beside" | "forced":
-            return _shared(case, device, group)
+            return _collective_results(case, device, group)
         case _:
             assert_never(case.family)
 
 
-def _shared(case: Measurement, device: torch.device, group: dist.ProcessGroup | None) -> Results:
+def _collective_results(
+    case: Measurement, device: torch.device, group: dist.ProcessGroup | None
+) -> Results:
     if group is None:
         return []
     families = {"collective": collective, "beside": beside_compute, "forced": forced}
     return families[case.family](case, device, group)
 
 
-def _kernel(case: Measurement, device: torch.device) -> Results:
+def _kernel_results(case: Measurement, device: torch.device) -> Results:
     prepared = PREPARE[case.family](case, device)
     results = list(both(prepared, device))
     if case.family == "attention" and on_gpu(device):
@@ -64,20 +66,20 @@ def _kernel(case: Measurement, device: torch.device) -> Results:
     return results
 
 
-def _anchored(case: Measurement) -> Measurement:
+def _plain_case(case: Measurement) -> Measurement:
     """Return the plain case that every rank measures."""
     sizes = {name: value for name, value in case.sizes if name != "work"}
-    plain: dict[str, int | str] = {"kernel": "default", "batch": 1, "head_dim": 128}
+    attention_sizes: dict[str, int | str] = {"kernel": "default", "batch": 1, "head_dim": 128}
     works: dict[str, tuple[Family, dict[str, int | str]]] = {
         "matmul": ("matmul", {"precision": "bf16"}),
-        "attention": ("attention", {**plain, "kv_heads": 24, "causal": 0}),
+        "attention": ("attention", {**attention_sizes, "kv_heads": 24, "causal": 0}),
         "pointwise": ("pointwise", {}),
     }
     family, choices = works[case.text("work")]
     return case_of(family, 1, **sizes, **choices)
 
 
-def _function(case: Measurement, device: torch.device) -> Results:
+def _function_results(case: Measurement, device: torch.device) -> Results:
     if case.text("way") == "lean":
         prepared, traffic = backend_function(case, device)
     else:
@@ -87,7 +89,7 @@ def _function(case: Measurement, device: torch.device) -> Results:
     return [(case.text("way"), {**quick(prepared, device), "traffic_bytes": traffic})]
 
 
-def _compiled(case: Measurement, device: torch.device) -> Results:
+def _compiled_results(case: Measurement, device: torch.device) -> Results:
     """Compile a function for several numbers of rows."""
     name, width = case.text("name"), case.number("width")
     results: Results = []

@@ -24,23 +24,23 @@ def host(case: Measurement, device: torch.device, group: dist.ProcessGroup | Non
     op = case.text("op")
     if op in ("graph", "gap"):
         return _graph(op, device)
-    if op in _LOCAL:
-        x, call = numbers(WIDTH, WIDTH, device=device), _LOCAL[op]
-        return [("host", timing.statistics(_warm(lambda _: call(x), CALLS, device)))]
+    if op in _LOCAL_CALLS:
+        x, call = numbers(WIDTH, WIDTH, device=device), _LOCAL_CALLS[op]
+        return [("host", timing.statistics(_warm_times(lambda _: call(x), CALLS, device)))]
     if group is None:
         return []
     work = exchange(op, 2**12, group, device).work
-    return [("host", timing.statistics(_warm(work, CALLS // 4, device)))]
+    return [("host", timing.statistics(_warm_times(work, CALLS // 4, device)))]
 
 
-def _warm(work: Work, calls: int, device: torch.device) -> list[float]:
+def _warm_times(work: Work, calls: int, device: torch.device) -> list[float]:
     for index in range(10):
         work(index)
     timing.settle(device)
     return timing.host_seconds(work, calls, device)
 
 
-_LOCAL: Final[Mapping[str, Callable[[Tensor], object]]] = {
+_LOCAL_CALLS: Final[Mapping[str, Callable[[Tensor], object]]] = {
     "add": lambda x: x + x,
     "linear": lambda x: functional.linear(x, x),
     "layer_norm": lambda x: functional.layer_norm(x, (WIDTH,)),
@@ -73,9 +73,9 @@ Layer = tuple[Tensor, Tensor]
 
 def _layers(x: Tensor, weights: list[Layer]) -> Tensor:
     """Norm, product, activation, product, residual: five operations a layer."""
-    for first, second in weights:
-        y = functional.linear(functional.rms_norm(x, (x.shape[-1],)), first)
-        x = x + functional.linear(functional.gelu(y), second)
+    for weight_in, weight_out in weights:
+        y = functional.linear(functional.rms_norm(x, (x.shape[-1],)), weight_in)
+        x = x + functional.linear(functional.gelu(y), weight_out)
     return x
 
 
@@ -92,7 +92,7 @@ def stack(case: Measurement, device: torch.device) -> Results:
     if case.text("way") == "compiled":
         call = torch.compile(_layers, dynamic=False)
     x = numbers(64, WIDTH, device=device)
-    return [("host", timing.statistics(_warm(lambda _: call(x, weights), 40, device)))]
+    return [("host", timing.statistics(_warm_times(lambda _: call(x, weights), 40, device)))]
 
 
 def used(device: torch.device) -> float:
@@ -111,13 +111,13 @@ def memory(case: Measurement, device: torch.device, group: dist.ProcessGroup | N
     if not timing.on_gpu(device):
         return []
     before = used(device)
-    _go(case.text("stage"), device, group)
+    _enter_stage(case.text("stage"), device, group)
     timing.settle(device)
     after = used(device)
     return [("used", {"bytes": after, "more_bytes": max(0.0, after - before)})]
 
 
-def _go(stage: str, device: torch.device, group: dist.ProcessGroup | None) -> None:
+def _enter_stage(stage: str, device: torch.device, group: dist.ProcessGroup | None) -> None:
     if stage == "context":
         torch.zeros(1, device=device)
     elif stage == "matmul":
@@ -135,5 +135,5 @@ def _go(stage: str, device: torch.device, group: dist.ProcessGroup | None) -> No
         exchange("all_to_all", 2**20, group, device).work(0)
         exchange("send_recv", 2**20, group, device).work(0)
     elif stage == "second":
-        another = dist.new_group(list(range(dist.get_world_size(group))), backend="nccl")
-        exchange("all_reduce", 2**20, another, device).work(0)
+        second_group = dist.new_group(list(range(dist.get_world_size(group))), backend="nccl")
+        exchange("all_reduce", 2**20, second_group, device).work(0)

@@ -67,17 +67,17 @@ def without_names(manifest: Mapping[str, Any]) -> dict[str, Any]:
     machine["gpus"] = [
         {key: value for key, value in gpu.items() if key != "uuid"} for gpu in machine["gpus"]
     ]
-    kept = {**manifest, "machine": machine}
-    if "environment" in kept:
-        kept["environment"] = " ".join(
+    anonymous = {**manifest, "machine": machine}
+    if "environment" in anonymous:
+        anonymous["environment"] = " ".join(
             word
-            for word in str(kept["environment"]).split()
+            for word in str(anonymous["environment"]).split()
             if word.startswith(KEPT) and not word.startswith(IMAGE)
         )
-    if "topology" in kept:
-        plain = _COLOUR.sub("", str(kept["topology"]))
-        kept["topology"] = plain.partition("\n\nLegend")[0]
-    return kept
+    if "topology" in anonymous:
+        topology_text = _COLOUR.sub("", str(anonymous["topology"]))
+        anonymous["topology"] = topology_text.partition("\n\nLegend")[0]
+    return anonymous
 
 
 def file_in(folder: Path) -> Path:
@@ -112,19 +112,19 @@ def _refit(measurements: Path, output: Path, against: Path | None) -> None:
     profile, rows = fit(measurements), read(file_in(measurements))
     write_new(output, to_toml(profile))
     failures = report.failures_of(rows)
-    made = report.Calibrated(profile=profile, output=output, failures=failures)
-    system.say(terminal(report.calibrated(made)))
+    calibration = report.Calibrated(profile=profile, output=output, failures=failures)
+    system.say(terminal(report.calibrated(calibration)))
     place = measured_on(system.read_document(measurements / system.MANIFEST))
     _judge(rows, place, profile, "")
     if against is not None:
         _judge(read(against), place, profile, f" on {against.name}")
 
 
-def _judge(rows: Sequence[Row], place: MeasuredOn, profile: Profile, where: str) -> None:
+def _judge(rows: Sequence[Row], place: MeasuredOn, profile: Profile, suffix: str) -> None:
     for title, priced_by in (("profile", profile), ("shipped tables", None)):
         lines = list(miss_rows(misses(rows, place, priced_by)))
         table = Table(head=HEADERS, rows=lines)
-        system.say(f"\n{title}{where}, in percent\n{table.text()}")
+        system.say(f"\n{title}{suffix}, in percent\n{table.text()}")
 
 
 if __name__ == "__main__":

@@ -97,11 +97,13 @@ def keep_manifest(folder: Path, document: Mapping[str, Any]) -> None:
     """Write the manifest; one that is there must be of the same machine and software."""
     path = folder / MANIFEST
     if path.exists():
-        before = read_document(path)
+        old_manifest = read_document(path)
         for part in ("machine", "software"):
-            if before.get(part) != document[part]:
-                then, now = (json.dumps(d.get(part))[:120] for d in (before, document))
-                raise InputError(f"{path}: rows were measured on {then}, this is {now}")
+            if old_manifest.get(part) != document[part]:
+                old_text, new_text = (
+                    json.dumps(d.get(part))[:120] for d in (old_manifest, document)
+                )
+                raise InputError(f"{path}: rows were measured on {old_text}, this is {new_text}")
         return
     write_whole(path, json.dumps(document, indent=2) + "\n")
 
@@ -153,20 +155,20 @@ def run(session: BenchSession) -> int:
     except OSError as error:
         raise InputError(f"{session.folder}: {error.strerror}") from None
     until = time.time() + 60 * session.minutes
-    watching = _telemetry(session)
+    telemetry = _telemetry(session)
     deaths = 0
     try:
-        while not (ended := _launch(session, until)).ok:
+        while not (result := _launch(session, until)).ok:
             if time.time() > until + GRACE:
                 say("bench: out of time; the last case is lost")
                 break
             deaths += 1
-            _blame(session, ended)
+            _blame(session, result)
             if deaths > RESTARTS or time.time() > until - GRACE:
                 break
     finally:
-        if watching is not None:
-            watching.kill()
+        if telemetry is not None:
+            telemetry.kill()
     return deaths
 
 
@@ -191,52 +193,54 @@ def _launch(session: BenchSession, until: float) -> LaunchResult:
     )
 
 
-def _blame(session: BenchSession, ended: LaunchResult) -> None:
+def _blame(session: BenchSession, result: LaunchResult) -> None:
     """Note the case at which a worker died; its next start goes on behind it."""
-    log = session.folder / f"rank{ended.rank}.log"
-    if ended.exit_codes[ended.rank] == REFUSED:
+    log = session.folder / f"rank{result.rank}.log"
+    if result.exit_codes[result.rank] == REFUSED:
         raise InputError(last_words(read(log)).partition(": ")[2])
-    say(f"bench: {ended.message}")
-    key = ended.phase.partition(": ")[2]
+    say(f"bench: {result.message}")
+    key = result.phase.partition(": ")[2]
     if not key:
-        raise InputError(f"{ended.message}: see {log}")
-    append(session.folder, [failure(key, ended.rank, ended.message)])
+        raise InputError(f"{result.message}: see {log}")
+    append(session.folder, [failure(key, result.rank, result.message)])
 
 
 def surroundings() -> dict[str, str]:
     """Ask for what there is to say about the machine outside PyTorch."""
-    kept = ("NCCL_", "TORCH_", "CUDA_", "NVSHMEM_")
-    shown = {key: value for key, value in {**os.environ, **QUIET}.items() if key.startswith(kept)}
+    prefixes = ("NCCL_", "TORCH_", "CUDA_", "NVSHMEM_")
+    variables = {
+        key: value for key, value in {**os.environ, **QUIET}.items() if key.startswith(prefixes)
+    }
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "driver": ask("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
         "power": ask("nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader"),
         "topology": ask("nvidia-smi", "topo", "-m"),
         "mig": ask("nvidia-smi", "--query-gpu=mig.mode.current", "--format=csv,noheader"),
-        "environment": " ".join(f"{key}={value}" for key, value in sorted(shown.items())),
+        "environment": " ".join(f"{key}={value}" for key, value in sorted(variables.items())),
     }
 
 
 def ask(*command: str) -> str:
     """Return what a program prints; nothing where it is missing, slow or fails."""
     try:
-        done = subprocess.run(  # noqa: S603  # fixed commands
+        process = subprocess.run(  # noqa: S603  # fixed commands
             command, capture_output=True, text=True, timeout=20, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return process.stdout.strip() if process.returncode == 0 else ""
 
 
 @contextmanager
 def environment(names: Mapping[str, str]) -> Iterator[None]:
     """Set variables for a while: libraries read some whenever they are asked for something."""
-    before = {name: os.environ.get(name) for name in names}
+    old_values = {name: os.environ.get(name) for name in names}
     os.environ.update(names)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in old_values.items():
             if value is None:
                 os.environ.pop(name, None)
             else:

@@ -67,8 +67,8 @@ def statistics(times: Sequence[float]) -> Statistics:
 
 def both(prepared: PreparedWork, device: torch.device) -> Iterator[tuple[str, Statistics]]:
     """Time work as a burst and under load: pairs of mode and statistics of one call."""
-    run, calls, once = _replayed(prepared, device)
-    bursts = 3 if once > LONG else BURSTS
+    run, calls, call_s = _prepared_replay(prepared, device)
+    bursts = 3 if call_s > LONG else BURSTS
     yield "short", statistics([t / calls for t in burst(run, bursts, device)])
     if on_gpu(device):
         yield "sustained", statistics([t / calls for t in load(run, device)])
@@ -76,16 +76,16 @@ def both(prepared: PreparedWork, device: torch.device) -> Iterator[tuple[str, St
 
 def quick(prepared: PreparedWork, device: torch.device) -> Statistics:
     """Time work as a burst."""
-    run, calls, _ = _replayed(prepared, device)
+    run, calls, _ = _prepared_replay(prepared, device)
     return statistics([t / calls for t in burst(run, BURSTS, device)])
 
 
-def _replayed(prepared: PreparedWork, device: torch.device) -> tuple[Run, int, float]:
+def _prepared_replay(prepared: PreparedWork, device: torch.device) -> tuple[Run, int, float]:
     """Capture calls, enough to time and one a set of buffers; how many, and seconds of one."""
-    once = estimate(prepared, device)
-    enough = max(1, int(GRAPH / max(once, 1e-3 * GRAPH)))
-    calls = 1 if once > LONG else min(MOST_CALLS, max(enough, prepared.sets))
-    return captured(prepared.work, calls, device), calls, once
+    call_s = estimate(prepared, device)
+    graph_calls = max(1, int(GRAPH / max(call_s, 1e-3 * GRAPH)))
+    calls = 1 if call_s > LONG else min(MOST_CALLS, max(graph_calls, prepared.sets))
+    return captured(prepared.work, calls, device), calls, call_s
 
 
 def estimate(prepared: PreparedWork, device: torch.device) -> float:
@@ -160,23 +160,23 @@ def burst(
 
 def load(run: Run, device: torch.device) -> list[float]:
     """Seconds of each run in the second half of a stretch without rest, as means over slices."""
-    first = burst(run, 1, device, pause=0.0)[0]
-    runs = max(1, int(SLICE / first))
-    slices = max(6, int(LOAD / max(first * runs, SLICE)))
-    if first > LOAD:
+    run_s = burst(run, 1, device, pause=0.0)[0]
+    runs = max(1, int(SLICE / run_s))
+    slices = max(6, int(LOAD / max(run_s * runs, SLICE)))
+    if run_s > LOAD:
         slices = 2
 
     def stretch() -> None:
         for _ in range(runs):
             run()
 
-    waiting: list[Marks] = []
+    pending: list[Marks] = []
     times: list[float] = []
     for _ in range(slices):
-        waiting.append(_enqueue(stretch, spin=False, before=None))
-        if len(waiting) > 2:
-            times.append(_finish(waiting.pop(0)) / runs)
-    times += [_finish(marks) / runs for marks in waiting]
+        pending.append(_enqueue(stretch, spin=False, before=None))
+        if len(pending) > 2:
+            times.append(_finish(pending.pop(0)) / runs)
+    times += [_finish(marks) / runs for marks in pending]
     return times[len(times) // 2 :]
 
 

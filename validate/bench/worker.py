@@ -75,8 +75,8 @@ def main() -> None:
     """Run as one rank, and leave without looking back."""
     task = system.task()
     world = _join(task)
-    every = all_cases(task.place.world, small=task.small)
-    cases = [case for case in every if case.tier <= task.tiers]
+    candidates = all_cases(task.place.world, small=task.small)
+    cases = [case for case in candidates if case.tier <= task.tiers]
     if world.rank == 0:
         try:
             document = describe(world.device, task.place.world, task.settings)
@@ -126,17 +126,17 @@ def _join(task: system.RankTask) -> World:
 
 
 def _run_all(cases: Sequence[Measurement], world: World) -> None:
-    finished = _finished(world)
-    left = [case for case in cases if case.key not in finished]
-    reached = len(cases) - len(left)
-    for number, group in enumerate(runs(left)):
-        take = _together if group[0].together else _apart
-        if not take(group, world, (reached, len(cases)), number):
+    finished = _finished_keys(world)
+    pending_cases = [case for case in cases if case.key not in finished]
+    done_count = len(cases) - len(pending_cases)
+    for number, group in enumerate(runs(pending_cases)):
+        run_group = _run_jointly if group[0].together else _run_separately
+        if not run_group(group, world, (done_count, len(cases)), number):
             return
-        reached += len(group)
+        done_count += len(group)
 
 
-def _finished(world: World) -> frozenset[str]:
+def _finished_keys(world: World) -> frozenset[str]:
     """Cases that are done already, as rank 0 reads them."""
     keys: frozenset[str] = frozenset()
     if world.rank == 0:
@@ -144,13 +144,13 @@ def _finished(world: World) -> frozenset[str]:
     return frozenset(filter(None, world.agree("\n".join(sorted(keys))).split("\n")))
 
 
-def _together(group: Sequence[Measurement], world: World, reached: Reached, _: int) -> bool:
+def _run_jointly(group: Sequence[Measurement], world: World, reached: Reached, _: int) -> bool:
     for step, case in enumerate(group):
         if world.agree("go" if world.left > 0 else "stop") != "go":
             return False
         rows = _attempt(case, world, f"{reached[0] + step + 1}/{reached[1]}")
-        first = next((row.error for row in rows if row.error), "")
-        errors = [error for error in world.all_hear(first) if error]
+        own_error = next((row.error for row in rows if row.error), "")
+        errors = [error for error in world.all_hear(own_error) if error]
         if errors:
             rows = [failed(case, world.rank, errors[0])] if world.rank == 0 else []
         elif world.rank and case.family not in ("anchor", "memory"):
@@ -159,7 +159,9 @@ def _together(group: Sequence[Measurement], world: World, reached: Reached, _: i
     return True
 
 
-def _apart(group: Sequence[Measurement], world: World, reached: Reached, number: int) -> bool:
+def _run_separately(
+    group: Sequence[Measurement], world: World, reached: Reached, number: int
+) -> bool:
     """Take the next case that nobody has taken, until there are none."""
     while world.left > 0:
         step = world.store.add(f"group {number}", 1) - 1

@@ -27,11 +27,11 @@ def check(cases: Sequence[Case], hardware: str) -> None:
     for case in cases:
         if case.mode not in MODES:
             raise InputError(f"mode: got {case.mode}, wanted eager or compile with {case.engine}")
-        for name, usual in (("precision", "bf16"), ("batch", 1), ("text_tokens", None)):
+        for name, default in (("precision", "bf16"), ("batch", 1), ("text_tokens", None)):
             value = getattr(case, name)
-            if value != usual:
-                wanted = "none" if usual is None else usual
-                raise InputError(f"{name}: got {value}, wanted {wanted} with {case.engine}")
+            if value != default:
+                allowed_value = "none" if default is None else default
+                raise InputError(f"{name}: got {value}, wanted {allowed_value} with {case.engine}")
         configured(case.model)
         reason = refusal(resolve(case.request(hardware)), parse_plan(case.plan))
         if reason:

@@ -42,7 +42,7 @@ FUNCTIONS: Final[Mapping[Place, tuple[str, ...]]] = {
     "residual": ("residual", "gated_residual"),
 }
 """Functions of programs that stand for a place."""
-_INSTEAD: Final[Mapping[Place, Place]] = {
+_FALLBACK_PLACES: Final[Mapping[Place, Place]] = {
     "attention": "norm",
     "feed_forward": "residual",
     "norm": "residual",
@@ -50,11 +50,11 @@ _INSTEAD: Final[Mapping[Place, Place]] = {
 }
 _PRODUCTS: Final = frozenset(("mm", "addmm", "bmm", "baddbmm", "convolution", "_grouped_mm"))
 _ATTENTION: Final = "attention"
-_SHORT: Final = 512
-_HALF: Final = 2  # bytes
-_LEAST: Final = 0.01
+_SHORT_ROW: Final = 512
+_HALF_BYTES: Final = 2  # bytes
+_MIN_SHARE: Final = 0.01
 _GPU: Final = "h200-sxm"  # whose kernels were measured
-_COPIED: Final = 4.0
+_COPY_BYTES: Final = 4.0
 """Bytes that a copy of a 16-bit number moves."""
 
 
@@ -81,8 +81,10 @@ class Operand(NamedTuple):
     @property
     def bytes(self) -> int:
         """Bytes of what is there once, however often it is broadcast."""
-        there = (size for size, stride in zip(self.shape, self.strides, strict=True) if stride)
-        return math.prod(there) * self.itemsize
+        stored_sizes = (
+            size for size, stride in zip(self.shape, self.strides, strict=True) if stride
+        )
+        return math.prod(stored_sizes) * self.itemsize
 
     @property
     def contiguous(self) -> bool:
@@ -123,9 +125,9 @@ class KernelWork:
         """Take away what is priced elsewhere: cycles first, then bytes of as much time."""
         cycles = min(self.cycles, other.cycles)
         rate, bandwidth = _rates()
-        moved = (other.cycles - cycles) / rate * bandwidth
+        equal_bytes = (other.cycles - cycles) / rate * bandwidth
         return KernelWork(
-            bytes=max(0.0, self.bytes - moved),
+            bytes=max(0.0, self.bytes - equal_bytes),
             cycles=self.cycles - cycles,
             kernels=max(0.0, self.kernels - other.kernels),
         )
@@ -146,10 +148,10 @@ def place_of(frames: Sequence[Frame]) -> Place:
     ):
         return "feed_forward"
     line = next((line for c, _, line in frames if "Block" in c), "")
-    own = bool(frames) and "Block" in frames[0][0]
-    if own and not re.search(r"norm|scale|shift", line.replace("scale_shift_table", "")):
+    in_block = bool(frames) and "Block" in frames[0][0]
+    if in_block and not re.search(r"norm|scale|shift", line.replace("scale_shift_table", "")):
         return "residual"
-    if own and "gate" in line and "norm" not in line:
+    if in_block and "gate" in line and "norm" not in line:
         return "residual"
     return "norm"
 
@@ -157,21 +159,23 @@ def place_of(frames: Sequence[Frame]) -> Place:
 def kind_of(kernel: Kernel) -> str:
     """Name the kind of a kernel in ``kinds.toml``; empty for one that streams."""
     inputs, out = kernel.inputs, (kernel.outputs or kernel.inputs)[0]
-    wide = out.itemsize > _HALF
+    wide = out.itemsize > _HALF_BYTES
     match kernel.name:
         case "native_layer_norm":
             return "layer_row"
         case "rms_norm":
             return "rms_row"
         case "mean" | "sum" | "amax":
-            return "short_rows" if inputs[0].shape and inputs[0].shape[-1] <= _SHORT else ""
+            return "short_rows" if inputs[0].shape and inputs[0].shape[-1] <= _SHORT_ROW else ""
         case "cat" | "stack":
-            whole = kernel.name == "cat" and inputs[0].shape[-1:] == out.shape[-1:]
-            return "" if whole else f"interleave_{32 if wide else 16}"
+            whole_rows = kernel.name == "cat" and inputs[0].shape[-1:] == out.shape[-1:]
+            return "" if whole_rows else f"interleave_{32 if wide else 16}"
         case "_to_copy" | "clone" | "copy_":
-            return _kind_of_copy([each for each in inputs if each.elements > 1] or [out], out)
+            return _kind_of_copy([tensor for tensor in inputs if tensor.elements > 1] or [out], out)
         case _:
-            return _kind_of_function([each for each in inputs if each.elements > 1], out, inputs)
+            return _kind_of_function(
+                [tensor for tensor in inputs if tensor.elements > 1], out, inputs
+            )
 
 
 def _kind_of_copy(inputs: Sequence[Operand], out: Operand) -> str:
@@ -180,17 +184,17 @@ def _kind_of_copy(inputs: Sequence[Operand], out: Operand) -> str:
         return "" if flat else "copy_strided"
     if flat:
         return "widen" if out.itemsize > source.itemsize else ""
-    return "widen_strided" if out.itemsize > _HALF else "narrow_strided"
+    return "widen_strided" if out.itemsize > _HALF_BYTES else "narrow_strided"
 
 
-def _kind_of_function(many: Sequence[Operand], out: Operand, inputs: Sequence[Operand]) -> str:
-    if "complex" in out.dtype or not many:
+def _kind_of_function(operands: Sequence[Operand], out: Operand, inputs: Sequence[Operand]) -> str:
+    if "complex" in out.dtype or not operands:
         return ""
     if len({tensor.dtype for tensor in inputs if tensor.shape}) > 1:
         return "mixed"
-    if all(tensor.contiguous and tensor.shape == out.shape for tensor in (*many, out)):
+    if all(tensor.contiguous and tensor.shape == out.shape for tensor in (*operands, out)):
         return ""
-    return "broadcast_32" if out.itemsize > _HALF else "broadcast_16"
+    return "broadcast_32" if out.itemsize > _HALF_BYTES else "broadcast_16"
 
 
 def work_of(kernel: Kernel, cycles: Mapping[str, float]) -> KernelWork:
@@ -199,18 +203,18 @@ def work_of(kernel: Kernel, cycles: Mapping[str, float]) -> KernelWork:
         return KernelWork(kernels=1)
     outputs = kernel.outputs[:1] if kernel.name == "native_layer_norm" else kernel.outputs
     tensors = kernel.inputs if kernel.name == "copy_" else (*kernel.inputs, *outputs)
-    moved = float(sum(tensor.bytes for tensor in tensors))
+    moved_bytes = float(sum(tensor.bytes for tensor in tensors))
     elements = max((tensor.elements for tensor in (*kernel.inputs, *kernel.outputs)), default=0)
     kind = kind_of(kernel)
     if not kind:
-        return KernelWork(bytes=moved, kernels=1)
+        return KernelWork(bytes=moved_bytes, kernels=1)
     if kind.endswith("_row"):
         elements //= kernel.inputs[0].shape[-1]
-    spent = elements * cycles[kind]
+    spent_cycles = elements * cycles[kind]
     rate, bandwidth = _rates()
-    if spent / rate < moved / bandwidth:
-        return KernelWork(bytes=moved, kernels=1)
-    return KernelWork(cycles=spent, kernels=1)
+    if spent_cycles / rate < moved_bytes / bandwidth:
+        return KernelWork(bytes=moved_bytes, kernels=1)
+    return KernelWork(cycles=spent_cycles, kernels=1)
 
 
 def _makes_mask(kernel: Kernel) -> bool:
@@ -236,27 +240,27 @@ def in_program(model: str, height: int, width: int, frames: int, removed: int = 
     if frames > 1:
         options["frames"] = frames
     scenario = resolve(request_of(model, 1, options))
-    most = max(each.count for each in scenario.model.blocks)
+    max_count = max(block.count for block in scenario.model.blocks)
     blocks = (
-        replace(each, count=most - removed) if each.count == most else each
-        for each in scenario.model.blocks
+        replace(block, count=max_count - removed) if block.count == max_count else block
+        for block in scenario.model.blocks
     )
-    shallow = replace(scenario.model, blocks=tuple(blocks))
-    program = lower(shallow, scenario.workload, Plan(()))
+    cut_model = replace(scenario.model, blocks=tuple(blocks))
+    program = lower(cut_model, scenario.workload, Plan(()))
     step = next(stage for stage in program.stages if stage.name == "denoise")
     forward = next(loop for loop in step.body if isinstance(loop, Loop))
     functions: dict[str, tuple[float, float]] = {}
-    copied = copies = products = 0.0
+    copied_bytes = copies = products = 0.0
     for op, loops in forward.nested():
         count = math.prod(float(loop.count) for loop in loops[1:])
         if isinstance(op, Pointwise):
-            moved, number = functions.get(op.function, (0.0, 0.0))
-            functions[op.function] = moved + count * float(op.traffic), number + count
+            total_bytes, calls = functions.get(op.function, (0.0, 0.0))
+            functions[op.function] = total_bytes + count * float(op.traffic), calls + count
         elif isinstance(op, Rearrange) and not op.view:
-            copied, copies = copied + count * float(op.traffic), copies + count
+            copied_bytes, copies = copied_bytes + count * float(op.traffic), copies + count
         elif isinstance(op, Matmul):
             products += count
-    return Known(functions, (copied, copies), products)
+    return Known(functions, (copied_bytes, copies), products)
 
 
 def table(kernels: Iterable[Kernel], program: Known) -> dict[str, tuple[float, float, float]]:
@@ -264,8 +268,8 @@ def table(kernels: Iterable[Kernel], program: Known) -> dict[str, tuple[float, f
 
     Returns by function bytes and cycles, over the bytes that go in and out, and kernels a call.
     """
-    written: Mapping[str, str] = tomllib.loads(files.kinds_text())["cycles"]
-    cycles = {name: float(text) for name, text in written.items()}
+    cycle_texts: Mapping[str, str] = tomllib.loads(files.kinds_text())["cycles"]
+    cycles = {name: float(text) for name, text in cycle_texts.items()}
     places: dict[Place, KernelWork] = dict.fromkeys(FUNCTIONS, KernelWork())
     products = 0
     for kernel in kernels:
@@ -273,20 +277,22 @@ def table(kernels: Iterable[Kernel], program: Known) -> dict[str, tuple[float, f
         if kernel.name not in _PRODUCTS and kernel.name != _ATTENTION:
             places[kernel.place] += work_of(kernel, cycles)
     extra = KernelWork(kernels=max(0.0, products - program.products))
-    moved, copies = program.copies
-    copied = KernelWork(cycles=moved / _COPIED * cycles["copy_strided"], kernels=copies)
-    places["attention"] = places["attention"].less(copied) + extra
+    moved_bytes, copies = program.copies
+    copy_work = KernelWork(
+        cycles=moved_bytes / _COPY_BYTES * cycles["copy_strided"], kernels=copies
+    )
+    places["attention"] = places["attention"].less(copy_work) + extra
     for place, candidates in FUNCTIONS.items():
         if not any(name in program.functions for name in candidates):
-            places[_INSTEAD[place]] += places.pop(place)
+            places[_FALLBACK_PLACES[place]] += places.pop(place)
     rows = {}
     for place, work in places.items():
         names = [name for name in FUNCTIONS[place] if name in program.functions]
-        moved = sum(program.functions[name][0] for name in names)
+        moved_bytes = sum(program.functions[name][0] for name in names)
         calls = sum(program.functions[name][1] for name in names)
         for name in names:
-            shares = work.bytes / moved, work.cycles / moved, work.kernels / calls
-            rows[name] = max(shares[0], _LEAST), shares[1], max(shares[2], _LEAST)
+            shares = work.bytes / moved_bytes, work.cycles / moved_bytes, work.kernels / calls
+            rows[name] = max(shares[0], _MIN_SHARE), shares[1], max(shares[2], _MIN_SHARE)
     return rows
 
 
@@ -344,17 +350,17 @@ def counted(sample: Sample) -> list[Kernel]:
         config = models.shallow(config, sample.layers)
     device = torch.device("cpu" if sample.layers else "meta")
     size = {"height": sample.height, "width": sample.width, "frames": sample.frames}
-    made = models.inputs(sample.model, config, device, **size)
+    model_inputs = models.inputs(sample.model, config, device, **size)
     model = models.transformer(family, config, device)
     with torch.no_grad():
         return [
             Kernel(
                 name=name,
-                inputs=tuple(Operand(*each) for each in inputs),
-                outputs=tuple(Operand(*each) for each in outputs),
+                inputs=tuple(Operand(*operand) for operand in inputs),
+                outputs=tuple(Operand(*operand) for operand in outputs),
                 place=place_of(frames),
             )
-            for name, inputs, outputs, frames in noted(lambda: model(**made.arguments))
+            for name, inputs, outputs, frames in noted(lambda: model(**model_inputs.arguments))
         ]
 
 

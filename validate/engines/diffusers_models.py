@@ -27,7 +27,7 @@ Tensor = Any  # torch.Tensor
 Config = Mapping[str, Any]
 Arguments = dict[str, Any]
 
-_LEFT_OUT: Final[dict[str, dict[str, Any]]] = {
+_UNLISTED_CONFIG: Final[dict[str, dict[str, Any]]] = {
     "cogvideox-5b": {"use_rotary_positional_embeddings": True},
     "hidream-i1": {"axes_dims_rope": (64, 32, 32), "max_resolution": (128, 128)},
     "cosmos-predict2-2b": {"extra_pos_embed_type": None},  # TOML has no None
@@ -132,7 +132,7 @@ def configured(model: str) -> tuple[str, dict[str, Any]]:
     if not name:
         raise InputError(f"model: got {model!r}, wanted one of the catalogue")
     entry = tomllib.loads(files.catalogue_text(name))
-    config = {**entry.get("config", {}), **_LEFT_OUT.get(name, {})}
+    config = {**entry.get("config", {}), **_UNLISTED_CONFIG.get(name, {})}
     family = str(config.pop("_class_name", ""))
     if not family:
         raise InputError(f"model: got {name}, wanted one whose transformer diffusers has")
@@ -144,8 +144,8 @@ def configured(model: str) -> tuple[str, dict[str, Any]]:
 def shallow(config: Config, layers: int) -> dict[str, Any]:
     """Cut a configuration to a few layers of every kind, at full width."""
     depths = ("num_layers", "num_single_layers", "num_hidden_layers", "n_layers")
-    cut = {key: min(int(config[key]), layers) for key in depths if key in config}
-    return {**config, **cut}
+    cut_depths = {key: min(int(config[key]), layers) for key in depths if key in config}
+    return {**config, **cut_depths}
 
 
 def transformer(family: str, config: Config, device: object) -> Any:  # noqa: ANN401  # a module
@@ -164,17 +164,17 @@ def transformer(family: str, config: Config, device: object) -> Any:  # noqa: AN
             functional=SimpleNamespace(resize=_resize),
         )
     parameters = inspect.signature(cls.__init__).parameters
-    usual = torch.get_default_dtype()
+    default_dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device(device):
             model = cls(**{key: value for key, value in config.items() if key in parameters})
     finally:
-        torch.set_default_dtype(usual)
-    wide = cls._keep_in_fp32_modules or ()
+        torch.set_default_dtype(default_dtype)
+    fp32_modules = cls._keep_in_fp32_modules or ()
     for name, parameter in model.named_parameters():
-        kept = any(part in name.split(".") for part in wide)
-        parameter.data = parameter.data.to(torch.float32 if kept else torch.bfloat16)
+        is_fp32 = any(part in name.split(".") for part in fp32_modules)
+        parameter.data = parameter.data.to(torch.float32 if is_fp32 else torch.bfloat16)
     return model.eval().requires_grad_(requires_grad=False)
 
 
@@ -196,11 +196,11 @@ def inputs(
     Raises InputError if the size is none of the model's, or the tokens are not those that the
     planner counts.
     """
-    described = read_model(model)
-    latent = described.latent
+    spec = read_model(model)
+    latent = spec.latent
     assert latent is not None
-    wanted = {
-        stream: int(count) for stream, count in lengths(described, height, width, frames).items()
+    expected_tokens = {
+        stream: int(count) for stream, count in lengths(spec, height, width, frames).items()
     }
     steps = (latent.spatial * latent.patch_height, latent.spatial * latent.patch_width)
     if latent.rounds == "down":
@@ -215,236 +215,236 @@ def inputs(
         frames=int(latent_frames(latent, frames)),
         lines=lines,
         columns=columns,
-        text=wanted["text"],
+        text=expected_tokens["text"],
     )
     family = _FAMILIES[configured(model)[0]]
-    made = Maker(config=config, size=size, device=device, tokens=wanted)
-    main = next(stream for stream in wanted if stream in ("image", "video"))
-    tokens = {**wanted, main: family.count(made)}
-    if tokens != wanted:
-        raise InputError(f"{model}: got {tokens} tokens, wanted {wanted}")
-    arguments = family.make(made)
+    maker = Maker(config=config, size=size, device=device, tokens=expected_tokens)
+    main_stream = next(stream for stream in expected_tokens if stream in ("image", "video"))
+    tokens = {**expected_tokens, main_stream: family.count(maker)}
+    if tokens != expected_tokens:
+        raise InputError(f"{model}: got {tokens} tokens, wanted {expected_tokens}")
+    arguments = family.make(maker)
     if family.text:
-        arguments["encoder_hidden_states"] = made.noise(1, size.text, config[family.text])
+        arguments["encoder_hidden_states"] = maker.noise(1, size.text, config[family.text])
     return Inputs(arguments, tokens)
 
 
-def _flux(made: Maker) -> Arguments:
+def _flux(maker: Maker) -> Arguments:
     return {
-        "hidden_states": made.noise(1, made.patches, made.config["in_channels"]),
-        "timestep": made.full(_TIMESTEP / 1000, 1),
-        "guidance": made.full(3.5, 1, kind="float32") if made.config["guidance_embeds"] else None,
-        "pooled_projections": made.noise(1, made.config["pooled_projection_dim"]),
-        "txt_ids": made.full(0, made.size.text, 3),
-        "img_ids": made.grid(1, made.size.lines // 2, made.size.columns // 2),
+        "hidden_states": maker.noise(1, maker.patches, maker.config["in_channels"]),
+        "timestep": maker.full(_TIMESTEP / 1000, 1),
+        "guidance": maker.full(3.5, 1, kind="float32") if maker.config["guidance_embeds"] else None,
+        "pooled_projections": maker.noise(1, maker.config["pooled_projection_dim"]),
+        "txt_ids": maker.full(0, maker.size.text, 3),
+        "img_ids": maker.grid(1, maker.size.lines // 2, maker.size.columns // 2),
     }
 
 
-def _flux2(made: Maker) -> Arguments:
-    rows, columns = made.size.lines // 2, made.size.columns // 2
-    guided = made.config.get("guidance_embeds", True)
+def _flux2(maker: Maker) -> Arguments:
+    rows, columns = maker.size.lines // 2, maker.size.columns // 2
+    guided = maker.config.get("guidance_embeds", True)
     return {
-        "hidden_states": made.noise(1, made.patches, made.config["in_channels"]),
-        "timestep": made.full(_TIMESTEP / 1000, 1),
-        "guidance": made.full(4.0, 1, kind="float32") if guided else None,
-        "txt_ids": made.grid(1, 1, 1, made.size.text, kind="int64")[None],
-        "img_ids": made.grid(1, rows, columns, 1, kind="int64")[None],
+        "hidden_states": maker.noise(1, maker.patches, maker.config["in_channels"]),
+        "timestep": maker.full(_TIMESTEP / 1000, 1),
+        "guidance": maker.full(4.0, 1, kind="float32") if guided else None,
+        "txt_ids": maker.grid(1, 1, 1, maker.size.text, kind="int64")[None],
+        "img_ids": maker.grid(1, rows, columns, 1, kind="int64")[None],
     }
 
 
-def _wan(made: Maker) -> Arguments:
-    by_token = made.config["in_channels"] == 48  # Wan 2.2 5B: `expand_timesteps`
-    shape = (1, made.patches) if by_token else (1,)
+def _wan(maker: Maker) -> Arguments:
+    by_token = maker.config["in_channels"] == 48  # Wan 2.2 5B: `expand_timesteps`
+    shape = (1, maker.patches) if by_token else (1,)
     return {
-        "hidden_states": made.latents(made.config["in_channels"]),
-        "timestep": made.full(_TIMESTEP, *shape, kind="float32" if by_token else "int64"),
+        "hidden_states": maker.latents(maker.config["in_channels"]),
+        "timestep": maker.full(_TIMESTEP, *shape, kind="float32" if by_token else "int64"),
     }
 
 
-def _qwen_image(made: Maker) -> Arguments:
+def _qwen_image(maker: Maker) -> Arguments:
     return {
-        "hidden_states": made.noise(1, made.patches, made.config["in_channels"]),
-        "timestep": made.full(_TIMESTEP / 1000, 1),
+        "hidden_states": maker.noise(1, maker.patches, maker.config["in_channels"]),
+        "timestep": maker.full(_TIMESTEP / 1000, 1),
         "encoder_hidden_states_mask": None,  # a lone prompt has no padding
-        "img_shapes": [[(1, made.size.lines // 2, made.size.columns // 2)]],
+        "img_shapes": [[(1, maker.size.lines // 2, maker.size.columns // 2)]],
     }
 
 
-def _sd3(made: Maker) -> Arguments:
+def _sd3(maker: Maker) -> Arguments:
     return {
-        "hidden_states": made.picture(made.config["in_channels"]),
-        "timestep": made.full(_TIMESTEP, 1, kind="float32"),
-        "pooled_projections": made.noise(1, made.config["pooled_projection_dim"]),
+        "hidden_states": maker.picture(maker.config["in_channels"]),
+        "timestep": maker.full(_TIMESTEP, 1, kind="float32"),
+        "pooled_projections": maker.noise(1, maker.config["pooled_projection_dim"]),
     }
 
 
-def _cogvideox(made: Maker) -> Arguments:
-    config = made.config
-    turn = made.full(0.5, made.patches, config["attention_head_dim"], kind="float32")
+def _cogvideox(maker: Maker) -> Arguments:
+    config = maker.config
+    rotation = maker.full(0.5, maker.patches, config["attention_head_dim"], kind="float32")
     rotates = config.get("use_rotary_positional_embeddings", False)
     return {
-        "hidden_states": made.latents(config["in_channels"]).transpose(1, 2).contiguous(),
-        "timestep": made.full(_TIMESTEP, 1, kind="int64"),
-        "image_rotary_emb": (turn, turn.clone()) if rotates else None,
+        "hidden_states": maker.latents(config["in_channels"]).transpose(1, 2).contiguous(),
+        "timestep": maker.full(_TIMESTEP, 1, kind="int64"),
+        "image_rotary_emb": (rotation, rotation.clone()) if rotates else None,
     }
 
 
-def _ltx(made: Maker) -> Arguments:
+def _ltx(maker: Maker) -> Arguments:
     return {
-        "hidden_states": made.noise(1, made.places, made.config["in_channels"]),
-        "timestep": made.full(_TIMESTEP, 1, kind="float32"),
-        "encoder_attention_mask": made.mask(made.size.text, made.size.text // 2),
-        "num_frames": made.size.frames,
-        "height": made.size.lines,
-        "width": made.size.columns,
+        "hidden_states": maker.noise(1, maker.places, maker.config["in_channels"]),
+        "timestep": maker.full(_TIMESTEP, 1, kind="float32"),
+        "encoder_attention_mask": maker.mask(maker.size.text, maker.size.text // 2),
+        "num_frames": maker.size.frames,
+        "height": maker.size.lines,
+        "width": maker.size.columns,
         "rope_interpolation_scale": (8 / 25, 32, 32),
     }
 
 
-def _ltx2(made: Maker) -> Arguments:
-    text, sound = made.size.text, made.tokens["audio"]
-    mask = made.mask(text, text)  # learned registers stand for the padding
-    step = made.full(_TIMESTEP, 1, kind="float32")
+def _ltx2(maker: Maker) -> Arguments:
+    text, sound = maker.size.text, maker.tokens["audio"]
+    mask = maker.mask(text, text)  # learned registers stand for the padding
+    step = maker.full(_TIMESTEP, 1, kind="float32")
     return {
-        "hidden_states": made.noise(1, made.places, made.config["in_channels"]),
-        "audio_hidden_states": made.noise(1, sound, made.config["audio_in_channels"]),
-        "audio_encoder_hidden_states": made.noise(1, text, made.config["caption_channels"]),
+        "hidden_states": maker.noise(1, maker.places, maker.config["in_channels"]),
+        "audio_hidden_states": maker.noise(1, sound, maker.config["audio_in_channels"]),
+        "audio_encoder_hidden_states": maker.noise(1, text, maker.config["caption_channels"]),
         "timestep": step,
         "sigma": step,
         "encoder_attention_mask": mask,
         "audio_encoder_attention_mask": mask,
-        "num_frames": made.size.frames,
-        "height": made.size.lines,
-        "width": made.size.columns,
+        "num_frames": maker.size.frames,
+        "height": maker.size.lines,
+        "width": maker.size.columns,
         "fps": 24.0,
         "audio_num_frames": sound,
     }
 
 
-def _mochi(made: Maker) -> Arguments:
-    text = made.size.text
+def _mochi(maker: Maker) -> Arguments:
+    text = maker.size.text
     return {
-        "hidden_states": made.latents(made.config["in_channels"]),
-        "timestep": made.full(_TIMESTEP, 1, kind="float32"),
-        "encoder_attention_mask": made.mask(text, text, kind="bool"),  # cuts the rest
+        "hidden_states": maker.latents(maker.config["in_channels"]),
+        "timestep": maker.full(_TIMESTEP, 1, kind="float32"),
+        "encoder_attention_mask": maker.mask(text, text, kind="bool"),  # cuts the rest
     }
 
 
-def _z_image(made: Maker) -> Arguments:
+def _z_image(maker: Maker) -> Arguments:
     return {
-        "x": list(made.picture(made.config["in_channels"]).unsqueeze(2).unbind(0)),
-        "t": made.full(_TIMESTEP / 1000, 1, kind="float32"),
-        "cap_feats": [made.noise(made.size.text, made.config["cap_feat_dim"])],
+        "x": list(maker.picture(maker.config["in_channels"]).unsqueeze(2).unbind(0)),
+        "t": maker.full(_TIMESTEP / 1000, 1, kind="float32"),
+        "cap_feats": [maker.noise(maker.size.text, maker.config["cap_feat_dim"])],
     }
 
 
-def _hunyuan(made: Maker) -> Arguments:
-    text, guided = made.size.text, made.config["guidance_embeds"]
+def _hunyuan(maker: Maker) -> Arguments:
+    text, guided = maker.size.text, maker.config["guidance_embeds"]
     return {
-        "hidden_states": made.latents(made.config["in_channels"]),
-        "timestep": made.full(_TIMESTEP, 1),
-        "encoder_attention_mask": made.mask(text, text // 2),
-        "pooled_projections": made.noise(1, made.config["pooled_projection_dim"]),
-        "guidance": made.full(6.0 * 1000, 1) if guided else None,
+        "hidden_states": maker.latents(maker.config["in_channels"]),
+        "timestep": maker.full(_TIMESTEP, 1),
+        "encoder_attention_mask": maker.mask(text, text // 2),
+        "pooled_projections": maker.noise(1, maker.config["pooled_projection_dim"]),
+        "guidance": maker.full(6.0 * 1000, 1) if guided else None,
     }
 
 
-def _hunyuan15(made: Maker) -> Arguments:
-    config, words = made.config, made.size.text - 256 - 729
+def _hunyuan15(maker: Maker) -> Arguments:
+    config, words = maker.config, maker.size.text - 256 - 729
     return {
-        "hidden_states": made.latents(config["in_channels"]),
-        "image_embeds": made.full(0, 1, 729, config["image_embed_dim"]),  # there is no picture
-        "timestep": made.full(_TIMESTEP, 1),
-        "encoder_hidden_states": made.noise(1, words, config["text_embed_dim"]),
-        "encoder_attention_mask": made.mask(words, words // 2),
-        "encoder_hidden_states_2": made.noise(1, 256, config["text_embed_2_dim"]),
-        "encoder_attention_mask_2": made.mask(256, 0),  # nothing to write in the picture
+        "hidden_states": maker.latents(config["in_channels"]),
+        "image_embeds": maker.full(0, 1, 729, config["image_embed_dim"]),  # there is no picture
+        "timestep": maker.full(_TIMESTEP, 1),
+        "encoder_hidden_states": maker.noise(1, words, config["text_embed_dim"]),
+        "encoder_attention_mask": maker.mask(words, words // 2),
+        "encoder_hidden_states_2": maker.noise(1, 256, config["text_embed_2_dim"]),
+        "encoder_attention_mask_2": maker.mask(256, 0),  # nothing to write in the picture
     }
 
 
-def _cosmos3(made: Maker) -> Arguments:
+def _cosmos3(maker: Maker) -> Arguments:
     """Pack text and video into one sequence, without sound and actions."""
     import torch  # noqa: PLC0415  # an optional package
 
-    size, text, count = made.size, made.size.text, _whole_patches(made)
+    size, text, count = maker.size, maker.size.text, _whole_patches(maker)
     rows, columns = int(ceil_div(size.lines, 2)), int(ceil_div(size.columns, 2))
-    words = made.count(0, text, kind="float32")[None].expand(3, -1)
-    places = made.grid(size.frames, rows, columns, kind="float32").T.contiguous()
+    words = maker.count(0, text, kind="float32")[None].expand(3, -1)
+    places = maker.grid(size.frames, rows, columns, kind="float32").T.contiguous()
     places[0] += text + _MODALITY_MARGIN
-    there = made.count(text, text + count)
+    video_indexes = maker.count(text, text + count)
     return {
-        "input_ids": made.count(0, text) % made.config["vocab_size"],
-        "text_indexes": made.count(0, text),
+        "input_ids": maker.count(0, text) % maker.config["vocab_size"],
+        "text_indexes": maker.count(0, text),
         "position_ids": torch.cat([words, places], dim=1),
         "und_len": text,
         "sequence_length": text + count,
-        "vision_tokens": [made.latents(made.config["latent_channel"])],
+        "vision_tokens": [maker.latents(maker.config["latent_channel"])],
         "vision_token_shapes": [(size.frames, rows, columns)],
-        "vision_sequence_indexes": there,
-        "vision_mse_loss_indexes": there.clone(),
-        "vision_timesteps": made.full(_TIMESTEP, count, kind="float32"),
-        "vision_noisy_frame_indexes": [made.count(0, size.frames)],
+        "vision_sequence_indexes": video_indexes,
+        "vision_mse_loss_indexes": video_indexes.clone(),
+        "vision_timesteps": maker.full(_TIMESTEP, count, kind="float32"),
+        "vision_noisy_frame_indexes": [maker.count(0, size.frames)],
     }
 
 
-def _whole_patches(made: Maker) -> int:
+def _whole_patches(maker: Maker) -> int:
     """Count patches of 2 x 2 places, those that are cut off at an edge too."""
-    return made.size.frames * int(ceil_div(made.size.lines, 2) * ceil_div(made.size.columns, 2))
+    return maker.size.frames * int(ceil_div(maker.size.lines, 2) * ceil_div(maker.size.columns, 2))
 
 
-def _cosmos(made: Maker) -> Arguments:
+def _cosmos(maker: Maker) -> Arguments:
     """Predict2 from a video's first frames (17 channels) or a prompt alone, and Predict2.5."""
-    size, config = made.size, made.config
+    size, config = maker.size, maker.config
     conditioned = config["in_channels"] == 17
     projected = config.get("use_crossattn_projection", False)
     width = config["crossattn_proj_in_channels"] if projected else config["text_embed_dim"]
     by_frame = conditioned and not projected
     shape = (1, 1, size.frames, 1, 1) if by_frame else (1,)
-    condition = made.full(0, 1, 1, size.frames, size.lines, size.columns)
+    condition = maker.full(0, 1, 1, size.frames, size.lines, size.columns)
     return {
-        "hidden_states": made.latents(16),
-        "timestep": made.full(0.5, *shape),
-        "encoder_hidden_states": made.noise(1, size.text, width),
+        "hidden_states": maker.latents(16),
+        "timestep": maker.full(0.5, *shape),
+        "encoder_hidden_states": maker.noise(1, size.text, width),
         "fps": 16 if by_frame else None,
         "condition_mask": condition if conditioned else None,
-        "padding_mask": made.full(0, 1, 1, size.height, size.width),
+        "padding_mask": maker.full(0, 1, 1, size.height, size.width),
     }
 
 
-def _pixart(made: Maker) -> Arguments:
+def _pixart(maker: Maker) -> Arguments:
     return {
-        "hidden_states": made.picture(made.config["in_channels"]),
-        "encoder_attention_mask": made.mask(made.size.text, made.size.text // 2),
-        "timestep": made.full(_TIMESTEP, 1, kind="int64"),
+        "hidden_states": maker.picture(maker.config["in_channels"]),
+        "encoder_attention_mask": maker.mask(maker.size.text, maker.size.text // 2),
+        "timestep": maker.full(_TIMESTEP, 1, kind="int64"),
         "added_cond_kwargs": {"resolution": None, "aspect_ratio": None},
     }
 
 
-def _lumina2(made: Maker) -> Arguments:
+def _lumina2(maker: Maker) -> Arguments:
     return {
-        "hidden_states": made.picture(made.config["in_channels"]),
-        "timestep": made.full(_TIMESTEP / 1000, 1, kind="float32"),
-        "encoder_attention_mask": made.mask(made.size.text, made.size.text),  # cuts the rest
+        "hidden_states": maker.picture(maker.config["in_channels"]),
+        "timestep": maker.full(_TIMESTEP / 1000, 1, kind="float32"),
+        "encoder_attention_mask": maker.mask(maker.size.text, maker.size.text),  # cuts the rest
     }
 
 
-def _hidream(made: Maker) -> Arguments:
-    config, words = made.config, made.size.text // 3  # T5's, Llama's last, Llama's of the layer
+def _hidream(maker: Maker) -> Arguments:
+    config, words = maker.config, maker.size.text // 3  # T5's, Llama's last, Llama's of the layer
     features, layers = config["caption_channels"], max(config["llama_layers"]) + 1
     return {
-        "hidden_states": made.picture(config["in_channels"]),
-        "timesteps": made.full(_TIMESTEP, 1, kind="float32"),
-        "encoder_hidden_states_t5": made.noise(1, words, features[0]),
-        "encoder_hidden_states_llama3": made.noise(layers, 1, words, features[1]),
-        "pooled_embeds": made.noise(1, config["text_emb_dim"]),
+        "hidden_states": maker.picture(config["in_channels"]),
+        "timesteps": maker.full(_TIMESTEP, 1, kind="float32"),
+        "encoder_hidden_states_t5": maker.noise(1, words, features[0]),
+        "encoder_hidden_states_llama3": maker.noise(layers, 1, words, features[1]),
+        "pooled_embeds": maker.noise(1, config["text_emb_dim"]),
     }
 
 
-def _sana(made: Maker) -> Arguments:
+def _sana(maker: Maker) -> Arguments:
     return {
-        "hidden_states": made.picture(made.config["in_channels"]),
-        "encoder_attention_mask": made.mask(made.size.text, made.size.text // 2),
-        "timestep": made.full(_TIMESTEP, 1, kind="float32"),
+        "hidden_states": maker.picture(maker.config["in_channels"]),
+        "encoder_attention_mask": maker.mask(maker.size.text, maker.size.text // 2),
+        "timestep": maker.full(_TIMESTEP, 1, kind="float32"),
     }
 
 
@@ -460,12 +460,12 @@ class Family(NamedTuple):
     count: Callable[[Maker], int] = lambda made: made.patches
 
 
-def _places(made: Maker) -> int:
-    return made.places
+def _places(maker: Maker) -> int:
+    return maker.places
 
 
-def _padded(made: Maker) -> int:
-    return int(ceil_div(made.patches, 32)) * 32
+def _padded_patches(maker: Maker) -> int:
+    return int(ceil_div(maker.patches, 32)) * 32
 
 
 _FAMILIES: Final = {
@@ -486,5 +486,5 @@ _FAMILIES: Final = {
     "SD3Transformer2DModel": Family(_sd3, "joint_attention_dim"),
     "SanaTransformer2DModel": Family(_sana, "caption_channels", _places),
     "WanTransformer3DModel": Family(_wan, "text_dim"),
-    "ZImageTransformer2DModel": Family(_z_image, count=_padded),
+    "ZImageTransformer2DModel": Family(_z_image, count=_padded_patches),
 }

@@ -44,21 +44,21 @@ def work(place: Place, job: Job, output: Path) -> int:
 
     from validate.torch.rendezvous import meet  # noqa: PLC0415
 
-    until = time.monotonic() + job.seconds
+    deadline = time.monotonic() + job.seconds
     progress = begin(place)
     on_gpu = job.device == "cuda"
     device = torch.device("cuda", place.local) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
     rendezvous = meet(place, progress, device)
-    ran = 0
+    case_count = 0
     for number, case in enumerate(job.cases):
-        left = rendezvous.say(f"{number}: time left", until - time.monotonic())
-        if cast(float, left[0]) <= LONG_S:
+        times_left = rendezvous.say(f"{number}: time left", deadline - time.monotonic())
+        if cast(float, times_left[0]) <= LONG_S:
             break
         progress.phase(f"case {number + 1} ({case.key})", LIMIT_S)
         row = measure(case, device)
-        ran += 1
+        case_count += 1
         if not place.rank:
             system.append_line(output / "results.jsonl", line(job.named(row)))
         if row.status != "done" and place.world > 1:
@@ -67,7 +67,7 @@ def work(place: Place, job: Job, output: Path) -> int:
     with suppress(RuntimeError):
         torch.distributed.destroy_process_group()
     rendezvous.leave()
-    return ran
+    return case_count
 
 
 def measure(case: Case, device: Any) -> Measured:  # noqa: ANN401  # of PyTorch
@@ -76,27 +76,27 @@ def measure(case: Case, device: Any) -> Measured:  # noqa: ANN401  # of PyTorch
     Sizes that are left out are the model's usual ones.
     """
     try:
-        return _timed(case, device)
+        return _timed_row(case, device)
     except Exception as error:  # noqa: BLE001  # whatever an engine raises is its answer
         return failed(case, " ".join(f"{type(error).__name__}: {error}".split())[:400])
 
 
-def _timed(case: Case, device: Any) -> Measured:  # noqa: ANN401
+def _timed_row(case: Case, device: Any) -> Measured:  # noqa: ANN401
     import torch  # noqa: PLC0415  # an optional package
 
     from validate.torch.timing import clock_of, repeat, repeats_for  # noqa: PLC0415
 
     _clean(device)
     family, config = models.configured(case.model)
-    usual = read_model(case.model).defaults
+    defaults = read_model(case.model).defaults
     torch.manual_seed(0)
-    made = models.inputs(
+    model_inputs = models.inputs(
         case.model,
         config,
         device,
-        height=case.height or usual.height,
-        width=case.width or usual.width,
-        frames=case.frames or usual.frames,
+        height=case.height or defaults.height,
+        width=case.width or defaults.width,
+        frames=case.frames or defaults.frames,
     )
     model = models.transformer(family, config, device)
     _spread(model, parse_plan(case.plan))
@@ -105,27 +105,27 @@ def _timed(case: Case, device: Any) -> Measured:  # noqa: ANN401
     output: list[object] = []
 
     def forward() -> None:
-        output[:] = [model(**made.arguments, return_dict=False)[0]]
+        output[:] = [model(**model_inputs.arguments, return_dict=False)[0]]
 
     clock = clock_of(device)
     with torch.no_grad():
-        first = repeat(forward, 1, clock).wall
-        warm = min(repeat(forward, 1, clock).wall for _ in range(2))
-        times = repeat(forward, repeats_for(_slowest([warm])[0], _BUDGET_S), clock)
-        each = sorted(_slowest(times.each))
+        first_s = repeat(forward, 1, clock).wall
+        warm_s = min(repeat(forward, 1, clock).wall for _ in range(2))
+        times = repeat(forward, repeats_for(_slowest_times([warm_s])[0], _BUDGET_S), clock)
+        step_times = sorted(_slowest_times(times.each))
         row = Measured(
             case=case,
-            status="done" if _finite(output) else "wrong",
+            status="done" if _is_finite(output) else "wrong",
             note=f"compiled: {compiled}" if compiled else "",
-            step_s=each[len(each) // 2],
-            mean_s=sum(each) / len(each),
+            step_s=step_times[len(step_times) // 2],
+            mean_s=sum(step_times) / len(step_times),
             wall_s=times.wall,
-            low_s=each[0],
-            high_s=each[-1],
-            repeats=len(each),
-            compile_s=first if compiled else 0.0,
+            low_s=step_times[0],
+            high_s=step_times[-1],
+            repeats=len(step_times),
+            compile_s=first_s if compiled else 0.0,
         )
-        return _by_class(_with_memory(row, device), forward, clock.wait)
+        return _with_classes(_with_memory(row, device), forward, clock.wait)
 
 
 def _spread(model: Any, plan: Plan) -> None:  # noqa: ANN401  # a module of diffusers
@@ -156,7 +156,7 @@ def _compile(model: Any) -> str:  # noqa: ANN401  # a module of diffusers
     return "blocks that are not split"
 
 
-def _slowest(seconds: Sequence[float]) -> list[float]:
+def _slowest_times(seconds: Sequence[float]) -> list[float]:
     """Give the slowest rank's times, and every rank the same ones."""
     import torch  # noqa: PLC0415  # an optional package
     import torch.distributed as dist  # noqa: PLC0415
@@ -169,7 +169,7 @@ def _slowest(seconds: Sequence[float]) -> list[float]:
     return [float(value) for value in values.tolist()]
 
 
-def _by_class(row: Measured, run: Callable[[], None], wait: Callable[[], None]) -> Measured:
+def _with_classes(row: Measured, run: Callable[[], None], wait: Callable[[], None]) -> Measured:
     """Add up what the kernels of one forward take, by the names they have."""
     from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
 
@@ -184,17 +184,17 @@ def _by_class(row: Measured, run: Callable[[], None], wait: Callable[[], None]) 
     seconds: Counter[str] = Counter()
     attention: Counter[str] = Counter()
     for event in profiler.key_averages():
-        took = event.self_device_time_total / 10**6  # from microseconds
+        kernel_s = event.self_device_time_total / 10**6  # from microseconds
         kind = class_of(event.key) or "pointwise"
-        if took:
-            seconds[kind] += took
-        if took and kind == "attention":
-            attention[event.key[:110]] += took
+        if kernel_s:
+            seconds[kind] += kernel_s
+        if kernel_s and kind == "attention":
+            attention[event.key[:110]] += kernel_s
     longest = next((name for name, _ in attention.most_common(1)), "")
     return replace(row, classes_s=dict(seconds), classes_by="names of kernels", kernels=longest)
 
 
-def _finite(output: list[object]) -> bool:
+def _is_finite(output: list[object]) -> bool:
     import torch  # noqa: PLC0415  # an optional package
 
     sample: Any = output[0]

@@ -23,10 +23,10 @@ def run(argv: Sequence[str], log: Path) -> tuple[int, str]:
     It is of this process's group, and ends with it.
     """
     with log.open("wb") as file:
-        done = subprocess.run(  # noqa: S603  # the caller's own command
+        process = subprocess.run(  # noqa: S603  # the caller's own command
             argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, check=False
         )
-    return done.returncode, log.read_text(encoding="utf-8", errors="replace")
+    return process.returncode, log.read_text(encoding="utf-8", errors="replace")
 
 
 def clear(path: Path) -> None:

@@ -103,10 +103,10 @@ def check(cases: Sequence[Case], hardware: str) -> None:
         reason = refusal(resolve(case.request(hardware)), plan)
         if reason:
             raise IllegalPlanError(f"plan {plan}: {case.engine} {reason}")
-        others = [axis for axis, _ in plan.axes if axis not in bench.axes]
-        if others:
-            wanted = f"{' and '.join(bench.axes)} alone with {bench.package}'s own benchmark"
-            raise IllegalPlanError(f"plan {plan}: got {others[0]}, wanted {wanted}")
+        refused_axes = [axis for axis, _ in plan.axes if axis not in bench.axes]
+        if refused_axes:
+            requirement = f"{' and '.join(bench.axes)} alone with {bench.package}'s own benchmark"
+            raise IllegalPlanError(f"plan {plan}: got {refused_axes[0]}, wanted {requirement}")
     if find_spec(bench.package) is None:
         raise InputError(f"{bench.package}: got none, wanted it: {bench.install}")
 
@@ -114,10 +114,10 @@ def check(cases: Sequence[Case], hardware: str) -> None:
 def _check_precision(case: Case) -> None:
     """Refuse weights that random ones cannot stand for: neither plain nor the checkpoint's own."""
     published = read_model(case.model).quantisation
-    own = "fp8" if published is None else published.precision
-    if case.precision not in ("bf16", "fp16", own):
-        wanted = f"bf16, fp16 or {own} with {case.model}"
-        raise InputError(f"precision: got {case.precision}, wanted {wanted}")
+    native = "fp8" if published is None else published.precision
+    if case.precision not in ("bf16", "fp16", native):
+        choices = f"bf16, fp16 or {native} with {case.model}"
+        raise InputError(f"precision: got {case.precision}, wanted {choices}")
 
 
 def configuration(case: Case) -> dict[str, Any]:
@@ -133,37 +133,37 @@ def configuration(case: Case) -> dict[str, Any]:
 
 def make_folder(case: Case, folder: Path) -> None:
     """Write what an engine loads instead of a download."""
-    words = {"type": "WordLevel", "vocab": {"<unk>": 0}, "unk_token": "<unk>"}
-    parts = {
+    word_model = {"type": "WordLevel", "vocab": {"<unk>": 0}, "unk_token": "<unk>"}
+    documents = {
         "config.json": configuration(case),
-        "tokenizer.json": {"version": "1.0", "added_tokens": [], "model": words},
+        "tokenizer.json": {"version": "1.0", "added_tokens": [], "model": word_model},
         "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"},
     }
-    for name, content in parts.items():
+    for name, content in documents.items():
         system.write(folder / name, json.dumps(content))
 
 
 def command(case: Case, hardware: str, folder: Path, results: Path) -> list[str]:
     """Write the benchmark of a case, with the launch line's own flags for its plan."""
     bench, scenario = BENCHMARKS[case.engine], resolve(case.request(hardware))
-    plan, once = parse_plan(case.plan), bench_sizes(scenario)
-    prompt, sizes = once.prompt, {"length": once.longest, "chunk": once.chunk}
+    plan, bench_size = parse_plan(case.plan), bench_sizes(scenario)
+    prompt, sizes = bench_size.prompt, {"length": bench_size.longest, "chunk": bench_size.chunk}
     settings = replace(settings_of(scenario, plan), folder=str(folder), sizes=sizes)
-    alone = Engines((find_engine(case.engine),))
-    (launch,) = launches(alone, scenario.model, plan, settings)
-    given = shlex.split(launch.command)[bench.own :]
-    words = [sys.executable, *bench.start, str(folder), *given, "--load-format", "dummy"]
+    engines = Engines((find_engine(case.engine),))
+    (launch,) = launches(engines, scenario.model, plan, settings)
+    launch_words = shlex.split(launch.command)[bench.own :]
+    words = [sys.executable, *bench.start, str(folder), *launch_words, "--load-format", "dummy"]
     words += [*bench.flags, "--batch-size", str(case.batch)]
     if case.engine == "vllm":
-        written = 1 if case.stage == "prefill" else 1 + STEPS
+        output_tokens = 1 if case.stage == "prefill" else 1 + STEPS
         return [
-            *words, "--input-len", str(prompt), "--output-len", str(written),
+            *words, "--input-len", str(prompt), "--output-len", str(output_tokens),
             "--num-iters", str(REPEATS), "--output-json", str(results),
         ]  # fmt: skip
-    every = [str(prompt)] * REPEATS
-    written = 1 + STEPS
+    prompt_lengths = [str(prompt)] * REPEATS
+    output_tokens = 1 + STEPS
     return [
-        *words, "--input-len", *every, "--output-len", str(written),
+        *words, "--input-len", *prompt_lengths, "--output-len", str(output_tokens),
         "--result-filename", str(results),
     ]  # fmt: skip
 
@@ -188,13 +188,13 @@ def cache_tokens(engine: str, log: str) -> int:
 
 def row_of(case: Case, times: Sequence[float], tokens: int) -> Measured:
     """Write the repeats of a stage as a row of plans."""
-    middle = median(times)
-    rate = f"{case.batch / middle:,.0f} tokens/s" if case.stage == "decode" else ""
+    median_s = median(times)
+    rate = f"{case.batch / median_s:,.0f} tokens/s" if case.stage == "decode" else ""
     return Measured(
         case=case,
         status="done",
         note=rate,
-        step_s=middle,
+        step_s=median_s,
         mean_s=mean(times),
         wall_s=mean(times),
         low_s=min(times),

@@ -44,14 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def work(place: Place, job: Job, output: Path) -> int:
     """Run the cases of a job; returns how many were run."""
-    until, progress = time.monotonic() + job.seconds, begin(place)
-    firsts: dict[str, Timed] = {}
+    deadline, progress = time.monotonic() + job.seconds, begin(place)
+    prefill_runs: dict[str, Timed] = {}
     for number, case in enumerate(job.cases):
-        left = until - time.monotonic()
-        if left <= 0:
+        time_left = deadline - time.monotonic()
+        if time_left <= 0:
             return number
-        progress.phase(f"case {number + 1} ({case.key})", min(LIMIT_S, left))
-        timed = _taken(case, job.hardware, output, firsts)
+        progress.phase(f"case {number + 1} ({case.key})", min(LIMIT_S, time_left))
+        timed = _stage_times(case, job.hardware, output, prefill_runs)
         if timed.fault:
             row = failed(case, timed.fault[:300])
         else:
@@ -61,16 +61,19 @@ def work(place: Place, job: Job, output: Path) -> int:
     return len(job.cases)
 
 
-def _taken(case: Case, hardware: str, output: Path, firsts: dict[str, Timed]) -> Timed:
+def _stage_times(case: Case, hardware: str, output: Path, prefill_runs: dict[str, Timed]) -> Timed:
     """Time a stage; what follows the first token is what a longer answer of vLLM takes beside."""
     if case.engine != "vllm" or case.stage == "prefill":
-        firsts[case.key] = _run(case, hardware, output)
-        return firsts[case.key]
-    before = replace(case, stage="prefill")
-    first = firsts[before.key] = firsts.get(before.key) or _run(before, hardware, output)
-    whole = first if first.fault else _run(case, hardware, output)
+        prefill_runs[case.key] = _run(case, hardware, output)
+        return prefill_runs[case.key]
+    prefill_case = replace(case, stage="prefill")
+    prefill = prefill_runs[prefill_case.key] = prefill_runs.get(prefill_case.key) or _run(
+        prefill_case, hardware, output
+    )
+    full_run = prefill if prefill.fault else _run(case, hardware, output)
     return replace(
-        whole, times=tuple((spent - median(first.times)) / STEPS for spent in whole.times)
+        full_run,
+        times=tuple((request_s - median(prefill.times)) / STEPS for request_s in full_run.times),
     )
 
 

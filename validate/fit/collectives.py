@@ -95,9 +95,9 @@ def _recipe(row: Mapping[str, Sequence[str]]) -> FitRecipe:
     values = {
         key: [parse(text, UNITS.get(key, "1")) for text in texts] for key, texts in row.items()
     }
-    middle = {key: numbers[len(numbers) // 2] for key, numbers in values.items()}
+    guesses = {key: numbers[len(numbers) // 2] for key, numbers in values.items()}
     return FitRecipe(
-        guess=Curve(**middle),  # type: ignore[arg-type]  # NewTypes are floats
+        guess=Curve(**guesses),  # type: ignore[arg-type]  # NewTypes are floats
         bounds={key: (numbers[0], numbers[2]) for key, numbers in values.items() if numbers[1:]},
     )
 
@@ -106,8 +106,8 @@ def fit_collectives(
     rows: Sequence[Row], place: MeasuredOn, source: str, identity: str
 ) -> tuple[CurveCalibration, Fits]:
     """Fit every curve that the rows say something about, and keep times as they were measured."""
-    shaping = ((name, row) for row in rows if (name := _curve_name(row, place)))
-    groups = gathered((name, collective_of(row, place)) for name, row in shaping)
+    curve_rows = ((name, row) for row in rows if (name := _curve_name(row, place)))
+    groups = gathered((name, collective_of(row, place)) for name, row in curve_rows)
     link = f"{place.fabric.architecture}.{link_class(place.fabric)}"
     curves, fits = [], []
     for name, figures in sorted(groups.items()):
@@ -115,7 +115,7 @@ def fit_collectives(
         if fitted is not None:
             curves.append((f"{link}.{name}", replace(fitted[0], source=source)))
             fits.append((f"curves.{link}.{name}", fitted[1]))
-    host, gap = _calls(rows)
+    host, gap = _call_overheads(rows)
     times, time_fits = fit_times(rows, place.fabric, source)
     calibration = CurveCalibration(
         identity=identity, curves=tuple(curves), host=host, gap=gap, times=times
@@ -153,8 +153,8 @@ def curve_of(figure: CollectiveFigure, numbers: Numbers) -> str:
     if op in Pairwise.ops:
         small = figure.message_bytes <= Pairwise.flagged_bytes(op, fabric, numbers)
         return Pairwise.curve_name("LL" if small else "Simple", fabric)
-    considered = candidates(op, fabric, numbers)
-    algorithm, best = min(considered, key=lambda pair: pair[1].price(figure.message_bytes))
+    options = candidates(op, fabric, numbers)
+    algorithm, best = min(options, key=lambda pair: pair[1].price(figure.message_bytes))
     return algorithm.curve_name(best.protocol, fabric)
 
 
@@ -176,8 +176,8 @@ def _fit_on_machine(
         return None
     if recipe is None or len(figures) < LEAST:
         return None
-    few = fabric.ranks < start.ranks[1]
-    firm = {field: FIRM for field in BY_RANKS if few and field in recipe.bounds}
+    fewer_ranks = fabric.ranks < start.ranks[1]
+    firm = {field: FIRM for field in BY_RANKS if fewer_ranks and field in recipe.bounds}
     return fit_curve(name, figures, replace(recipe, guess=start.curve), firm=firm)
 
 
@@ -195,9 +195,9 @@ def fit_curve(
     firm : fields that are held more, and how much.
     """
     build, guess = builder(name), recipe.guess
-    first = {field: float(getattr(guess, field)) for field in recipe.bounds}
+    start_values = {field: float(getattr(guess, field)) for field in recipe.bounds}
     limits = {
-        field: (min(low, first[field]), max(high, first[field]))
+        field: (min(low, start_values[field]), max(high, start_values[field]))
         for field, (low, high) in recipe.bounds.items()
     }
 
@@ -205,7 +205,7 @@ def fit_curve(
         return replace(guess, **values)  # type: ignore[arg-type]  # NewTypes are floats
 
     def problem(figures: Sequence[CollectiveFigure]) -> Problem:
-        groups = list(_grouped(figures))
+        groups = list(_rows_by_operation(figures))
 
         def ratio(values: Values) -> Vector:
             """Predicted over measured of every row, operation by operation and link by link."""
@@ -214,7 +214,7 @@ def fit_curve(
                 result[places] = build(curve(values), op, fabric).time(sizes) / measured
             return result
 
-        return Problem(first=first, ratio=ratio, limits=limits, hold=hold, firm=firm)
+        return Problem(first=start_values, ratio=ratio, limits=limits, hold=hold, firm=firm)
 
     judged = judge(figures, problem)
     sizes = [figure.message_bytes for figure in figures]
@@ -233,17 +233,19 @@ def fit_curve(
     return fitted, judged.fit
 
 
-def _grouped(
+def _rows_by_operation(
     figures: Sequence[CollectiveFigure],
 ) -> Iterator[tuple[Op, Fabric, list[int], Vector, Vector]]:
     """Yield each operation and fabric with the places of its rows, their sizes and seconds."""
-    placed = gathered(((figure.op, figure.fabric), place) for place, figure in enumerate(figures))
-    for (op, fabric), places in placed.items():
+    places_by_key = gathered(
+        ((figure.op, figure.fabric), place) for place, figure in enumerate(figures)
+    )
+    for (op, fabric), places in places_by_key.items():
         sizes = np.array([figures[place].message_bytes for place in places])
         yield op, fabric, places, sizes, np.array([figures[place].seconds for place in places])
 
 
-def _calls(rows: Sequence[Row]) -> tuple[Seconds | None, Seconds | None]:
+def _call_overheads(rows: Sequence[Row]) -> tuple[Seconds | None, Seconds | None]:
     """Seconds of host time of one call, and what a call that is not replayed loses on the GPU."""
     host = host_of_calls(rows)
     if host is None:
@@ -275,9 +277,9 @@ def fit_times(
 ) -> tuple[tuple[Times, ...], tuple[tuple[str, Fit], ...]]:
     """Take the measured times of every collective, and judge what lies between them."""
     times, fits = [], []
-    for op, launch, points in _measured(rows, fabric):
+    for op, launch, points in _measured_points(rows, fabric):
         levels = rising(points)
-        misses = _missed([between(levels, size) for size, _ in points], points)
+        misses = _relative_misses([between(levels, size) for size, _ in points], points)
         times.append(
             Times(
                 op=read_op(op),
@@ -294,11 +296,13 @@ def fit_times(
             )
         )
         fit = Fit(rows=len(points), worst_error=float(misses.max()))
-        fits.append((f"times.{times[-1].place}", _judged(points, fit)))
+        fits.append((f"times.{times[-1].place}", _held_out_fit(points, fit)))
     return tuple(times), tuple(fits)
 
 
-def _measured(rows: Sequence[Row], fabric: Fabric) -> Iterator[tuple[str, Launch, list[Point]]]:
+def _measured_points(
+    rows: Sequence[Row], fabric: Fabric
+) -> Iterator[tuple[str, Launch, list[Point]]]:
     """Yield each collective and launch with its points, in order of size."""
     groups = gathered(
         ((str(row.sizes["op"]), row.mode), (float(row.number("bytes")), row.seconds))
@@ -323,11 +327,11 @@ def rising(points: Sequence[Point]) -> list[Point]:
     [(1.0, 10.0), (2.0, 10.0), (4.0, 10.0), (8.0, 11.0), (16.0, 20.0)]
     """
     blocks: list[list[Point]] = []
-    for _, same in groupby(points, lambda point: point[0]):
-        blocks.append(list(same))
+    for _, same_size in groupby(points, lambda point: point[0]):
+        blocks.append(list(same_size))
         while len(blocks) > 1 and _level(blocks[-2]) > _level(blocks[-1]):
-            last = blocks.pop()
-            blocks[-1] += last
+            last_block = blocks.pop()
+            blocks[-1] += last_block
     levels: list[Point] = []
     for block in blocks:
         sizes, level = sorted({size for size, _ in block}), _level(block)
@@ -346,24 +350,24 @@ def between(points: Sequence[Point], size: float) -> float:
     return float(np.interp(size, [size for size, _ in points], [time for _, time in points]))
 
 
-def _judged(points: Sequence[Point], fit: Fit) -> Fit:
+def _held_out_fit(points: Sequence[Point], fit: Fit) -> Fit:
     """Say how far the lines between every second size miss the sizes in between."""
     sizes = sorted({size for size, _ in points})
     expected: list[float] = []
     actual: list[Point] = []
     for parity in (0, 1):
-        kept = set(sizes[parity::2])
-        levels = rising([point for point in points if point[0] in kept])
+        fitted_sizes = set(sizes[parity::2])
+        levels = rising([point for point in points if point[0] in fitted_sizes])
         for point in points:
-            inside = point[0] >= JUDGED and min(kept) < point[0] < max(kept)
-            if point[0] not in kept and inside:
+            inside = point[0] >= JUDGED and min(fitted_sizes) < point[0] < max(fitted_sizes)
+            if point[0] not in fitted_sizes and inside:
                 expected.append(between(levels, point[0]))
                 actual.append(point)
     if len(actual) < LEAST_SIZES:
         return fit
-    return held_out(fit, _missed(expected, actual), SPLIT)
+    return held_out(fit, _relative_misses(expected, actual), SPLIT)
 
 
-def _missed(expected: Sequence[float], actual: Sequence[Point]) -> Vector:
+def _relative_misses(expected: Sequence[float], actual: Sequence[Point]) -> Vector:
     measured: Vector = np.array([time for _, time in actual])
     return np.abs(np.array(expected) / measured - 1.0)

@@ -84,21 +84,21 @@ def _key(figure: DispatchFigure) -> Key:
 
 def _name(key: Key) -> str:
     way, phase, engine, hardware = key
-    of = f".{engine}" if engine else ""
-    return f"{way}-{phase}{of}-{GENERATIONS[hardware][0]}"
+    engine_suffix = f".{engine}" if engine else ""
+    return f"{way}-{phase}{engine_suffix}-{GENERATIONS[hardware][0]}"
 
 
 def fit(figures: Sequence[DispatchFigure]) -> tuple[DispatchParameters, Judged]:
     """Fit one kernel of one engine on one kind of GPU."""
     way, phase, hardware = figures[0].way, figures[0].phase, figures[0].hardware
-    first = FIRST[way]
-    bare = shipped(DispatchParameters).get(_name((way, phase, "", hardware)))
-    if figures[0].engine and bare is not None:
-        first = {name: getattr(bare, name) or value for name, value in first.items()}
-    start = DispatchParameters(provenance=NOWHERE, multiprocessors=_usual(figures), **first)  # type: ignore[arg-type]  # names
+    guess = FIRST[way]
+    bare_record = shipped(DispatchParameters).get(_name((way, phase, "", hardware)))
+    if figures[0].engine and bare_record is not None:
+        guess = {name: getattr(bare_record, name) or value for name, value in guess.items()}
+    start = DispatchParameters(provenance=NOWHERE, multiprocessors=_usual_sms(figures), **guess)  # type: ignore[arg-type]  # names
 
     def ratio_of(subset: Sequence[DispatchFigure]) -> Ratio:
-        parts = list(_parts(subset))
+        parts = list(_exchange_parts(subset))
 
         def ratio(kernel: DispatchParameters) -> Vector:
             result = np.empty(len(subset))
@@ -109,12 +109,12 @@ def fit(figures: Sequence[DispatchFigure]) -> tuple[DispatchParameters, Judged]:
         return ratio
 
     free = Free(
-        names=tuple(first),
+        names=tuple(guess),
         shares=frozenset({"efficiency"}),
         limits={"sharpness": (0.3, 4.0)},
         hold=HOLD,
     )
-    record, judged = fit_record(figures, start, free, ratio_of, _apart(figures))
+    record, judged = fit_record(figures, start, free, ratio_of, _held_back(figures))
     record = with_provenance(
         record,
         judged,
@@ -126,20 +126,20 @@ def fit(figures: Sequence[DispatchFigure]) -> tuple[DispatchParameters, Judged]:
     return record, judged
 
 
-def _usual(figures: Sequence[DispatchFigure]) -> float:
+def _usual_sms(figures: Sequence[DispatchFigure]) -> float:
     """Multiprocessors that the kernel gets where nobody says how many; 0 where it has no choice."""
     if WAYS[figures[0].way].workers != "channels":
         return 0.0
-    given = {figure.multiprocessors for figure in figures}
-    return float(max(given) or USUAL) if len(given) == 1 else float(USUAL)
+    counts = {figure.multiprocessors for figure in figures}
+    return float(max(counts) or USUAL) if len(counts) == 1 else float(USUAL)
 
 
-def _apart(figures: Iterable[DispatchFigure]) -> tuple[str, Callable[[DispatchFigure], bool]]:
+def _held_back(figures: Iterable[DispatchFigure]) -> tuple[str, Callable[[DispatchFigure], bool]]:
     """Keep every second shape of a model back; of one shape every second number of ranks."""
     figures = list(figures)
-    of = _shape if len({_shape(figure) for figure in figures}) > 1 else _ranks
-    back = set(sorted({of(figure) for figure in figures})[1::2])
-    return f"every second {of.__name__.strip('_')}", lambda figure: of(figure) in back
+    key_of = _shape if len({_shape(figure) for figure in figures}) > 1 else _ranks
+    held_keys = set(sorted({key_of(figure) for figure in figures})[1::2])
+    return f"every second {key_of.__name__.strip('_')}", lambda figure: key_of(figure) in held_keys
 
 
 def _shape(figure: DispatchFigure) -> tuple[int, ...]:
@@ -150,15 +150,15 @@ def _ranks(figure: DispatchFigure) -> tuple[int, ...]:
     return (figure.gpus,)
 
 
-def _parts(
+def _exchange_parts(
     figures: Sequence[DispatchFigure],
 ) -> Iterator[tuple[Exchange, list[int], Vector, Vector, Vector]]:
     """Yield each exchange with the places of its figures, their tokens, bytes and seconds."""
-    places = gathered((figure.exchange, place) for place, figure in enumerate(figures))
-    for exchange, own in places.items():
-        rows = [figures[place] for place in own]
+    places = gathered((figure.exchange, index) for index, figure in enumerate(figures))
+    for exchange, indices in places.items():
+        rows = [figures[index] for index in indices]
         columns = [(float(row.tokens), row.token_bytes, float(row.seconds)) for row in rows]
-        yield (exchange, own, *np.array(columns).T)
+        yield (exchange, indices, *np.array(columns).T)
 
 
 def _sizes(figures: Sequence[DispatchFigure]) -> dict[str, Vector]:
@@ -182,18 +182,18 @@ def read(text: str) -> Iterator[DispatchFigure]:
         return
     for row in csv.DictReader(text.splitlines()):
         if "comm_backend" not in row:
-            yield from _bare(row)
+            yield from _bare_figures(row)
         elif row["comm_dtype"] != ROUNDED and row["comm_backend"] in NAMES:
-            yield _engine(row)
+            yield _engine_figure(row)
 
 
-def _bare(row: Mapping[str, str]) -> Iterator[DispatchFigure]:
+def _bare_figures(row: Mapping[str, str]) -> Iterator[DispatchFigure]:
     """Yield both phases of a row of a kernel by itself: fp8 goes out."""
-    slow = "dispatch_transmit_us" in row
+    high_throughput = "dispatch_transmit_us" in row
     for phase, precision in (("dispatch", "fp8"), ("combine", "bf16")):
-        spent = row[f"{phase}_transmit_us" if slow else f"{phase}_avg_t_us"]
+        microseconds = row[f"{phase}_transmit_us" if high_throughput else f"{phase}_avg_t_us"]
         yield DispatchFigure(
-            way="deepep_normal" if slow else "deepep_low_latency",
+            way="deepep_normal" if high_throughput else "deepep_low_latency",
             phase=phase,
             hardware=SYSTEMS[row["system"]][0],
             gpus=BARE_RANKS,
@@ -203,15 +203,15 @@ def _bare(row: Mapping[str, str]) -> Iterator[DispatchFigure]:
             experts=int(row["num_experts"]),
             precision=precision,
             multiprocessors=int(row.get(f"{phase}_sms", 0)),
-            seconds=Seconds(float(spent) * MICRO),
+            seconds=Seconds(float(microseconds) * MICRO),
             source=TABLES.format("deepep"),
         )
 
 
-def _engine(row: Mapping[str, str]) -> DispatchFigure:
+def _engine_figure(row: Mapping[str, str]) -> DispatchFigure:
     """Read a phase as an engine runs it; ``us`` is in nanoseconds there."""
     way, phase = NAMES[row["comm_backend"]], row["phase"]
-    spent = float(row["transmit_us"]) + float(row["notify_us"])
+    microseconds = float(row["transmit_us"]) + float(row["notify_us"])
     return DispatchFigure(
         way=way,
         phase=phase,
@@ -224,6 +224,6 @@ def _engine(row: Mapping[str, str]) -> DispatchFigure:
         precision=SENT[row["comm_dtype"]] if phase == "dispatch" else "bf16",
         multiprocessors=0 if way == "deepep_low_latency" else int(row["sms"]),
         engine=ENGINES[row["engine"]],
-        seconds=Seconds(spent * MICRO),
+        seconds=Seconds(microseconds * MICRO),
         source=TABLES.format("moe_a2a"),
     )

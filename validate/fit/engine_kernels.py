@@ -112,8 +112,8 @@ def contexts(rows: Rows) -> Grouped:
 def _from_memory(figure: EngineFigure, device: Device, form: str) -> bool:
     """Whether memory could deliver the cache in that time: it was not left in another one."""
     size = figure.sizes
-    held = 2 * size["batch"] * size["kv_heads"] * size["keys"] * size["head_dim"]
-    return figure.seconds >= held * decode.CACHES[form] / device.memory_bandwidth.value
+    cache_values = 2 * size["batch"] * size["kv_heads"] * size["keys"] * size["head_dim"]
+    return figure.seconds >= cache_values * decode.CACHES[form] / device.memory_bandwidth.value
 
 
 def fit_quantised(
@@ -144,7 +144,7 @@ def fit_decode(
     engines = {figure.engine for figure in figures}
     shared = SHARED.get(engines.pop(), USUAL) if len(engines) == 1 else USUAL
     if shared == USUAL:
-        figures = [figure for figure in figures if _group(figure) <= min(SHARED.values())]
+        figures = [figure for figure in figures if _heads_per_kv(figure) <= min(SHARED.values())]
     start = DecodeParameters(
         provenance=NOWHERE,
         floor=Seconds(8 * MICRO),
@@ -165,7 +165,7 @@ def fit_decode(
     return fit_record(figures, start, Free(names=fields_but(start, "shared"), hold=HOLD), ratio_of)
 
 
-def _call(figure: EngineFigure, device: Device, form: str) -> KernelFigure:
+def _kernel_figure(figure: EngineFigure, device: Device, form: str) -> KernelFigure:
     sizes: dict[str, Any] = {name: int(size) for name, size in figure.sizes.items()}
     return KernelFigure(
         device=device,
@@ -183,26 +183,26 @@ def fit_context(
     figures: Sequence[EngineFigure], device: Device, form: str
 ) -> tuple[ContextParameters, Judged]:
     """Fit one engine's attention over prompts on one device."""
-    calls = [_call(figure, device, form) for figure in figures]
+    calls = [_kernel_figure(figure, device, form) for figure in figures]
     start = attention_record("trtllm", device, None)
-    fitted = fit_attention(calls, start, record(EngineParameters, device))
-    inner, around = fitted.parameters, fitted.engine
-    assert around is not None
+    attention_fit = fit_attention(calls, start, record(EngineParameters, device))
+    kernel, engine = attention_fit.parameters, attention_fit.engine
+    assert engine is not None
     prompts = ContextParameters(
-        provenance=inner.provenance,
-        cycles=inner.fp8_cycles if form == "fp8" else inner.cycles,
-        tile_overhead=inner.tile_overhead,
-        softness=inner.softness,
-        tail=inner.tail,
-        sustained_drop=inner.sustained_drop,
-        fixed=around.causal_fixed,
-        passes=around.causal_passes,
+        provenance=kernel.provenance,
+        cycles=kernel.fp8_cycles if form == "fp8" else kernel.cycles,
+        tile_overhead=kernel.tile_overhead,
+        softness=kernel.softness,
+        tail=kernel.tail,
+        sustained_drop=kernel.sustained_drop,
+        fixed=engine.causal_fixed,
+        passes=engine.causal_passes,
     )
-    median, p90 = inner.provenance.median_error, inner.provenance.p90_error
-    return prompts, Judged(values={}, fit=fitted.fit, median_error=median, p90_error=p90)
+    median, p90 = kernel.provenance.median_error, kernel.provenance.p90_error
+    return prompts, Judged(values={}, fit=attention_fit.fit, median_error=median, p90_error=p90)
 
 
-def _group(figure: EngineFigure) -> float:
+def _heads_per_kv(figure: EngineFigure) -> float:
     return figure.sizes["heads"] / figure.sizes["kv_heads"]
 
 
@@ -254,10 +254,10 @@ def fitted(text: str) -> Iterator[tuple[str, str]]:
     """
     rows = read_rows(text)
     columns = set(rows[0]) if rows else set()
-    for name, (whole, new) in TABLES.items():
+    for name, (prompt_table, token_table) in TABLES.items():
         if name in columns:
-            prompts = {row.get("step") for row in rows} == {"0"}
-            yield from _records(rows, whole if prompts else new)
+            is_prompt = {row.get("step") for row in rows} == {"0"}
+            yield from _records(rows, prompt_table if is_prompt else token_table)
             return
     raise InputError(f"columns: got {sorted(columns)}, wanted one of {', '.join(TABLES)}")
 
@@ -265,21 +265,21 @@ def fitted(text: str) -> Iterator[tuple[str, str]]:
 def _records(rows: Rows, table: TableFit) -> Iterator[tuple[str, str]]:
     groups = gathered(table.read(rows))
     for (system, form), figures in sorted(groups.items(), key=lambda item: (item[0][1], item[0])):
-        for engine, chosen in _by_engine(figures, table.usual):
+        for engine, engine_figures in _by_engine(figures, table.usual):
             name, generation, capabilities = SYSTEMS[system]
-            fitted, judged = table.fit(chosen, all_devices()[name], form)
-            sizes = chosen[0].sizes
-            fitted = with_provenance(
-                fitted,
+            parameters, judged = table.fit(engine_figures, all_devices()[name], form)
+            sizes = engine_figures[0].sizes
+            parameters = with_provenance(
+                parameters,
                 judged,
-                dict(zip(sizes, columns(chosen, *sizes), strict=True)),
+                dict(zip(sizes, columns(engine_figures, *sizes), strict=True)),
                 kind=NOWHERE.kind,
                 source=SOURCE.format(table.kind),
                 hardware=(name,),
                 compute_capabilities=capabilities,
             )
             title = f"{form}.{ENGINES[engine]}-{generation}" if engine else f"{form}-{generation}"
-            yield record_to_toml(f'"{title}"', fitted), f"{title}: {quality(judged.fit)}"
+            yield record_to_toml(f'"{title}"', parameters), f"{title}: {quality(judged.fit)}"
 
 
 def _by_engine(
@@ -292,11 +292,11 @@ def _by_engine(
     if usual == "all":
         yield "", figures
     elif usual:
-        taken = usual if usual in names else names[0]
-        yield "", [figure for figure in figures if figure.engine == taken]
+        usual_engine = usual if usual in names else names[0]
+        yield "", [figure for figure in figures if figure.engine == usual_engine]
 
 
 def quality(fit: Fit) -> str:
     """Say how well a first fit did on the rows that it did not see."""
-    median, most = fit.held_out_median_error, fit.held_out_p90_error
-    return f"{fit.held_out_rows} rows held back, median {median:.3f}, 9 of 10 within {most:.3f}"
+    median, p90 = fit.held_out_median_error, fit.held_out_p90_error
+    return f"{fit.held_out_rows} rows held back, median {median:.3f}, 9 of 10 within {p90:.3f}"

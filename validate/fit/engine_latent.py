@@ -63,10 +63,10 @@ def latents(rows: Rows) -> Grouped:
 def head_products(rows: Rows) -> Grouped:
     """Read products of a head, each with its system and format."""
     for row in rows:
-        wide, inner = RANK[row["op_name"].rpartition("_")[2]]
+        width, inner = RANK[row["op_name"].rpartition("_")[2]]
         sizes = {
             **sizes_of(row, rows="num_tokens"),
-            "columns": float(wide),
+            "columns": float(width),
             "inner": float(inner),
             **sizes_of(row, heads="num_heads"),
         }
@@ -101,7 +101,7 @@ def fit_latent_context(
     fits = [
         fit_record(figures, replace(start, tile=tile), free, ratio_of) for tile in CONTEXT_TILES
     ]
-    return _best(fits)
+    return _best_fit(fits)
 
 
 def fit_latent_decode(
@@ -114,7 +114,7 @@ def fit_latent_decode(
         load_bandwidth=BytesPerSecond(parse("50 GB/s", "B/s")),
         item=Seconds(MICRO),
         merge=Seconds(2 * MICRO),
-        memory_efficiency=_reached(figures, device, form),
+        memory_efficiency=_bandwidth_share(figures, device, form),
         floor=Seconds(10 * MICRO),
         passes=1.0,
         tile=0.0,
@@ -127,20 +127,20 @@ def fit_latent_decode(
 
     free = Free(names=fields_but(start, "tile", "least"), limits={"gain": GAINS}, hold=HOLD)
     fits = [fit_record(figures, replace(start, tile=tile), free, ratio_of) for tile in DECODE_TILES]
-    return _best(fits)
+    return _best_fit(fits)
 
 
-def _best(fits: Iterable[tuple[Parameters, Judged]]) -> tuple[Parameters, Judged]:
+def _best_fit(fits: Iterable[tuple[Parameters, Judged]]) -> tuple[Parameters, Judged]:
     """Take the fit, of those with each tile, that explains most rows."""
     return min(fits, key=lambda fit: fit[1].median_error)
 
 
-def _reached(figures: Sequence[EngineFigure], device: Device, form: str) -> float:
+def _bandwidth_share(figures: Sequence[EngineFigure], device: Device, form: str) -> float:
     """Share of the bandwidth that the largest caches were read at."""
     _, _, keys, batch = _shape(figures)
-    moved = batch * keys * latent.ROW[0] * BYTES[form]
-    large = moved >= np.quantile(moved, 0.9)
-    share = moved[large] / seconds_of(figures)[large] / device.memory_bandwidth.value
+    cache_bytes = batch * keys * latent.ROW[0] * BYTES[form]
+    is_large = cache_bytes >= np.quantile(cache_bytes, 0.9)
+    share = cache_bytes[is_large] / seconds_of(figures)[is_large] / device.memory_bandwidth.value
     return float(np.clip(np.median(share), 0.02, 0.95))
 
 

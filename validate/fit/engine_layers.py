@@ -104,28 +104,30 @@ def fit_experts(
         inner_passes=1.0,
         blocks=BLOCKS if untuned else (),
     )
-    most = 1.0 / matmul_record(device, None).memory_efficiency
-    limits = {"gain": (0.05, 1.5), "memory": (0.2, most)}
+    memory_limit = 1.0 / matmul_record(device, None).memory_efficiency
+    limits = {"gain": (0.05, 1.5), "memory": (0.2, memory_limit)}
     limits |= dict.fromkeys(("local_passes", "passes", "inner_passes"), PASSES)
 
     def ratio_of(subset: Sequence[EngineFigure]) -> Ratio:
-        parts, measured = list(_loads(subset)), seconds_of(subset)
+        figure_loads, measured = list(_loads(subset)), seconds_of(subset)
         loads = ExpertLoad(
-            touched=np.array([part.touched for part in parts]),
-            rows=np.array([part.rows for part in parts]),
-            tiles=np.array([part.tiles for part in parts]),
-            crowded=np.array([part.crowded for part in parts]),
+            touched=np.array([figure_load.touched for figure_load in figure_loads]),
+            rows=np.array([figure_load.rows for figure_load in figure_loads]),
+            tiles=np.array([figure_load.tiles for figure_load in figure_loads]),
+            crowded=np.array([figure_load.crowded for figure_load in figure_loads]),
         )
         names = ("tokens", "top_k", "hidden", "intermediate", "gated", "ep")
         tokens, top_k, hidden, inner, gated, ep = columns(subset, *names)
 
         def ratio(record: ExpertsParameters) -> Vector:
-            made = layer.prepare_with(record, device, form)
-            up = layer.product_time(made, loads, (1.0 + gated) * inner, hidden)
-            down = layer.product_time(made, loads, hidden, inner)
-            sides = (hidden, inner)
-            around = layer.around_time(made, loads.rows, tokens * top_k, sides, spread=ep > 1)
-            return np.asarray((up + down + around) / measured)
+            prepared = layer.prepare_with(record, device, form)
+            up = layer.product_time(prepared, loads, (1.0 + gated) * inner, hidden)
+            down = layer.product_time(prepared, loads, hidden, inner)
+            widths = (hidden, inner)
+            around_s = layer.around_time(
+                prepared, loads.rows, tokens * top_k, widths, spread=ep > 1
+            )
+            return np.asarray((up + down + around_s) / measured)
 
         return ratio
 

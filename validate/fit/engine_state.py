@@ -64,10 +64,10 @@ def states(rows: Rows) -> Grouped:
     for (system, _, phase), figures in tables.items():
         names = ("conv_step", "update") if phase.startswith("generation") else ("conv", "delta")
         device = all_devices()[SYSTEMS[system][0]]
-        only = (system, phase) in CONVOLVED or phase.endswith(MAMBA)
-        parts = (figures, []) if only else _told_apart(figures, device, names)
+        single_kernel = (system, phase) in CONVOLVED or phase.endswith(MAMBA)
+        parts = (figures, []) if single_kernel else _split_by_kernel(figures, device, names)
         for name, part in zip(names, parts, strict=True):
-            for figure in _uncached(part, device, name):
+            for figure in _uncached_rows(part, device, name):
                 yield (system, name), figure
 
 
@@ -76,78 +76,83 @@ def _sizes(row: Row) -> dict[str, float]:
     if "num_v_heads" in row:
         keys = float(row["num_k_heads"]) * float(row["head_k_dim"])
         values = float(row["num_v_heads"]) * float(row["head_v_dim"])
-        alone = (row["engine"], row["version"]) in KEYS_ALONE or row["engine"] in HALVED
+        keys_only = (row["engine"], row["version"]) in KEYS_ALONE or row["engine"] in HALVED
         return {
-            "tokens": tokens, "batch": batch, "convolved": keys if alone else 2 * keys + values,
+            "tokens": tokens, "batch": batch, "convolved": keys if keys_only else 2 * keys + values,
             "heads": float(row["num_v_heads"]), "features": 2 * keys + 2 * values,
             "state": float(row["head_k_dim"]) * float(row["head_v_dim"]), "chunk": state.CHUNK,
             "state_bytes": 2.0 if row["engine"] in HALVED else 4.0,
         }  # fmt: skip
     inner = float(row["nheads"]) * float(row["head_dim"])
-    whole = inner + 2 * float(row["n_groups"]) * float(row["d_state"])
+    convolved = inner + 2 * float(row["n_groups"]) * float(row["d_state"])
     return {
-        "tokens": tokens, "batch": batch, "convolved": whole, "heads": float(row["nheads"]),
-        "features": whole + inner, "state": float(row["head_dim"]) * float(row["d_state"]),
+        "tokens": tokens, "batch": batch, "convolved": convolved, "heads": float(row["nheads"]),
+        "features": convolved + inner, "state": float(row["head_dim"]) * float(row["d_state"]),
         "chunk": float(row["chunk_size"]), "state_bytes": 4.0,
     }  # fmt: skip
 
 
-def _told_apart(
+def _split_by_kernel(
     figures: Sequence[EngineFigure], device: Device, names: tuple[str, str]
 ) -> tuple[list[EngineFigure], list[EngineFigure]]:
     """Sort rows of an engine's table by the kernel, of two, that explains each better."""
-    records = [_start(name, figures) for name in names]
+    records = [_start_record(name, figures) for name in names]
     parts: tuple[list[EngineFigure], list[EngineFigure]] = ([], [])
     measured = seconds_of(figures)
     for _ in range(ROUNDS):
         ratio = _ratio_of(figures, device)
         predicted = [ratio(record) * measured for record in records]
         misses = [
-            np.maximum(np.log(measured / most), np.log(_least(record, most, device) / measured))
-            for record, most in zip(records, predicted, strict=True)
+            np.maximum(
+                np.log(measured / predicted_s),
+                np.log(_cached_time(record, predicted_s, device) / measured),
+            )
+            for record, predicted_s in zip(records, predicted, strict=True)
         ]
-        nearer = misses[0] < misses[1]
+        first_is_nearer = misses[0] < misses[1]
         parts = ([], [])
-        for figure, is_first in zip(figures, nearer, strict=True):
+        for figure, is_first in zip(figures, first_is_nearer, strict=True):
             parts[0 if is_first else 1].append(figure)
-        for place, (name, part) in enumerate(zip(names, parts, strict=True)):
-            kept = _uncached(part, device, name)
-            if kept:
-                start = _start(name, kept)
-                problem = _free(start).problem(start, _ratio_of(kept, device))
-                records[place] = replace(start, **minimise(problem).values)  # type: ignore[arg-type]  # names are fields
+        for index, (name, part) in enumerate(zip(names, parts, strict=True)):
+            uncached = _uncached_rows(part, device, name)
+            if uncached:
+                start = _start_record(name, uncached)
+                problem = _free_fields(start).problem(start, _ratio_of(uncached, device))
+                records[index] = replace(start, **minimise(problem).values)  # type: ignore[arg-type]  # names are fields
     return parts
 
 
-def _least(record: StateParameters, predicted: Vector, device: Device) -> Vector:
+def _cached_time(record: StateParameters, predicted: Vector, device: Device) -> Vector:
     """Give what a kernel takes where a cache holds its state."""
     if not isinstance(record, StateUpdateParameters):
         return predicted
     return record.floor + (predicted - record.floor) / CACHED.get(device.name, 1.0)
 
 
-def _uncached(figures: Sequence[EngineFigure], device: Device, name: str) -> list[EngineFigure]:
+def _uncached_rows(
+    figures: Sequence[EngineFigure], device: Device, name: str
+) -> list[EngineFigure]:
     """Keep rows in whose time memory could deliver what a kernel reads and writes."""
-    kept = []
+    uncached = []
     for figure in figures:
         size = figure.sizes
-        moved = 2 * size["state_bytes"] * size["batch"] * size["heads"] * size["state"]
+        traffic = 2 * size["state_bytes"] * size["batch"] * size["heads"] * size["state"]
         if name.startswith("conv"):
-            moved = 4.0 * size["batch"] * (size["tokens"] + state.TAPS) * size["convolved"]
-        if figure.seconds >= moved / device.memory_bandwidth.value:
-            kept.append(figure)
-    return kept
+            traffic = 4.0 * size["batch"] * (size["tokens"] + state.TAPS) * size["convolved"]
+        if figure.seconds >= traffic / device.memory_bandwidth.value:
+            uncached.append(figure)
+    return uncached
 
 
-def _start(name: str, figures: Sequence[EngineFigure]) -> StateParameters:
+def _start_record(name: str, figures: Sequence[EngineFigure]) -> StateParameters:
     """Give where the fit of a kernel starts."""
     if name.startswith("conv"):
         trait = figures[0].trait
-        slow = SLOW.get(trait, SLOW.get(trait.partition(" ")[0], 0.01))
+        sequence_us = SLOW.get(trait, SLOW.get(trait.partition(" ")[0], 0.01))
         return StateConvolutionParameters(
             provenance=NOWHERE,
             floor=Seconds(3 * MICRO),
-            sequence=Seconds((0.001 if name == "conv_step" else slow) * MICRO),
+            sequence=Seconds((0.001 if name == "conv_step" else sequence_us) * MICRO),
             cycle_bytes=state.CYCLE_BYTES,
         )
     if name == "update":
@@ -163,20 +168,20 @@ def _start(name: str, figures: Sequence[EngineFigure]) -> StateParameters:
     )
 
 
-def _free(start: StateParameters) -> Free:
+def _free_fields(start: StateParameters) -> Free:
     return Free(names=fields_but(start), limits={"passes": (1.0, 40.0)}, hold=HOLD)
 
 
 def _ratio_of(figures: Sequence[EngineFigure], device: Device) -> Ratio:
     names = ("tokens", "heads", "features", "batch", "state", "chunk", "convolved", "state_bytes")
-    tokens, heads, features, batch, size, chunk, convolved, each = columns(figures, *names)
+    tokens, heads, features, batch, size, chunk, convolved, state_bytes = columns(figures, *names)
     measured = seconds_of(figures)
 
     def ratio(record: StateParameters) -> Vector:
         if isinstance(record, StateConvolutionParameters):
             time = state.convolved(record, device, (tokens, convolved, batch))
         elif isinstance(record, StateUpdateParameters):
-            time = state.updated(record, device, (heads, batch), size, each)
+            time = state.updated(record, device, (heads, batch), size, state_bytes)
         else:
             time = state.scanned(record, device, (tokens, heads, features, batch), size, chunk)
         return time / measured
@@ -188,5 +193,5 @@ def fit_state(
     figures: Sequence[EngineFigure], device: Device, form: str
 ) -> tuple[StateParameters, Judged]:
     """Fit one engine's kernel, or that of several, on one device."""
-    start = _start(form, figures)
-    return fit_record(figures, start, _free(start), lambda subset: _ratio_of(subset, device))
+    start = _start_record(form, figures)
+    return fit_record(figures, start, _free_fields(start), lambda subset: _ratio_of(subset, device))

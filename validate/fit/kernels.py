@@ -88,15 +88,17 @@ def fit_kernels(
     rows: Sequence[Row], device: Device, source: str, identity: str
 ) -> tuple[KernelCalibration, Fits]:
     """Fit everything that the rows say of one GPU's kernels."""
-    rows = [row for row in rows if _counts(row)]
+    rows = [row for row in rows if _is_fitted_row(row)]
     calibration = KernelCalibration(identity=f"{identity} without kernels")
     fits: list[tuple[str, Fit]] = []
 
     products = [kernel_of(row, device) for row in rows if row.family == "matmul"]
-    plain = [product for product in products if product.precision == "bf16" and _cold(product)]
-    if len(plain) >= LEAST:
-        matmul, fit = fit_matmul(plain, matmul_record(device, None))
-        matmul = _measured_on(_eight_bit(matmul, products), device, source)
+    bf16_products = [
+        product for product in products if product.precision == "bf16" and _is_uncached(product)
+    ]
+    if len(bf16_products) >= LEAST:
+        matmul, fit = fit_matmul(bf16_products, matmul_record(device, None))
+        matmul = _with_machine(_with_fp8_gain(matmul, products), device, source)
         calibration = replace(calibration, identity=f"{identity} with products", matmul=matmul)
         fits.append(("matmul", fit))
 
@@ -107,7 +109,7 @@ def fit_kernels(
     ]
     if len(streams) >= LEAST:
         pointwise, fit = fit_pointwise(streams, pointwise_record(device, None))
-        pointwise = _measured_on(pointwise, device, source)
+        pointwise = _with_machine(pointwise, device, source)
         calibration = replace(calibration, identity=f"{identity} with streams", pointwise=pointwise)
         fits.append(("pointwise", fit))
 
@@ -119,11 +121,11 @@ def fit_kernels(
             )
     records = []
     for name, calls in sorted(implementations.items()):
-        start = _start(name, device)
+        start = _start_record(name, device)
         if start is not None and len(calls) >= LEAST:
             free = (*ATTENTION_FREE, *(("ragged",) if name in RAGGED else ()))
             fitted = fit_attention(calls, start, calibration=calibration, free=free)
-            records.append((name, _measured_on(fitted.parameters, device, source)))
+            records.append((name, _with_machine(fitted.parameters, device, source)))
             fits.append((f"attention.{name}", fitted.fit))
     return replace(calibration, identity=identity, attention=tuple(records)), tuple(fits)
 
@@ -136,38 +138,38 @@ def fit_matmul(
     Products faster than memory could deliver their operands had them in the cache already; they
     say nothing about a product in use, whose weights come from memory, and are left out.
     """
-    figures = [figure for figure in figures if _cold(figure)]
+    figures = [figure for figure in figures if _is_uncached(figure)]
     fitted, judged = fit_record(figures, start, Free(names=free), _product_ratio)
-    record = _powered(fitted, figures[0].device)
-    return _seen(record, judged, figures, ("m", "n", "k")), judged.fit
+    record = _with_reference(fitted, figures[0].device)
+    return _with_fit_stats(record, judged, figures, ("m", "n", "k")), judged.fit
 
 
 def _product_ratio(figures: Sequence[KernelFigure]) -> Ratio:
     device, precision = figures[0].device, figures[0].precision
     sizes = [_column(figures, name) for name in ("m", "n", "k", "batch")]
-    measured, loaded = _column(figures, "seconds"), _column(figures, "sustained") > 0
+    measured, is_sustained = _column(figures, "seconds"), _column(figures, "sustained") > 0
 
     def ratio(record: MatmulParameters) -> Vector:
-        prepared = matmul.prepare_with(_powered(record, device), device, precision)
-        long = matmul.product_time(prepared, *sizes, sustained=True)
-        short = matmul.product_time(prepared, *sizes)
-        return np.asarray(np.where(loaded, long, short) / measured)
+        prepared = matmul.prepare_with(_with_reference(record, device), device, precision)
+        sustained_s = matmul.product_time(prepared, *sizes, sustained=True)
+        short_s = matmul.product_time(prepared, *sizes)
+        return np.asarray(np.where(is_sustained, sustained_s, short_s) / measured)
 
     return ratio
 
 
-def _powered(record: MatmulParameters, device: Device) -> MatmulParameters:
+def _with_reference(record: MatmulParameters, device: Device) -> MatmulParameters:
     """Return parameters whose reference is the measured device."""
     rate = FlopPerSecond(matmul.clocked_rate(record, device))
     return replace(record, reference_rate=rate, reference_power=device.power.value)
 
 
-def _eight_bit(record: MatmulParameters, products: Sequence[KernelFigure]) -> MatmulParameters:
+def _with_fp8_gain(record: MatmulParameters, products: Sequence[KernelFigure]) -> MatmulParameters:
     """Fit what 8-bit inputs gain over 16-bit ones, where they were measured."""
-    mixed = [product for product in products if product.precision == "fp8"]
-    if len(mixed) < LEAST or mixed[0].device.peak("fp8") is None:
+    fp8_products = [product for product in products if product.precision == "fp8"]
+    if len(fp8_products) < LEAST or fp8_products[0].device.peak("fp8") is None:
         return record
-    problem = Free(names=("fp8",)).problem(record, _product_ratio(mixed))
+    problem = Free(names=("fp8",)).problem(record, _product_ratio(fp8_products))
     return replace(record, fp8=minimise(problem).values["fp8"])
 
 
@@ -178,11 +180,11 @@ def fit_pointwise(
     device = figures[0].device
 
     def ratio_of(subset: Sequence[KernelFigure]) -> Ratio:
-        moved, measured = _column(subset, "bytes"), _column(subset, "seconds")
-        return lambda record: stream_time(record, moved, device) / measured
+        moved_bytes, measured = _column(subset, "bytes"), _column(subset, "seconds")
+        return lambda record: stream_time(record, moved_bytes, device) / measured
 
     record, judged = fit_record(figures, start, Free(names=POINTWISE_FREE), ratio_of)
-    return _seen(record, judged, figures, ("bytes",)), judged.fit
+    return _with_fit_stats(record, judged, figures, ("bytes",)), judged.fit
 
 
 def _is_prefill(row: Row) -> bool:
@@ -194,7 +196,7 @@ def _is_prefill(row: Row) -> bool:
     )
 
 
-def _start(name: str, device: Device) -> AttentionParameters | None:
+def _start_record(name: str, device: Device) -> AttentionParameters | None:
     """Find where the fit of an implementation starts; None of one that no model knows."""
     try:
         record = attention_record(name, device, None)
@@ -220,45 +222,49 @@ def fit_attention(
     calibration : products and element-wise work of the same machine; None for the shipped ones.
     """
     device, precision = figures[0].device, figures[0].precision
-    series, other = ("cycles", "fp8_cycles")[:: -1 if precision == "fp8" else 1]
-    first = {name: float(getattr(start, name)) for name in free}
-    first |= {f"cycles@{i}": getattr(start, series)[i] for i in _knots(start, figures)}
+    series, other_series = ("cycles", "fp8_cycles")[:: -1 if precision == "fp8" else 1]
+    start_values = {name: float(getattr(start, name)) for name in free}
+    start_values |= {f"cycles@{i}": getattr(start, series)[i] for i in _knots(start, figures)}
     if start.odd_cycles and any(figure.head_dim % 16 for figure in figures):
-        first["odd_cycles"] = start.odd_cycles
+        start_values["odd_cycles"] = start.odd_cycles
     if engine is not None:
-        masked = {figure.causal for figure in figures}
-        names = [name for name in ENGINE_FREE if name.startswith("causal") in masked]
-        first |= {f"engine.{name}": getattr(engine, name) for name in names}
+        causal_values = {figure.causal for figure in figures}
+        names = [name for name in ENGINE_FREE if name.startswith("causal") in causal_values]
+        start_values |= {f"engine.{name}": getattr(engine, name) for name in names}
 
     def build(values: Values) -> tuple[AttentionParameters, EngineParameters | None]:
-        plain = {k: v for k, v in values.items() if "@" not in k and "." not in k}
+        scalars = {k: v for k, v in values.items() if "@" not in k and "." not in k}
         cycles = _rescaled(getattr(start, series), values)
-        beside = _along(getattr(start, other), getattr(start, series), cycles)
-        around = {k.removeprefix("engine."): v for k, v in values.items() if "." in k}
+        other_cycles = _scaled_along(getattr(start, other_series), getattr(start, series), cycles)
+        fitted_engine = {k.removeprefix("engine."): v for k, v in values.items() if "." in k}
         return (
-            replace(start, **{series: cycles, other: beside}, **plain),  # type: ignore[arg-type]
-            engine and replace(engine, **around),  # type: ignore[arg-type]  # names are fields
+            replace(start, **{series: cycles, other_series: other_cycles}, **scalars),  # type: ignore[arg-type]
+            engine and replace(engine, **fitted_engine),  # type: ignore[arg-type]  # names are fields
         )
 
     def problem(subset: Sequence[KernelFigure]) -> Problem:
         shapes = _shapes(subset)
 
         def ratio(values: Values) -> Vector:
-            parameters, around = build(values)
-            prepared = attention.prepare_with(parameters, device, precision, around, calibration)
+            parameters, fitted_engine = build(values)
+            prepared = attention.prepare_with(
+                parameters, device, precision, fitted_engine, calibration
+            )
             result = np.empty(len(subset))
-            for shape, loaded, places, measured in shapes:
-                result[places] = attention.call_time(prepared, shape, sustained=loaded) / measured
+            for shape, sustained, places, measured in shapes:
+                result[places] = (
+                    attention.call_time(prepared, shape, sustained=sustained) / measured
+                )
             return result
 
-        return Problem(first=first, ratio=ratio, shares=SHARES)
+        return Problem(first=start_values, ratio=ratio, shares=SHARES)
 
     judged = judge(figures, problem)
-    parameters, around = build(judged.values)
+    parameters, fitted_engine = build(judged.values)
     sizes = ("queries", "keys", "head_dim", "heads")
     return AttentionFit(
-        parameters=_seen(parameters, judged, figures, sizes),
-        engine=around and _seen(around, judged, figures, ("keys",)),
+        parameters=_with_fit_stats(parameters, judged, figures, sizes),
+        engine=fitted_engine and _with_fit_stats(fitted_engine, judged, figures, ("keys",)),
         fit=judged.fit,
     )
 
@@ -266,8 +272,8 @@ def fit_attention(
 def _knots(start: AttentionParameters, figures: Sequence[KernelFigure]) -> list[int]:
     """Head sizes of the table that the rows say something about."""
     sizes = {f.head_dim for f in figures if not (start.odd_cycles and f.head_dim % 16)}
-    last = len(start.head_dims) - 1
-    return sorted({min(int(np.searchsorted(start.head_dims, size)), last) for size in sizes})
+    last_index = len(start.head_dims) - 1
+    return sorted({min(int(np.searchsorted(start.head_dims, size)), last_index) for size in sizes})
 
 
 def _rescaled(cycles: Sequence[float], values: Values) -> tuple[float, ...]:
@@ -278,12 +284,12 @@ def _rescaled(cycles: Sequence[float], values: Values) -> tuple[float, ...]:
     return tuple(c * scale[j] for c, j in zip(cycles, nearest, strict=True))
 
 
-def _along(
-    beside: Sequence[float], before: Sequence[float], after: Sequence[float]
+def _scaled_along(
+    other_cycles: Sequence[float], old_cycles: Sequence[float], new_cycles: Sequence[float]
 ) -> tuple[float, ...]:
     """Let cycles of other numbers, where there are some, go along with those that were fitted."""
-    moved = zip(beside, before, after, strict=False)
-    return tuple(cycles * new / old for cycles, old, new in moved)
+    triples = zip(other_cycles, old_cycles, new_cycles, strict=False)
+    return tuple(cycles * new / old for cycles, old, new in triples)
 
 
 def _shapes(
@@ -291,25 +297,25 @@ def _shapes(
 ) -> list[tuple[Shape, bool, list[int], Vector]]:
     """Group rows that share what is no array: the mask, the window and the load."""
     keys = [(figure.causal, figure.window, figure.sustained) for figure in figures]
-    groups = gathered((key, place) for place, key in enumerate(keys))
+    groups = gathered((key, index) for index, key in enumerate(keys))
     names = ("heads", "kv_heads", "queries", "keys", "head_dim", "batch")
     shapes = []
-    for (causal, window, loaded), places in groups.items():
-        group = [figures[place] for place in places]
+    for (causal, window, sustained), indices in groups.items():
+        group = [figures[index] for index in indices]
         sizes = (_column(group, name) for name in names)
         shape = Shape(*sizes, causal=causal, window=window)
-        shapes.append((shape, loaded, places, _column(group, "seconds")))
+        shapes.append((shape, sustained, indices, _column(group, "seconds")))
     return shapes
 
 
-def _counts(row: Row) -> bool:
+def _is_fitted_row(row: Row) -> bool:
     """Whether a row shapes a fit: under load, or rested where that makes a difference."""
     if row.error or "seconds" not in row.values:
         return False
     return row.mode.startswith("sustained") or row.seconds >= RESTED
 
 
-def _cold(product: KernelFigure) -> bool:
+def _is_uncached(product: KernelFigure) -> bool:
     """Whether memory could deliver the operands of a product in its time: none were cached."""
     m, n, k = product.m, product.n, product.k
     traffic = 2.0 * product.batch * (m * k + k * n + m * n)
@@ -320,7 +326,7 @@ def _column(figures: Sequence[KernelFigure], name: str) -> Vector:
     return np.array([getattr(figure, name) for figure in figures], float)
 
 
-def _seen(
+def _with_fit_stats(
     record: Parameters, judged: Judged, figures: Sequence[KernelFigure], sizes: Sequence[str]
 ) -> Parameters:
     """Say what a record was fitted to, and how well."""
@@ -328,7 +334,7 @@ def _seen(
     return with_provenance(record, judged, columns, hardware=(figures[0].device.name,))
 
 
-def _measured_on(record: Parameters, device: Device, source: str) -> Parameters:
+def _with_machine(record: Parameters, device: Device, source: str) -> Parameters:
     """Say that a record stands for the machine that was measured."""
     capability = "{}.{}".format(*device.compute_capability)
     provenance = replace(

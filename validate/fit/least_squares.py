@@ -28,11 +28,13 @@ SPLIT: Final = "every third case, by the SHA-256 of its key"
 LEAST: Final = 6  # rows without which nothing is fitted, three times over for a held-out check
 OUTLIER: Final = 0.05
 HOLD: Final = 0.1
-_TOP: Final = 0.999
+_MAX_SHARE: Final = 0.999
 _STEPS: Final = (0.03, 0.01, 0.03, 0.003)
-_LEAST: Final = 2.0**-60  # stands for 0 where a logarithm is taken
-_SMOOTH: Final = 0.02  # step of the derivatives that errors are read from
-_NORMAL: Final = 1.4826  # standard deviation of a normal law over its median absolute deviation
+_TINY: Final = 2.0**-60  # stands for 0 where a logarithm is taken
+_DERIVATIVE_STEP: Final = 0.02  # step of the derivatives that errors are read from
+_MAD_TO_SIGMA: Final = (
+    1.4826  # standard deviation of a normal law over its median absolute deviation
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +80,12 @@ def minimise(problem: Problem) -> Minimum:
     2.0
     """
     names = list(problem.first)
-    start = np.array([_inward(problem, name, problem.first[name]) for name in names])
+    start = np.array([_to_point(problem, name, problem.first[name]) for name in names])
     low, high = _bounds(problem, names)
 
     def values(point: Vector) -> dict[str, float]:
         return {
-            name: _outward(problem, name, float(x)) for name, x in zip(names, point, strict=True)
+            name: _from_point(problem, name, float(x)) for name, x in zip(names, point, strict=True)
         }
 
     def misses(point: Vector) -> Vector:
@@ -161,13 +163,13 @@ def judge(
     problem_of : makes the problem of some of the rows; its rows stand in the same order.
     split : how rows are kept back, in words, and whether one is.
     """
-    words, back = split
-    shaping = [row for row in rows if not back(row)]
-    judging = [row for row in rows if back(row)]
-    missed: Vector = np.array([])
-    if len(shaping) >= 2 * LEAST and judging:
-        trial = minimise(problem_of(shaping))
-        missed = np.abs(problem_of(judging).ratio(trial.values) - 1.0)
+    split_text, is_back = split
+    fit_rows = [row for row in rows if not is_back(row)]
+    judge_rows = [row for row in rows if is_back(row)]
+    held_out_misses: Vector = np.array([])
+    if len(fit_rows) >= 2 * LEAST and judge_rows:
+        trial = minimise(problem_of(fit_rows))
+        held_out_misses = np.abs(problem_of(judge_rows).ratio(trial.values) - 1.0)
     minimum = minimise(problem_of(rows))
     errors = np.abs(minimum.misses)
     fit = Fit(
@@ -179,7 +181,7 @@ def judge(
         values=minimum.values,
         median_error=float(np.median(errors)),
         p90_error=float(np.quantile(errors, 0.9)),
-        fit=held_out(fit, missed, words) if missed.size else fit,
+        fit=held_out(fit, held_out_misses, split_text) if held_out_misses.size else fit,
     )
 
 
@@ -200,13 +202,13 @@ def _errors(misses: Callable[[Vector], Vector], point: Vector, hold: Vector) -> 
     columns = []
     for index in range(point.size):
         shift = np.zeros_like(point)
-        shift[index] = _SMOOTH
-        columns.append((misses(point + shift) - misses(point - shift)) / (2 * _SMOOTH))
+        shift[index] = _DERIVATIVE_STEP
+        columns.append((misses(point + shift) - misses(point - shift)) / (2 * _DERIVATIVE_STEP))
     slopes = np.column_stack(columns)
     miss = misses(point)
-    scale = _NORMAL * float(np.median(np.abs(miss - np.median(miss))))
-    near = np.abs(miss) < max(OUTLIER, 3 * scale)
-    curvature = slopes[near].T @ slopes[near] / max(scale, _LEAST) ** 2
+    scale = _MAD_TO_SIGMA * float(np.median(np.abs(miss - np.median(miss))))
+    is_inlier = np.abs(miss) < max(OUTLIER, 3 * scale)
+    curvature = slopes[is_inlier].T @ slopes[is_inlier] / max(scale, _TINY) ** 2
     curvature += np.diag((hold / OUTLIER) ** 2)
     return np.sqrt(np.diag(np.linalg.inv(curvature)))
 
@@ -214,21 +216,21 @@ def _errors(misses: Callable[[Vector], Vector], point: Vector, hold: Vector) -> 
 def _bounds(problem: Problem, names: Sequence[str]) -> tuple[Vector, Vector]:
     limits = problem.limits or {}
     pairs = [limits.get(name, (0.0, np.inf)) for name in names]
-    free = [name in problem.shares for name in names]
-    low = [-np.inf if s or a <= 0 else np.log(a) for (a, _), s in zip(pairs, free, strict=True)]
-    high = [np.inf if s else np.log(b) for (_, b), s in zip(pairs, free, strict=True)]
+    is_share = [name in problem.shares for name in names]
+    low = [-np.inf if s or a <= 0 else np.log(a) for (a, _), s in zip(pairs, is_share, strict=True)]
+    high = [np.inf if s else np.log(b) for (_, b), s in zip(pairs, is_share, strict=True)]
     return np.array(low), np.array(high)
 
 
-def _inward(problem: Problem, name: str, value: float) -> float:
-    value = max(value, _LEAST)
+def _to_point(problem: Problem, name: str, value: float) -> float:
+    value = max(value, _TINY)
     if name in problem.shares:
-        share = min(value, _TOP)
+        share = min(value, _MAX_SHARE)
         return float(np.log(share / (1.0 - share)))
     return float(np.log(value))
 
 
-def _outward(problem: Problem, name: str, point: float) -> float:
+def _from_point(problem: Problem, name: str, point: float) -> float:
     value = float(np.exp(np.clip(point, -60.0, 60.0)))
     return value / (1.0 + value) if name in problem.shares else value
 

@@ -29,13 +29,13 @@ def misses(rows: Iterable[Row], place: MeasuredOn, profile: Profile | None) -> l
 
     profile : None for the shipped tables alone.
     """
-    compared = []
+    row_misses = []
     for row in rows:
-        predicted = None if row.error else _predicted(row, place, profile)
+        predicted = None if row.error else _predicted_seconds(row, place, profile)
         if predicted is not None:
             error = predicted / row.seconds - 1.0
-            compared.append(Miss(group=_group(row), key=row.key, error=error))
-    return compared
+            row_misses.append(Miss(group=_group_name(row), key=row.key, error=error))
+    return row_misses
 
 
 def miss_rows(compared: Sequence[Miss]) -> Iterator[list[str]]:
@@ -48,18 +48,18 @@ def miss_rows(compared: Sequence[Miss]) -> Iterator[list[str]]:
         yield [group, str(total.rows), *(f"{100 * number:.1f}" for number in numbers), worst.key]
 
 
-def _group(row: Row) -> str:
+def _group_name(row: Row) -> str:
     if row.family == "collective":
         return f"collective {row.sizes['op']} {row.mode}"
     if row.family == "attention":
-        few = " decode" if row.number("queries") == 1 else ""
-        return f"attention {row.sizes['kernel']} {row.mode}{few}"
+        decode_suffix = " decode" if row.number("queries") == 1 else ""
+        return f"attention {row.sizes['kernel']} {row.mode}{decode_suffix}"
     if row.family == "pointwise":
         return f"pointwise {row.sizes['how']} {row.mode}"
     return f"{row.family} {row.sizes['precision']} {row.mode}"
 
 
-def _predicted(row: Row, place: MeasuredOn, profile: Profile | None) -> float | None:
+def _predicted_seconds(row: Row, place: MeasuredOn, profile: Profile | None) -> float | None:
     """Price a row; None of one that no model is for."""
     kernels, curves = (None, None) if profile is None else (profile.kernels, profile.curves)
     if row.family == "attention" and row.mode.partition(" ")[2] not in IMPLEMENTATIONS:

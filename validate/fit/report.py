@@ -40,8 +40,8 @@ class ShippedProfile:
         if self.default:
             return f"by itself for {self.profile.hardware}"
         machine = dict(self.profile.machine)
-        there = f"{machine.get('gpus', '1')} x {machine.get('gpu', self.profile.hardware)}"
-        return f"by name, or with --detect on {there}"
+        machine_text = f"{machine.get('gpus', '1')} x {machine.get('gpu', self.profile.hardware)}"
+        return f"by name, or with --detect on {machine_text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +131,9 @@ def _part(name: str) -> str:
     >>> _part("attention.cudnn.tail"), _part("matmul.floor")
     ('attention.cudnn', 'matmul')
     """
-    first, _, rest = name.partition(".")
-    deep = first in ("attention", "runtimes")
-    return f"{first}.{rest.partition('.')[0]}" if deep else first
+    head, _, tail = name.partition(".")
+    nested = head in ("attention", "runtimes")
+    return f"{head}.{tail.partition('.')[0]}" if nested else head
 
 
 def entries_to_dict(entries: Sequence[ShippedProfile]) -> dict[str, object]:
@@ -155,11 +155,17 @@ def entries_to_dict(entries: Sequence[ShippedProfile]) -> dict[str, object]:
 
 def part_rows(first: Profile, second: Profile) -> list[list[str]]:
     """Write the parts that one of two profiles lacks, with how many numbers the other has."""
-    ours, theirs = parts(first), parts(second)
+    first_parts, second_parts = parts(first), parts(second)
     return [
-        [name, *(counted(had[name], "number") if name in had else "-" for had in (ours, theirs))]
-        for name in dict.fromkeys([*ours, *theirs])
-        if name not in ours or name not in theirs
+        [
+            name,
+            *(
+                counted(counts[name], "number") if name in counts else "-"
+                for counts in (first_parts, second_parts)
+            ),
+        ]
+        for name in dict.fromkeys([*first_parts, *second_parts])
+        if name not in first_parts or name not in second_parts
     ]
 
 
@@ -212,17 +218,17 @@ def _change(name: str, first: FittedValue, second: FittedValue) -> Change:
 
 def change_rows(first: Profile, second: Profile) -> list[list[str]]:
     """Write the differences of two profiles, a line each, in the parts that both have."""
-    alone = {row[0] for row in part_rows(first, second)}
+    lone_parts = {row[0] for row in part_rows(first, second)}
     return [
         [
             change.name,
             _number(change.first),
             _number(change.second),
-            _signed(change.first, change.second),
+            _signed_percent(change.first, change.second),
             "-" if math.isnan(change.sigmas) else f"{change.sigmas:.1f}",
         ]
         for change in changes(first, second)
-        if _part(change.name) not in alone
+        if _part(change.name) not in lone_parts
     ]
 
 
@@ -253,10 +259,15 @@ def examples(profile: Profile) -> dict[str, float]:
 
 def example_rows(first: Profile, second: Profile) -> list[list[str]]:
     """Write what two profiles say of the examples, a line each."""
-    ours, theirs = examples(first), examples(second)
+    first_times, second_times = examples(first), examples(second)
     return [
-        [name, format_seconds(ours[name]), format_seconds(time), _signed(ours[name], time)]
-        for name, time in theirs.items()
+        [
+            name,
+            format_seconds(first_times[name]),
+            format_seconds(time),
+            _signed_percent(first_times[name], time),
+        ]
+        for name, time in second_times.items()
     ]
 
 
@@ -272,11 +283,11 @@ def to_dict(profile: Profile, name: str = "") -> dict[str, object]:
         "machine": dict(profile.machine),
         "software": dict(profile.software),
         "fits": {
-            name: _finite({"median_error": median.get(name, math.nan), **asdict(fit)})
+            name: _without_nan({"median_error": median.get(name, math.nan), **asdict(fit)})
             | {"standard_errors": dict(fit.standard_errors)}
             for name, fit in profile.fits
         },
-        "values": {v.name: _finite(asdict(v)) for v in values(profile)},
+        "values": {v.name: _without_nan(asdict(v)) for v in values(profile)},
     }
 
 
@@ -284,17 +295,17 @@ def diff_to_dict(
     first: Profile, second: Profile, called: tuple[str, str] = ("", "")
 ) -> dict[str, object]:
     """Return what ``planner profile diff --format json`` prints."""
-    ours, theirs = examples(first), examples(second)
+    first_times, second_times = examples(first), examples(second)
     return {
         "first": called[0] or first.name,
         "second": called[1] or second.name,
         "parts": {"first": parts(first), "second": parts(second)},
-        "changes": [_finite(asdict(change)) for change in changes(first, second)],
-        "examples_s": {name: [ours[name], theirs[name]] for name in ours},
+        "changes": [_without_nan(asdict(change)) for change in changes(first, second)],
+        "examples_s": {name: [first_times[name], second_times[name]] for name in first_times},
     }
 
 
-def _finite(row: dict[str, object]) -> dict[str, object]:
+def _without_nan(row: dict[str, object]) -> dict[str, object]:
     """Write what is not known as None: JSON has no NaN."""
     return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
 
@@ -303,7 +314,7 @@ def _percent(share: float) -> str:
     return "-" if math.isnan(share) else f"{100 * share:.1f} %"
 
 
-def _signed(first: float, second: float) -> str:
+def _signed_percent(first: float, second: float) -> str:
     if not first or math.isnan(first) or math.isnan(second):
         return "-"
     return f"{100 * (second / first - 1):+.1f} %"
@@ -323,13 +334,13 @@ def show(profile: Profile, name: str = "") -> list[Part]:
 
     name : what it was asked for by; its own name where left out.
     """
-    called = profile.name if name in ("", profile.name) else f"{name} ({profile.name})"
-    fitted = [[v.name, f"{v.value:.4g}", _percent(v.error)] for v in values(profile)]
-    return _spaced(
-        Title(text=f"{called}: {profile.source}", level=1),
+    label = profile.name if name in ("", profile.name) else f"{name} ({profile.name})"
+    value_rows = [[v.name, f"{v.value:.4g}", _percent(v.error)] for v in values(profile)]
+    return _spaced_blocks(
+        Title(text=f"{label}: {profile.source}", level=1),
         Table(head=("machine", ""), rows=(*profile.machine, *profile.software)),
         Table(head=FIT_HEADERS, rows=fit_rows(profile)),
-        Table(head=VALUE_HEADERS, rows=fitted),
+        Table(head=VALUE_HEADERS, rows=value_rows),
     )
 
 
@@ -341,28 +352,32 @@ def diff(first: Profile, second: Profile, called: tuple[str, str] = ("", "")) ->
     called : what they were asked for by; their own names where left out.
     """
     names = [name or p.name for name, p in zip(called, (first, second), strict=True)]
-    lacking = part_rows(first, second)
+    missing_parts = part_rows(first, second)
     differences = change_rows(first, second)
-    unlike = [row for row in differences if row[1] != row[2]]
-    return _spaced(
+    differing = [row for row in differences if row[1] != row[2]]
+    return _spaced_blocks(
         Title(text=" and ".join(names), level=1),
         Table(head=EXAMPLE_HEADERS, rows=example_rows(first, second)),
-        *([Table(head=("in one of them", "first", "second"), rows=lacking)] if lacking else []),
-        *([Table(head=DIFF_HEADERS, rows=unlike)] if unlike else []),
-        f"alike in both: {counted(len(differences) - len(unlike), 'parameter')}",
+        *(
+            [Table(head=("in one of them", "first", "second"), rows=missing_parts)]
+            if missing_parts
+            else []
+        ),
+        *([Table(head=DIFF_HEADERS, rows=differing)] if differing else []),
+        f"alike in both: {counted(len(differences) - len(differing), 'parameter')}",
     )
 
 
 def calibrated(made: Calibrated) -> list[Part]:
     """Say what a calibration wrote, how good it is, and what could not be measured."""
-    failed = [text.partition(": ")[::2] for text in made.failures]
-    return _spaced(
+    failure_rows = [text.partition(": ")[::2] for text in made.failures]
+    return _spaced_blocks(
         Title(text=f"{made.profile.name}: {made.output}", level=1),
         Table(head=FIT_HEADERS, rows=fit_rows(made.profile)),
-        *([Table(head=("not measured", "because"), rows=failed)] if failed else []),
+        *([Table(head=("not measured", "because"), rows=failure_rows)] if failure_rows else []),
     )
 
 
-def _spaced(*each: Part) -> list[Part]:
+def _spaced_blocks(*blocks: Part) -> list[Part]:
     """Set parts apart by a line on a terminal."""
-    return [part for one in each for part in ("", one)][1:]
+    return [part for block in blocks for part in ("", block)][1:]

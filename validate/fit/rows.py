@@ -19,10 +19,10 @@ from topology.base.values import dataclass
 COLUMNS: Final = ("case", "mode", "rank", "seconds", "low", "high", "repeats", "more", "error")
 STATISTICS: Final = COLUMNS[3:7]
 _TEXTS: Final = ("key", "family", "mode", "error")
-_MOST: Final = 10**18
-_SOONEST: Final = 2.0**-40  # s
-_LEAST: Final = {
-    **dict.fromkeys(("seconds", "compute", "communication", "both"), _SOONEST), "messages": 1.0,
+_MAX_VALUE: Final = 10**18
+_MIN_SECONDS: Final = 2.0**-40  # s
+_MINIMA: Final = {
+    **dict.fromkeys(("seconds", "compute", "communication", "both"), _MIN_SECONDS), "messages": 1.0,
 }  # fmt: skip
 _RANKS: Final = 10**6
 _WHOLE: Final = r"[0-9]{1,18}"
@@ -88,18 +88,20 @@ def _row(content: str, where: str) -> Row:
     if sizes is None or values is None:
         raise InputError(f"{where}: got {content[:40]!r}, wanted one measurement")
     return Row(
-        sizes={name: _given(sizes, name) for name in sizes.values},
-        values={name: values.number(name, low=_least(name), high=_MOST) for name in values.values},
+        sizes={name: _size_or_word(sizes, name) for name in sizes.values},
+        values={
+            name: values.number(name, low=_minimum(name), high=_MAX_VALUE) for name in values.values
+        },
         rank=fields.integer("rank", low=0, high=_RANKS),
         **{name: fields.text(name) for name in _TEXTS},
     )
 
 
-def _given(sizes: Fields, name: str) -> int | str:
+def _size_or_word(sizes: Fields, name: str) -> int | str:
     """Read a size, or a word that stands among them."""
     if isinstance(sizes.values[name], str):
         return sizes.text(name)
-    return sizes.integer(name, low=0, high=_MOST)
+    return sizes.integer(name, low=0, high=_MAX_VALUE)
 
 
 def whole(text: str) -> str:
@@ -122,10 +124,10 @@ def to_csv(rows: Sequence[Row]) -> str:
     table = csv.writer(text, lineterminator="\n")
     table.writerow(COLUMNS)
     for row in sorted(rows, key=lambda row: row.key):
-        extra = {name: value for name, value in row.values.items() if name not in STATISTICS}
-        usual = [_number(row.values[n]) if n in row.values else "" for n in STATISTICS]
-        extras = " ".join(f"{name}={_number(value)}" for name, value in extra.items())
-        table.writerow([row.key, row.mode, row.rank, *usual, extras, row.error])
+        extra_values = {name: value for name, value in row.values.items() if name not in STATISTICS}
+        statistics = [_number(row.values[n]) if n in row.values else "" for n in STATISTICS]
+        extras = " ".join(f"{name}={_number(value)}" for name, value in extra_values.items())
+        table.writerow([row.key, row.mode, row.rank, *statistics, extras, row.error])
     return text.getvalue()
 
 
@@ -160,26 +162,26 @@ def _table_row(cells: Mapping[str, str], where: str) -> Row:
         family=family,
         sizes={key: _size(value) for key, value in _pairs(cells["case"])},
         mode=cells["mode"],
-        values={key: _measured(text, key, where) for key, text in values.items()},
-        rank=int(_measured(cells["rank"], "rank", where)),
+        values={key: _checked_number(text, key, where) for key, text in values.items()},
+        rank=int(_checked_number(cells["rank"], "rank", where)),
         error=cells["error"],
     )
 
 
-def _measured(text: str, name: str, where: str) -> float:
+def _checked_number(text: str, name: str, where: str) -> float:
     try:
         value = number_in(text)
     except ValueError:
         value = -1.0
-    if not _least(name) <= value <= _MOST:
-        wanted = f"a number {_least(name):g} to {_MOST:g}"
-        raise InputError(f"{where}: {name}: got {shown(text)}, wanted {wanted}")
+    if not _minimum(name) <= value <= _MAX_VALUE:
+        range_text = f"a number {_minimum(name):g} to {_MAX_VALUE:g}"
+        raise InputError(f"{where}: {name}: got {shown(text)}, wanted {range_text}")
     return value
 
 
-def _least(name: str) -> float:
+def _minimum(name: str) -> float:
     """Give the least that something may be: a call takes time."""
-    return _LEAST.get(name, 0.0)
+    return _MINIMA.get(name, 0.0)
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:

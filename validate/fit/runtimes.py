@@ -46,7 +46,7 @@ def fit_runtimes(
     runtimes = []
     for name, (stack, mode) in WAYS.items():
         host = _host_of_kernel(rows, stack)
-        functions = tuple(_functions(rows, mode, device, calibration))
+        functions = tuple(_function_fusions(rows, mode, device, calibration))
         if host is not None or functions:
             runtime = RuntimeCalibration(
                 host_kernel=_sourced(host, source),
@@ -95,7 +95,7 @@ def _host_of_kernel(rows: Sequence[Row], way: str) -> float | None:
     return max(seconds_each, 0.0)
 
 
-def _functions(
+def _function_fusions(
     rows: Sequence[Row], mode: str, device: Device, calibration: KernelCalibration
 ) -> Iterator[tuple[str, Fusion]]:
     samples: dict[str, list[FunctionSample]] = {}
@@ -124,17 +124,17 @@ def fusion_of(
     >>> fusion_of(samples, h100, None)
     Fusion(traffic=3.0, kernels=3, cycles=0.0)
     """
-    least = np.array([sample.traffic for sample in samples])
+    min_traffic = np.array([sample.traffic for sample in samples])
     measured = np.array([sample.seconds for sample in samples])
     best = (np.inf, Fusion(traffic=1.0, kernels=1))
     for kernels in range(1, MOST_KERNELS + 1):
-        moved = least[:, None] * TRAFFIC / kernels
-        ratio = kernels * pointwise_time(moved, device, calibration) / measured[:, None]
+        kernel_bytes = min_traffic[:, None] * TRAFFIC / kernels
+        ratio = kernels * pointwise_time(kernel_bytes, device, calibration) / measured[:, None]
         miss = np.abs(np.log(ratio)).sum(axis=0)
-        place = int(np.argmin(miss))
-        if miss[place] < best[0] * (1 - 1e-3):
-            traffic = round(float(TRAFFIC[place]), 2)
-            best = (float(miss[place]), Fusion(traffic=traffic, kernels=kernels))
+        index = int(np.argmin(miss))
+        if miss[index] < best[0] * (1 - 1e-3):
+            traffic = round(float(TRAFFIC[index]), 2)
+            best = (float(miss[index]), Fusion(traffic=traffic, kernels=kernels))
     return best[1]
 
 
@@ -151,7 +151,7 @@ def fit_hiding(rows: Sequence[Row], source: str) -> tuple[Shares, Shares]:
             cases_by_op.setdefault(str(row.sizes["op"]), []).append((seconds, share))
     shares, starts = [], []
     for op, cases in sorted(cases_by_op.items()):
-        share, start = _hiding(cases)
+        share, start = _hidden_share(cases)
         low, high = min(share for _, share in cases), max(share for _, share in cases)
         note = f"{low:.2f} to {high:.2f} in {len(cases)} cases"
         measured = partial(Sourced, kind="measured", source=source)
@@ -160,12 +160,12 @@ def fit_hiding(rows: Sequence[Row], source: str) -> tuple[Shares, Shares]:
     return tuple(shares), tuple(starts)
 
 
-def _hiding(cases: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def _hidden_share(cases: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Fit ``seen share = share (1 - start / seconds)``; one share where sizes say no more."""
     seconds, shares = np.array(cases).T
     if np.ptp(seconds) < np.mean(seconds):
         return float(np.median(shares)), 0.0
     design = np.stack([np.ones_like(seconds), -1.0 / seconds], axis=1)
-    share, lost = np.linalg.lstsq(design, shares)[0]
+    share, lost_s = np.linalg.lstsq(design, shares)[0]
     share = min(max(float(share), 0.01), 1.0)
-    return share, max(float(lost), 0.0) / share
+    return share, max(float(lost_s), 0.0) / share

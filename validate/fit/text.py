@@ -25,7 +25,7 @@ _HEAD: Final = """\
 # Fitted by `planner calibrate` on one machine; the form is in costmodels/profile.py.
 # A parameter without a standard error was not fitted: it is the shipped one.
 """
-_WRITTEN: Final = {
+_WRITTEN_UNITS: Final = {
     "1": (1.0, ""),
     "B/s": (parse("1 GB/s", "B/s"), "GB/s"),
     "FLOP/s": (parse("1 TFLOP/s", "FLOP/s"), "TFLOP/s"),
@@ -39,12 +39,12 @@ def to_toml(profile: Profile) -> str:
     sections = [_HEAD + _lines(_head(profile))]
     sections += _section("machine", dict(profile.machine))
     sections += _section("software", dict(profile.software))
-    judged: list[tuple[str, Table]] = [
+    tables: list[tuple[str, Table]] = [
         *((name, _record(record)) for name, record in kernel_records(profile.kernels)),
         *((f"curves.{place}", _curve(fitted)) for place, fitted in curves.curves),
         *((f"times.{times.place}", _times(times)) for times in curves.times),
     ]
-    for name, table in judged:
+    for name, table in tables:
         sections += [*_section(name, table), *_fit(name, fits.get(name))]
     sections += _section("launch", {"host": _us(curves.host), "gap": _us(curves.gap)})
     for name, runtime in profile.runtimes:
@@ -63,8 +63,8 @@ def _section(name: str, table: Table) -> list[str]:
 
 
 def _lines(table: Table) -> str:
-    given = {key: value for key, value in table.items() if value is not None}
-    return "".join(f"{key} = {_value(value)}\n" for key, value in given.items())
+    present = {key: value for key, value in table.items() if value is not None}
+    return "".join(f"{key} = {_value(value)}\n" for key, value in present.items())
 
 
 def _value(value: object) -> str:
@@ -74,8 +74,8 @@ def _value(value: object) -> str:
 
 
 def _head(profile: Profile) -> Table:
-    named = {"hardware": profile.hardware, "date": profile.date}
-    return {"format": FORMAT, **named, "kind": "measured", "source": profile.source}
+    identity = {"hardware": profile.hardware, "date": profile.date}
+    return {"format": FORMAT, **identity, "kind": "measured", "source": profile.source}
 
 
 def kernel_records(kernels: KernelCalibration) -> Iterator[tuple[str, Record]]:
@@ -123,7 +123,7 @@ def _provenance(provenance: Provenance) -> dict[str, object]:
 
 
 def _curve(fitted: Fitted) -> Table:
-    curve, always = fitted.curve, ("launch", "efficiency")
+    curve, required = fitted.curve, ("launch", "efficiency")
     defaults = asdict(Curve(launch=curve.launch, efficiency=curve.efficiency))
     return {
         "kind": fitted.kind,
@@ -131,7 +131,7 @@ def _curve(fitted: Fitted) -> Table:
         **{
             key: _quantity(value, UNITS.get(key, "1"))
             for key, value in asdict(curve).items()
-            if key in always or value != defaults[key]
+            if key in required or value != defaults[key]
         },
         "ops": ", ".join(fitted.ops),
         "smallest": _quantity(fitted.smallest, "B"),
@@ -147,7 +147,7 @@ def _quantity(value: float, unit: str) -> str:
         return f"{value:.0f} B"
     if unit == "s":
         return f"{value * 10**6:.4g} us"
-    scale, name = _WRITTEN[unit]
+    scale, name = _WRITTEN_UNITS[unit]
     return f"{value / scale:.4g} {name}".strip()
 
 
@@ -156,7 +156,7 @@ def _times(times: Times) -> Table:
         "kind": times.kind,
         "source": times.source,
         "ranks": times.ranks,
-        "bandwidth": f"{times.bandwidth / _WRITTEN['B/s'][0]:.6g} GB/s",
+        "bandwidth": f"{times.bandwidth / _WRITTEN_UNITS['B/s'][0]:.6g} GB/s",
         "sizes": [_quantity(size, "B") for size in times.sizes],
         "seconds": [_us(time) for time in times.seconds],
         "median_error": f"{times.median_error:.3f}",
@@ -167,14 +167,14 @@ def _times(times: Times) -> Table:
 def _fit(name: str, fit: Fit | None) -> list[str]:
     if fit is None:
         return []
-    held = bool(fit.held_out_rows)
+    has_held_out = bool(fit.held_out_rows)
     errors = {
         key: None if math.isnan(value) else f"{value:.4f}"
         for key, value in asdict(fit).items()
-        if key.endswith("_error") and (held or key == "worst_error")
+        if key.endswith("_error") and (has_held_out or key == "worst_error")
     }
     table = {"rows": fit.rows, "worst_error": errors.pop("worst_error")}
-    if held:
+    if has_held_out:
         table |= {"held_out_rows": fit.held_out_rows, "split": fit.split}
     standard = {json.dumps(key): f"{error:.2g}" for key, error in fit.standard_errors}
     return [

@@ -87,25 +87,25 @@ def stands_still(ranks: Sequence[Seen]) -> Blame | None:
 
 def faulty(ranks: Sequence[Seen]) -> Blame | None:
     """Find the rank that the others wait for; None where none is behind another."""
-    ranks = [_before(rank) if _is_elsewhere(rank, ranks) else rank for rank in ranks]
+    ranks = [_before_message(rank) if _is_elsewhere(rank, ranks) else rank for rank in ranks]
     waiting = [rank for rank in ranks if rank.beat.waits]
-    starts = [rank for rank in waiting if rank.beat.group and _behind(rank, ranks)]
-    starts = starts or [rank for rank in waiting if _left(rank, ranks)]
-    starts = starts or [rank for rank in waiting if _behind(rank, ranks)]
+    starts = [rank for rank in waiting if rank.beat.group and _late_members(rank, ranks)]
+    starts = starts or [rank for rank in waiting if _ranks_past(rank, ranks)]
+    starts = starts or [rank for rank in waiting if _late_members(rank, ranks)]
     return _follow([starts[0]], ranks) if starts else None
 
 
 def _is_elsewhere(rank: Seen, ranks: Sequence[Seen]) -> bool:
     """Whether a rank has begun a message, but is in other code than those that wait in it."""
-    others = _inside(rank, ranks) if rank.beat.waits and rank.beat.group else []
-    return not _in_transport(rank) and any(_in_transport(other) for other in others)
+    waiting_ranks = _same_message(rank, ranks) if rank.beat.waits and rank.beat.group else []
+    return not _in_transport(rank) and any(_in_transport(other) for other in waiting_ranks)
 
 
 def _in_transport(rank: Seen) -> bool:
     return any(file in rank.beat.code for file in TRANSPORT)
 
 
-def _before(rank: Seen) -> Seen:
+def _before_message(rank: Seen) -> Seen:
     """Return a rank as it was before its last message."""
     beat, group = rank.beat, rank.beat.group or ()
     turns = {**beat.turns, group: beat.turns[group] - 1}
@@ -114,26 +114,28 @@ def _before(rank: Seen) -> Seen:
 
 def _follow(chain: list[Seen], ranks: Sequence[Seen]) -> Blame:
     """Go from who waits to whom it waits for, until one waits for nobody."""
-    last, behind = chain[-1], _behind(chain[-1], ranks)
-    left = _left(last, ranks) if last.beat.waits else []
-    if left:
-        return _smaller(left, _inside(last, ranks))
-    if not last.beat.waits or not behind:
-        others = _inside(chain[-2], ranks)
-        return Blame(rank=last, cause=f"{_waiting(others)}, to which it has not come")
+    last_rank, late_ranks = chain[-1], _late_members(chain[-1], ranks)
+    ranks_past = _ranks_past(last_rank, ranks) if last_rank.beat.waits else []
+    if ranks_past:
+        return _blame_smaller(ranks_past, _same_message(last_rank, ranks))
+    if not last_rank.beat.waits or not late_ranks:
+        waiting_ranks = _same_message(chain[-2], ranks)
+        return Blame(
+            rank=last_rank, cause=f"{_waiting_text(waiting_ranks)}, to which it has not come"
+        )
     # who agrees on words is through with its messages, and those behind it are in them
-    if len(chain) > 1 and (not last.beat.group or behind[0] in chain):
-        return _smaller(_inside(last, ranks), _inside(chain[-2], ranks))
-    return _follow([*chain, behind[0]], ranks)
+    if len(chain) > 1 and (not last_rank.beat.group or late_ranks[0] in chain):
+        return _blame_smaller(_same_message(last_rank, ranks), _same_message(chain[-2], ranks))
+    return _follow([*chain, late_ranks[0]], ranks)
 
 
 def among(ranks: Sequence[Seen]) -> str:
     """Say which ranks wait in the first message that any waits in; nothing where none does."""
     waiting = [rank for rank in ranks if rank.beat.waits]
-    return f": {_waiting(_inside(waiting[0], ranks))}" if waiting else ""
+    return f": {_waiting_text(_same_message(waiting[0], ranks))}" if waiting else ""
 
 
-def _behind(rank: Seen, ranks: Sequence[Seen]) -> list[Seen]:
+def _late_members(rank: Seen, ranks: Sequence[Seen]) -> list[Seen]:
     """Members of the group of a rank's last message that have not come to it."""
     group = rank.beat.group
     if group is None:
@@ -142,17 +144,21 @@ def _behind(rank: Seen, ranks: Sequence[Seen]) -> list[Seen]:
     return [other for other in _members(group, ranks) if other.beat.turns.get(group, 0) < turn]
 
 
-def _left(rank: Seen, ranks: Sequence[Seen]) -> list[Seen]:
+def _ranks_past(rank: Seen, ranks: Sequence[Seen]) -> list[Seen]:
     """Members past the message of all to all in which a rank waits: nobody may be."""
     beat = rank.beat
     if not beat.group or beat.op.startswith(("send_recv", "broadcast")):
         return []
-    turn, inside = beat.turns[beat.group], _inside(rank, ranks)
-    come = [one for one in _members(beat.group, ranks) if one.beat.turns.get(beat.group, 0) >= turn]
-    return [one for one in come if one not in inside]
+    turn, waiting_ranks = beat.turns[beat.group], _same_message(rank, ranks)
+    arrived = [
+        member
+        for member in _members(beat.group, ranks)
+        if member.beat.turns.get(beat.group, 0) >= turn
+    ]
+    return [member for member in arrived if member not in waiting_ranks]
 
 
-def _inside(rank: Seen, ranks: Sequence[Seen]) -> list[Seen]:
+def _same_message(rank: Seen, ranks: Sequence[Seen]) -> list[Seen]:
     """Ranks that wait in the same message as this one."""
     return [other for other in ranks if other.beat.waits and _message(other) == _message(rank)]
 
@@ -166,14 +172,14 @@ def _members(group: Group, ranks: Sequence[Seen]) -> list[Seen]:
     return [rank for rank in ranks if not group or rank.rank in group]
 
 
-def _smaller(first: Sequence[Seen], second: Sequence[Seen]) -> Blame:
+def _blame_smaller(side_a: Sequence[Seen], side_b: Sequence[Seen]) -> Blame:
     """Blame the smaller side of two that are at different messages; the first of two alike."""
-    guilty, others = (first, second) if len(first) <= len(second) else (second, first)
-    cause = f"{_waiting(others)}: this one left out a message, or runs another program"
-    return Blame(rank=guilty[0], cause=cause, parted=True)
+    guilty_side, waiting_side = (side_a, side_b) if len(side_a) <= len(side_b) else (side_b, side_a)
+    cause = f"{_waiting_text(waiting_side)}: this one left out a message, or runs another program"
+    return Blame(rank=guilty_side[0], cause=cause, parted=True)
 
 
-def _waiting(ranks: Sequence[Seen]) -> str:
+def _waiting_text(ranks: Sequence[Seen]) -> str:
     numbers = ", ".join(str(rank.rank) for rank in ranks)
-    several = len(ranks) > 1
-    return f"rank{'s' * several} {numbers} wait{'s' * (not several)} in {ranks[0].beat.op}"
+    plural = len(ranks) > 1
+    return f"rank{'s' * plural} {numbers} wait{'s' * (not plural)} in {ranks[0].beat.op}"

@@ -62,17 +62,17 @@ def last_words(log: str) -> str:
     'ValueError: no'
     """
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    named = [
+    error_lines = [
         line for line in lines if re.match(_EXCEPTION, line) and "Exception ignored" not in line
     ]
-    return (named or lines or [""])[-1][:300]
+    return (error_lines or lines or [""])[-1][:300]
 
 
 def died(code: int, beat: Beat, log: str) -> tuple[str, str]:
     """Say how a rank died, and why it may have, "" where nothing is known."""
     if code < 0:
-        named = {getattr(signal, name, 0): cause for name, cause in _SIGNALS.items()}
-        cause = named.get(-code, sign(log))
+        causes_by_signal = {getattr(signal, name, 0): cause for name, cause in _SIGNALS.items()}
+        cause = causes_by_signal.get(-code, sign(log))
         return f"died with signal {-code}{where(beat)}", cause
     words = re.sub(r"^(rank \d+|planner): ", "", last_words(log))
     return f"ended with code {code}{where(beat)}" + (f": {words}" if words else ""), sign(log)

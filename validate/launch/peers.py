@@ -18,13 +18,13 @@ from validate.launch.blame import PATIENCE_S, Blame, Seen, among, stands_still
 from validate.launch.causes import where
 from validate.launch.progress import Progress, read
 
-_EVERY: Final = 1.0  # s
+_INTERVAL: Final = 1.0  # s
 SILENT_S: Final = 15.0
 """Seconds without a heartbeat until a process is taken to be stopped: code that lets no other
 thread run may take a few."""
 _GONE: Final = "its process is stopped, or its host is gone"
 _LATE_S: Final = 5.0
-_TURN: Final = 3.0  # s, for the rank that speaks to do so before a launcher ends it
+_SPEAK_S: Final = 3.0  # s, for the rank that speaks to do so before a launcher ends it
 
 
 class Board(Protocol):
@@ -56,45 +56,47 @@ def watch(progress: Progress, board: Board, host: str) -> None:
         threading.Thread(target=work, args=(progress, board, host, looks), daemon=True).start()
 
 
-def _look(progress: Progress, before: Look | None, now: float, heard: Sequence[bytes] = ()) -> Look:
-    earlier = dict(enumerate(before.ranks if before else ()))
+def _look(
+    progress: Progress, last_look: Look | None, now: float, beats: Sequence[bytes] = ()
+) -> Look:
+    earlier = dict(enumerate(last_look.ranks if last_look else ()))
     own = Seen(rank=progress.place.rank, code=None, beat=progress.beat, at=now)
     ranks = (
         Seen(rank=rank, code=None, beat=read(beat), at=now).after(earlier.get(rank))
-        for rank, beat in enumerate(heard)
+        for rank, beat in enumerate(beats)
     )
-    return Look(at=now, own=own.after(before.own if before else None), ranks=tuple(ranks))
+    return Look(at=now, own=own.after(last_look.own if last_look else None), ranks=tuple(ranks))
 
 
 def _exchange(progress: Progress, board: Board, _: str, looks: "deque[Look]") -> None:
     """Tell and hear in a thread that may wait for a board that is gone."""
     while progress.beat.phase != "done":
-        time.sleep(_EVERY)
-        before = looks[-1]
+        time.sleep(_INTERVAL)
+        last_look = looks[-1]
         try:
             board.tell(progress.place.rank, bytes(progress.memory))
-            heard = board.hear() if before.own.quiet_s > 0 else ()
+            beats = board.hear() if last_look.own.quiet_s > 0 else ()
         except OSError:
             return
-        looks.append(_look(progress, before, time.monotonic(), heard))
+        looks.append(_look(progress, last_look, time.monotonic(), beats))
 
 
 def _judge(progress: Progress, _: Board, host: str, looks: "deque[Look]") -> None:
     while progress.beat.phase != "done":
-        time.sleep(_EVERY)
-        look, own = looks[-1], progress.place.rank
-        missed = time.monotonic() - look.at
-        if missed > SILENT_S and look.own.said == _said(progress):
-            _end(f"{host}: silent for {missed:.0f} s; likely cause: {_GONE}{among([look.own])}",
+        time.sleep(_INTERVAL)
+        look, own_rank = looks[-1], progress.place.rank
+        silent_s = time.monotonic() - look.at
+        if silent_s > SILENT_S and look.own.said == _own_state(progress):
+            _end(f"{host}: silent for {silent_s:.0f} s; likely cause: {_GONE}{among([look.own])}",
                  speaks=True)  # fmt: skip
         blame = verdict(look.ranks)
         if blame is not None:
             guilty = blame.rank.rank
             _end(f"rank {guilty}: {event(blame)}; likely cause: {blame.cause}",
-                 speaks=own == min({0, 1} - {guilty}))  # fmt: skip
+                 speaks=own_rank == min({0, 1} - {guilty}))  # fmt: skip
 
 
-def _said(progress: Progress) -> tuple[object, ...]:
+def _own_state(progress: Progress) -> tuple[object, ...]:
     return Seen(rank=progress.place.rank, code=None, beat=progress.beat).said
 
 
@@ -102,11 +104,11 @@ def verdict(ranks: Sequence[Seen]) -> Blame | None:
     """Blame a rank for which the others wait and nothing moves: one that is silent goes first."""
     if not ranks or any(rank.quiet_s < PATIENCE_S for rank in ranks):
         return None
-    silent = [rank for rank in ranks if rank.silent_s > _LATE_S]
-    if not silent:
+    silent_ranks = [rank for rank in ranks if rank.silent_s > _LATE_S]
+    if not silent_ranks:
         return stands_still(ranks)
-    lost = next((rank for rank in silent if rank.silent_s > SILENT_S), None)
-    return Blame(rank=lost, cause=f"{_GONE}{among(ranks)}") if lost else None
+    lost_rank = next((rank for rank in silent_ranks if rank.silent_s > SILENT_S), None)
+    return Blame(rank=lost_rank, cause=f"{_GONE}{among(ranks)}") if lost_rank else None
 
 
 def event(blame: Blame) -> str:
@@ -119,7 +121,7 @@ def event(blame: Blame) -> str:
 
 def _end(line: str, *, speaks: bool) -> None:
     if not speaks:
-        time.sleep(_TURN)
+        time.sleep(_SPEAK_S)
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
     os._exit(1)

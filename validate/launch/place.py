@@ -13,7 +13,7 @@ PHASE_LIMIT: Final = "VALIDATE_PHASE_LIMIT"
 """Seconds that a phase may take which states no limit of its own."""
 
 LAST_PORT: Final = 65535
-_HERE: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+_LOCAL_SIZES: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def find_place(env: Mapping[str, str]) -> Place:
         progress=env.get(PROGRESS, ""),
         phase_s=float(_number(env, PHASE_LIMIT)) if PHASE_LIMIT in env else 300.0,
         hosted=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        here=next((_number(env, name) for name in _HERE if name in env), 0),
+        here=next((_number(env, name) for name in _LOCAL_SIZES if name in env), 0),
     )
 
 

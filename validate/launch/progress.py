@@ -73,9 +73,11 @@ class Progress:
     def phase(self, name: str, limit_s: float | None = None) -> None:
         """Say what begins, and the seconds it may take; the last operation is forgotten."""
         now = time.monotonic()
-        until = now + (self.place.phase_s if limit_s is None else limit_s)
+        deadline = now + (self.place.phase_s if limit_s is None else limit_s)
         count = _COUNT.unpack_from(self.memory)[0]
-        self.memory[: _HEAD.size] = _HEAD.pack(count, now, until)  # first: no phase without a limit
+        self.memory[: _HEAD.size] = _HEAD.pack(
+            count, now, deadline
+        )  # first: no phase without a limit
         self.waits(now=False)
         self.memory[_OP] = _padded(b"", _OP)
         self.memory[_PHASE] = _padded(name.encode(), _PHASE)
@@ -89,9 +91,9 @@ class Progress:
     def message(self, text: bytes, group: Group) -> None:
         """Say that a message among ranks starts now, and that this one waits for it."""
         place = self.places.setdefault(group, min(len(self.places), _GROUPS - 1))
-        at = _TABLE.start + place * _GROUP.size
-        turns = _GROUP.unpack_from(self.memory, at)[1] + 1
-        self.memory[at : at + _GROUP.size] = _GROUP.pack(_bits(group), turns)
+        offset = _TABLE.start + place * _GROUP.size
+        turns = _GROUP.unpack_from(self.memory, offset)[1] + 1
+        self.memory[offset : offset + _GROUP.size] = _GROUP.pack(_bits(group), turns)
         self.memory[_LAST_AT] = place + 1
         self.op(text)
         self.waits()
@@ -144,7 +146,8 @@ def read(memory: mmap.mmap | bytes) -> Beat:
     if not deadline:
         return Beat()
     phase, op, code = (
-        bytes(memory[part]).rstrip(b"\0").decode(errors="replace") for part in (_PHASE, _OP, _CODE)
+        bytes(memory[section]).rstrip(b"\0").decode(errors="replace")
+        for section in (_PHASE, _OP, _CODE)
     )
     cpu_s, lived = _LIFE.unpack_from(memory, _LIFE_AT)
     table = [(_ranks(bits), turns) for bits, turns in _GROUP.iter_unpack(memory[_TABLE])]

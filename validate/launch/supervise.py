@@ -32,11 +32,11 @@ from validate.launch.system import (
     tail,
 )
 
-_EVERY: Final = 0.05  # s, between looks of the parent
-_OWN_EVERY: Final = 0.5  # s, between looks of a rank at itself
+_INTERVAL: Final = 0.05  # s, between looks of the parent
+_OWN_INTERVAL: Final = 0.5  # s, between looks of a rank at itself
 _SETTLE: Final = 0.3  # s, for other ranks to fall too before one is named
-_FIRST: Final = 3.0  # s, for the rank to die for which another has died
-_STOPPED: Final = 5.0  # s, for a stopped rank to be told to go on
+_FIRST_DEATH_S: Final = 3.0  # s, for the rank to die for which another has died
+_STOPPED_S: Final = 5.0  # s, for a stopped rank to be told to go on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +86,8 @@ def begin(place: Place) -> Progress:
 def _watch_itself(progress: Progress, parent: int) -> None:
     """End this rank when its parent is gone, or, without one of ours, when its time is over."""
     while True:
-        time.sleep(_OWN_EVERY)
-        progress.lives(sum(os.times()[:2]), _code())
+        time.sleep(_OWN_INTERVAL)
+        progress.lives(sum(os.times()[:2]), _main_thread_code())
         if progress.place.progress:
             if os.getppid() != parent:
                 os._exit(1)
@@ -100,7 +100,7 @@ def _watch_itself(progress: Progress, parent: int) -> None:
             os._exit(1)
 
 
-def _code() -> str:
+def _main_thread_code() -> str:
     """Name the file and function in which the main thread is."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
     return f"{Path(frame.f_code.co_filename).name} {frame.f_code.co_name}" if frame else ""
@@ -127,12 +127,12 @@ def launch(
     if world_size < 1:
         raise InputError(f"ranks: got {world_size}, wanted a whole number from 1")
     prepare(log_dir, world_size)
-    told = {**env, PHASE_LIMIT: f"{limits.phase_s:.0f}"}
+    child_env = {**env, PHASE_LIMIT: f"{limits.phase_s:.0f}"}
     with held_port() as port:
         children = [
             spawn(
                 argv,
-                {**told, **variables(rank, world_size, port, str(log_dir.resolve()))},
+                {**child_env, **variables(rank, world_size, port, str(log_dir.resolve()))},
                 log_dir / f"rank{rank}.log",
             )
             for rank in range(world_size)
@@ -147,32 +147,32 @@ def _until_ended(
     tell: Callable[[str], object],
 ) -> LaunchResult:
     """Look at children until all have ended, and leave none."""
-    begun = time.monotonic()
+    start = time.monotonic()
 
-    before: list[Seen] = []
+    last_look: list[Seen] = []
 
     def look() -> list[Seen]:
-        before[:] = [
+        last_look[:] = [
             Seen(
                 rank=rank,
                 code=child.poll(),
                 beat=read(content(log_dir / f"progress.{rank}")),
                 at=time.monotonic(),
                 stopped=stopped(child),
-            ).after(before[rank] if before else None)
+            ).after(last_look[rank] if last_look else None)
             for rank, child in enumerate(children)
         ]
-        return before[:]
+        return last_look[:]
 
     try:
-        return _watch(look, begun, limits, log_dir, tell)
+        return _watch(look, start, limits, log_dir, tell)
     finally:
         end(children, limits.grace_s)
 
 
 def _watch(
     look: Callable[[], list[Seen]],
-    begun: float,
+    start: float,
     limits: TimeLimits,
     log_dir: Path,
     tell: Callable[[str], object],
@@ -182,16 +182,16 @@ def _watch(
         ranks, now = look(), time.monotonic()
         if ranks[0].beat.phase != phase:
             phase = ranks[0].beat.phase
-            tell(f"{now - begun:6.1f} s  {phase}")
+            tell(f"{now - start:6.1f} s  {phase}")
         if all(rank.code == 0 for rank in ranks):
             return LaunchResult(ok=True, exit_codes=(0,) * len(ranks))
         if any(rank.code for rank in ranks):
             time.sleep(_SETTLE)
             ranks = [replace(rank, log=tail(log_dir / f"rank{rank.rank}.log")) for rank in look()]
-        verdict = judge(ranks, now, begun, limits)
+        verdict = judge(ranks, now, start, limits)
         if verdict is not None:
             return verdict
-        time.sleep(_EVERY)
+        time.sleep(_INTERVAL)
 
 
 def judge(
@@ -203,59 +203,63 @@ def judge(
     """
     dead, codes = [rank for rank in ranks if rank.code], [rank.code for rank in ranks]
     if dead:
-        first = min(dead, key=lambda rank: (is_aftermath(rank.log), rank.rank))
-        if is_aftermath(first.log) and None in codes and first.quiet_s < _FIRST:
+        culprit = min(dead, key=lambda rank: (is_aftermath(rank.log), rank.rank))
+        if is_aftermath(culprit.log) and None in codes and culprit.quiet_s < _FIRST_DEATH_S:
             return None
-        return _failed(ranks, first, *died(first.code or 0, first.beat, first.log))
+        return _failure(ranks, culprit, *died(culprit.code or 0, culprit.beat, culprit.log))
     running = [rank for rank in ranks if rank.code is None]
     missing = [rank for rank in running if not rank.beat.phase]
     if missing and now - begun > limits.start_s:
         event = f"never showed up within {limits.start_s:.0f} s"
         cause = "its process cannot start: wrong command, or the host is overloaded"
-        return _failed(ranks, missing[0], event, cause)
-    return _held_up(ranks, running, now) or _out_of_time(ranks, running, now - begun, limits)
+        return _failure(ranks, missing[0], event, cause)
+    return _blocked_result(ranks, running, now) or _out_of_time(ranks, running, now - begun, limits)
 
 
-def _held_up(ranks: Sequence[Seen], running: Sequence[Seen], now: float) -> LaunchResult | None:
+def _blocked_result(
+    ranks: Sequence[Seen], running: Sequence[Seen], now: float
+) -> LaunchResult | None:
     """Blame a rank that is stopped, late, or at other messages than the others."""
-    halted = [rank for rank in running if rank.stopped and rank.quiet_s > _STOPPED]
+    halted = [rank for rank in running if rank.stopped and rank.quiet_s > _STOPPED_S]
     if halted:
         event = f"stopped by a signal{where(halted[0].beat)}"
-        return _failed(ranks, halted[0], event, "a debugger or a shell holds its process")
+        return _failure(ranks, halted[0], event, "a debugger or a shell holds its process")
     overdue = [rank for rank in running if rank.beat.phase and now > rank.beat.deadline]
     if overdue:
         cause = guess(overdue[0].beat, alone=len(ranks) == 1)
         limit = overdue[0].beat.deadline - overdue[0].beat.since
         blame = faulty(running) or Blame(rank=overdue[0], cause=cause)
-        return _stuck(ranks, blame, f"after {limit:.0f} s")
-    early = stands_still(running)
-    if early is None:
+        return _blame_result(ranks, blame, f"after {limit:.0f} s")
+    standstill = stands_still(running)
+    if standstill is None:
         return None
-    return _stuck(ranks, early, f"after {early.rank.quiet_s:.0f} s in which nothing moved")
+    return _blame_result(
+        ranks, standstill, f"after {standstill.rank.quiet_s:.0f} s in which nothing moved"
+    )
 
 
 def _out_of_time(
-    ranks: Sequence[Seen], running: Sequence[Seen], taken: float, limits: TimeLimits
+    ranks: Sequence[Seen], running: Sequence[Seen], elapsed: float, limits: TimeLimits
 ) -> LaunchResult | None:
-    if taken <= limits.total_s:
+    if elapsed <= limits.total_s:
         return None
     blame = faulty(running) or Blame(rank=running[0], cause=guess(running[0].beat))
     event = f"still in {blame.rank.beat.phase} when {limits.total_s:.0f} s were over"
-    return _failed(ranks, blame.rank, event, blame.cause)
+    return _failure(ranks, blame.rank, event, blame.cause)
 
 
-def _stuck(ranks: Sequence[Seen], blame: Blame, when: str) -> LaunchResult:
-    return _failed(ranks, blame.rank, blame.event(when), blame.cause)
+def _blame_result(ranks: Sequence[Seen], blame: Blame, when: str) -> LaunchResult:
+    return _failure(ranks, blame.rank, blame.event(when), blame.cause)
 
 
-def _failed(ranks: Sequence[Seen], faulty: Seen, event: str, cause: str) -> LaunchResult:
-    message = f"rank {faulty.rank}: {event}" + (f"; likely cause: {cause}" if cause else "")
+def _failure(ranks: Sequence[Seen], culprit: Seen, event: str, cause: str) -> LaunchResult:
+    message = f"rank {culprit.rank}: {event}" + (f"; likely cause: {cause}" if cause else "")
     return LaunchResult(
         ok=False,
         exit_codes=tuple(rank.code for rank in ranks),
         message=" ".join(message.split()),
-        rank=faulty.rank,
-        phase=faulty.beat.phase,
-        op=faulty.beat.op,
+        rank=culprit.rank,
+        phase=culprit.beat.phase,
+        op=culprit.beat.op,
         cause=cause,
     )

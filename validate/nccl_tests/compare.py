@@ -52,19 +52,19 @@ def compare_all(text: str, options: LogOptions) -> list[LogComparison]:
     if options.op:
         read_op(options.op)
     logs = read_log(text)
-    comparisons = [compare(log, options) for log in logs if _chosen(log, options)]
+    comparisons = [compare(log, options) for log in logs if _chosen_rows(log, options)]
     if not comparisons:
-        every = [row.message_bytes for log in logs for row in log.rows]
-        wanted = ", ".join(
-            " to ".join(map(format_bytes, ends if ends[0] < ends[1] else ends[:1]))
-            for ends in options.sizes[:3]
+        log_sizes = [row.message_bytes for log in logs for row in log.rows]
+        ranges = ", ".join(
+            " to ".join(map(format_bytes, bounds if bounds[0] < bounds[1] else bounds[:1]))
+            for bounds in options.sizes[:3]
         )
-        whole = f"{format_bytes(min(every))} to {format_bytes(max(every))}"
-        raise InputError(f"bytes: got {wanted}, wanted some of the log's, {whole}")
+        log_range = f"{format_bytes(min(log_sizes))} to {format_bytes(max(log_sizes))}"
+        raise InputError(f"bytes: got {ranges}, wanted some of the log's, {log_range}")
     return comparisons
 
 
-def _chosen(log: Log, options: LogOptions) -> list[LogRow]:
+def _chosen_rows(log: Log, options: LogOptions) -> list[LogRow]:
     """List the rows of the sizes that were asked for."""
     return [
         row
@@ -75,10 +75,10 @@ def _chosen(log: Log, options: LogOptions) -> list[LogRow]:
 
 def compare(log: Log, options: LogOptions) -> LogComparison:
     """Price every row of one table on the links that it was measured on."""
-    log, inferred = known_op(log, options)
-    fabric, name, read = links_of(log, options)
+    log, op_notes = known_op(log, options)
+    fabric, name, link_notes = links_of(log, options)
     mismatch = other_hardware(log, name) or log.shared
-    rows = _chosen(log, options)
+    rows = _chosen_rows(log, options)
     op = read_op(log.op or options.op)
     run = MeasuredCollective(
         op=op,
@@ -104,7 +104,7 @@ def compare(log: Log, options: LogOptions) -> LogComparison:
         nodes=fabric.nodes if fabric.nodes < fabric.ranks else nodes,
         rows=tuple(_rows(run, [row.in_place_s for row in rows])),
         mismatch=mismatch,
-        notes=(*inferred, *read, *_notes(log, fabric)),
+        notes=(*op_notes, *link_notes, *_notes(log, fabric)),
         diagnosis=tuple(disturbances(run) if mismatch else diagnose(run)),
     )
 
@@ -130,12 +130,12 @@ def other_hardware(log: Log, name: str) -> str:
     >>> other_hardware(Log(product="NVIDIA H100 80GB HBM3"), "a100-sxm-80gb")
     'the log names NVIDIA H100 80GB HBM3 (h100-sxm), priced as a100-sxm-80gb'
     """
-    named = by_product(gpu_names(), log.product) if log.product else None
-    if named is None or named == name or name not in all_hardware():
+    log_hardware = by_product(gpu_names(), log.product) if log.product else None
+    if log_hardware is None or log_hardware == name or name not in all_hardware():
         return ""
-    if find_hardware(named).device == find_hardware(name).device:
+    if find_hardware(log_hardware).device == find_hardware(name).device:
         return ""
-    return f"the log names {log.product[:60]} ({named}), priced as {name}"
+    return f"the log names {log.product[:60]} ({log_hardware}), priced as {name}"
 
 
 def links_of(log: Log, options: LogOptions) -> tuple[Fabric, str, tuple[str, ...]]:
@@ -146,7 +146,7 @@ def links_of(log: Log, options: LogOptions) -> tuple[Fabric, str, tuple[str, ...
 
     Raises InputError if nobody says how many GPUs of which kind there were.
     """
-    ranks = _ranks(log, options)
+    ranks = _rank_count(log, options)
     nodes = options.nodes or log.nodes or 0
     if not 0 <= nodes <= MOST_NODES:
         raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {MOST_NODES}")
@@ -154,33 +154,33 @@ def links_of(log: Log, options: LogOptions) -> tuple[Fabric, str, tuple[str, ...
         raise InputError(f"nodes: got {nodes}, wanted {log.nodes}, which the log says it ran on")
     hosts = nodes if nodes > 1 else 0
     if options.subset is not None:
-        part = options.subset.on(ranks, hosts)
-        return part.fabric(), part.machine.hardware or part.machine.name, ()
+        machine_part = options.subset.on(ranks, hosts)
+        return machine_part.fabric(), machine_part.machine.hardware or machine_part.machine.name, ()
     name = options.hardware or by_product(gpu_names(), log.product)
     if not name:
-        shown = repr(log.product[:40]) if log.product else "nothing"
+        product_text = repr(log.product[:40]) if log.product else "nothing"
         raise InputError(
-            f"log: got {shown} for the kind of GPU, wanted a catalogue name: give --hardware"
+            f"log: got {product_text} for the kind of GPU, wanted a catalogue name: give --hardware"
         )
     node = find_hardware(name)
-    usual, name = links(ranks, name, 0 if node.domain > node.gpus else hosts)
-    fabric, notes = fabric_of_log(usual, log.links, node, log.product)
+    usual_links, name = links(ranks, name, 0 if node.domain > node.gpus else hosts)
+    fabric, notes = fabric_of_log(usual_links, log.links, node, log.product)
     return fabric, name, notes
 
 
-def _ranks(log: Log, options: LogOptions) -> int:
+def _rank_count(log: Log, options: LogOptions) -> int:
     """Count the GPUs that a log is of: as the caller says, who may leave out some of those listed.
 
     Raises InputError if nobody says, it cannot be, or the log says another number.
     """
-    given = options.gpus
-    ranks = log.gpus if given is None else given
-    if ranks is None or (given is None and ranks < 2):
+    caller_gpus = options.gpus
+    ranks = log.gpus if caller_gpus is None else caller_gpus
+    if ranks is None or (caller_gpus is None and ranks < 2):
         raise InputError(f"log: got {ranks or 'no'} GPUs, wanted two or more: give --gpus")
     if not 2 <= ranks <= MOST_GPUS:
         raise InputError(f"gpus: got {ranks}, wanted a whole number from 2 to {MOST_GPUS}")
-    part = log.stated > ranks == ranks_of(log.op, log.rows)
-    if log.stated and ranks != log.stated and not part:
+    is_subset = log.stated > ranks == ranks_of(log.op, log.rows)
+    if log.stated and ranks != log.stated and not is_subset:
         raise InputError(f"gpus: got {ranks}, wanted {log.stated}, which the log says it ran on")
     return ranks
 
@@ -189,14 +189,14 @@ def _rows(run: MeasuredCollective, in_place: Sequence[float | None]) -> Iterator
     predicted, marks = run.times(), disturbed(run.seconds)
     factor = bus_factor(run.op, run.fabric.ranks)
     columns = zip(run.sizes, run.seconds, in_place, predicted, marks, strict=True)
-    for size, measured, inside, time, marked in columns:
+    for size, measured, in_place_s, time, marked in columns:
         algorithm, protocol = choose(
             run.op, float(size), run.fabric, algorithm=run.algorithm, settings=run.settings
         )
         yield ComparedRow(
             message_bytes=round(size),
             measured_s=float(measured),
-            in_place_s=inside,
+            in_place_s=in_place_s,
             predicted_s=float(time),
             error=float(time / measured - 1),
             disturbed=bool(marked),
@@ -211,9 +211,9 @@ def _notes(log: Log, fabric: Fabric) -> Iterator[str]:
     """Say which GPUs ran, what in the log does not add up, and what was assumed."""
     if log.stated > fabric.ranks:
         yield f"bandwidths of {fabric.ranks} of the {log.stated} GPUs that the log lists, in groups"
-    printed = ranks_of(log.op, log.rows)
-    if printed is not None and abs(printed - fabric.ranks) > 0.02 * fabric.ranks:
-        yield f"bus bandwidths were printed for {printed} ranks, not for {fabric.ranks}"
+    printed_ranks = ranks_of(log.op, log.rows)
+    if printed_ranks is not None and abs(printed_ranks - fabric.ranks) > 0.02 * fabric.ranks:
+        yield f"bus bandwidths were printed for {printed_ranks} ranks, not for {fabric.ranks}"
     ratios = [
         row.algorithm_bandwidth_bytes_per_s * row.seconds / row.message_bytes
         for row in log.rows
@@ -221,9 +221,9 @@ def _notes(log: Log, fabric: Fabric) -> Iterator[str]:
     ]
     if ratios and abs(np.log(np.median(ratios))) > 0.1:
         yield f"printed bandwidths count {np.median(ratios):.3g} times the printed sizes"
-    left = log.links.switches.protocols
-    if left != PROTOCOLS:
-        yield f"the log leaves NCCL the protocol {' or '.join(left)}"
+    protocols = log.links.switches.protocols
+    if protocols != PROTOCOLS:
+        yield f"the log leaves NCCL the protocol {' or '.join(protocols)}"
     if log.nccl is None:
         yield "the log names no NCCL release: taken as 2.29"
     elif log.nccl < OLDEST:

@@ -104,8 +104,8 @@ def diagnose(run: MeasuredCollective) -> Iterator[str]:
     yield from disturbances(run)
     clean = run.kept(~disturbed(run.seconds))
     if clean.sizes.size:
-        yield from _floor(clean)
-        yield from _large(clean)
+        yield from _floor_reasons(clean)
+        yield from _large_reasons(clean)
 
 
 def disturbances(run: MeasuredCollective) -> Iterator[str]:
@@ -113,22 +113,22 @@ def disturbances(run: MeasuredCollective) -> Iterator[str]:
     marked = disturbed(run.seconds)
     count = int(marked.sum())
     if count:
-        first = bool(marked[:count].all())
-        which = f"{'the first ' if first else ''}{count} row{'s' if count > 1 else ''}"
+        at_start = bool(marked[:count].all())
+        row_text = f"{'the first ' if at_start else ''}{count} row{'s' if count > 1 else ''}"
         yield (
-            f"{which} took over {DISTURBED:g} times as long as larger messages "
-            f"({'warm-up' if first else 'something else ran'}): left out of the reasons"
+            f"{row_text} took over {DISTURBED:g} times as long as larger messages "
+            f"({'warm-up' if at_start else 'something else ran'}): left out of the reasons"
         )
 
 
-def _off(run: MeasuredCollective, factor: float = 1.0) -> float:
+def _log_distance(run: MeasuredCollective, factor: float = 1.0) -> float:
     """Typical distance between measured and modelled times, as a logarithm."""
     return float(np.median(np.abs(np.log(run.times(factor) / run.seconds))))
 
 
-def _floor(run: MeasuredCollective) -> Iterator[str]:
+def _floor_reasons(run: MeasuredCollective) -> Iterator[str]:
     """Small messages that all take the same, and longer than modelled."""
-    flat = _flat(run)
+    flat = _flat_rows(run)
     if flat.sizes.size < 3:
         return
     measured = float(np.median(flat.seconds))
@@ -137,12 +137,12 @@ def _floor(run: MeasuredCollective) -> Iterator[str]:
     if measured < (1 + APART) * modelled:
         return
     single = replace(flat, settings=replace(flat.settings, launcher="single"))
-    alone = float(np.median(single.times()))
-    ends = f"from {format_bytes(flat.sizes.min())} to {format_bytes(flat.sizes.max())}"
+    single_s = float(np.median(single.times()))
+    size_range = f"from {format_bytes(flat.sizes.min())} to {format_bytes(flat.sizes.max())}"
     fastest, slowest = format_seconds(float(times.min())), format_seconds(float(times.max()))
-    reason = f"small messages take {format_seconds(measured)} whatever their size, {ends}"
+    reason = f"small messages take {format_seconds(measured)} whatever their size, {size_range}"
     reason += f", the model {fastest if fastest == slowest else f'{fastest} to {slowest}'}"
-    if run.settings.launcher == "process" and abs(np.log(alone / measured)) < np.log1p(APART):
+    if run.settings.launcher == "process" and abs(np.log(single_s / measured)) < np.log1p(APART):
         yield f"{reason}: launch overhead, the floor of one process that launches all GPUs (-g)"
     elif run.fabric.nodes > 1:
         yield f"{reason}: every step to another node waits longer (a slower transport, or no RDMA)"
@@ -150,64 +150,64 @@ def _floor(run: MeasuredCollective) -> Iterator[str]:
         yield f"{reason}: the host is the bound, a slow one, or calls that no graph replays"
 
 
-def _flat(run: MeasuredCollective) -> MeasuredCollective:
+def _flat_rows(run: MeasuredCollective) -> MeasuredCollective:
     """Keep the smallest messages up to the first that takes longer than a floor explains."""
     small = run.kept(run.sizes <= FLOORED)
     if not small.sizes.size:
         return small
     level = float(np.median(small.seconds[:3]))
-    beyond = np.flatnonzero(small.seconds > FLAT * level)
-    end = float(small.sizes[beyond[0]]) if beyond.size else np.inf
+    slower = np.flatnonzero(small.seconds > FLAT * level)
+    end = float(small.sizes[slower[0]]) if slower.size else np.inf
     return small.kept(small.sizes < end)
 
 
-def _large(run: MeasuredCollective) -> Iterator[str]:
+def _large_reasons(run: MeasuredCollective) -> Iterator[str]:
     """Large messages on another path than the machine has, or of another size than printed."""
-    every = (run.kept(run.sizes >= least) for least in (16 * MIB, MIB, 0))
-    large = next(part for part in every if part.sizes.size)  # where bandwidth rules, if any
-    plain = _off(large)
-    if plain < np.log1p(APART):
+    subsets = (run.kept(run.sizes >= least) for least in (16 * MIB, MIB, 0))
+    large = next(subset for subset in subsets if subset.sizes.size)  # where bandwidth rules, if any
+    model_distance = _log_distance(large)
+    if model_distance < np.log1p(APART):
         return
     ratio = float(np.median(large.seconds / large.times()))
     reason = f"large messages take {ratio:.2f} times as long as modelled"
     paths = [
         Cause(
             words=words,
-            large=_off(replace(large, fabric=links)),
-            whole=_off(replace(run, fabric=links)),
+            large=_log_distance(replace(large, fabric=links)),
+            whole=_log_distance(replace(run, fabric=links)),
             doubt=RARER if run.fabric.nodes > 1 and links.link != run.fabric.link else 1.0,
         )
         for words, links in _paths(run.fabric)
     ]
     sizes = [
-        Cause(words=words, large=_off(large, factor), whole=_off(run, factor))
+        Cause(words=words, large=_log_distance(large, factor), whole=_log_distance(run, factor))
         for words, factor in _conventions(run)
     ]
     path = min(paths, key=lambda cause: cause.left * cause.doubt)
     size = min(sizes, key=lambda cause: cause.left, default=path)
     likely = size if size.left < SIZES * path.left else path  # a path is the likelier cause
-    if likely.large < EXPLAINS * plain:
+    if likely.large < EXPLAINS * model_distance:
         yield f"{reason}: it looks as if {likely.words}"
-    elif _beyond(large):
-        others = "other links" if run.sized else "other links, or other sizes"
-        yield f"{reason}, faster than the links can move them: {others}"
+    elif _beats_links(large):
+        alternatives = "other links" if run.sized else "other links, or other sizes"
+        yield f"{reason}, faster than the links can move them: {alternatives}"
     else:
         why = "other traffic, or a broken link" if ratio > 1 else "links are better than modelled"
         yield f"{reason}, and no cause that was tried explains it: {why}"
 
 
-def _beyond(run: MeasuredCollective) -> bool:
+def _beats_links(run: MeasuredCollective) -> bool:
     """Whether messages took less time than the links of one node need for the least bytes."""
-    least = np.asarray(least_bytes(run.op, run.sizes, run.fabric)) / run.fabric.bandwidth
-    return run.fabric.nodes == 1 and bool(np.median(run.seconds - least) < 0)
+    min_seconds = np.asarray(least_bytes(run.op, run.sizes, run.fabric)) / run.fabric.bandwidth
+    return run.fabric.nodes == 1 and bool(np.median(run.seconds - min_seconds) < 0)
 
 
 def _conventions(run: MeasuredCollective) -> Iterator[tuple[str, float]]:
     """Yield other ways to count sizes, in words, and bytes over printed bytes."""
     if run.sized:
         return
-    ways = {run.fabric.ranks: "one rank's part of the whole", 2: "16-bit elements"}
-    for factor, unit in ({4: "32-bit elements"} | ways).items():
+    units = {run.fabric.ranks: "one rank's part of the whole", 2: "16-bit elements"}
+    for factor, unit in ({4: "32-bit elements"} | units).items():
         yield f"sizes count {unit}: bytes are {factor} times the printed sizes", float(factor)
         yield f"sizes are {factor} times what nccl-tests would print", 1 / factor
 
@@ -216,25 +216,28 @@ def _paths(fabric: Fabric) -> Iterator[tuple[str, Fabric]]:
     """Yield what could be wrong with links, in words, and the links that would be left."""
     generation = fabric.pcie_generation or 4
     slot = BytesPerSecond(pcie_bandwidth(generation))
-    peers = fabric.over_pcie(slot)
-    staged = peers.with_peers(on=False)
+    pcie_links = fabric.over_pcie(slot)
+    staged_links = pcie_links.with_peers(on=False)
     if fabric.multicast:
         yield "NVLink SHARP (NVLS) is off", fabric.without_multicast()
     if fabric.link != "pcie":
-        yield "NVLink is not used, and peers talk over PCIe", peers
-        yield "peer access is off: copies are staged through the host", staged
+        yield "NVLink is not used, and peers talk over PCIe", pcie_links
+        yield "peer access is off: copies are staged through the host", staged_links
     elif fabric.peer_to_peer:
-        yield "peer access is off (IOMMU or ACS, or P2P disabled): copies are staged", staged
+        yield "peer access is off (IOMMU or ACS, or P2P disabled): copies are staged", staged_links
     else:
-        works = peers.with_peers(on=True)
-        yield "peer access works, which the driver refuses on such cards by default", works
+        peer_links = pcie_links.with_peers(on=True)
+        yield "peer access works, which the driver refuses on such cards by default", peer_links
     if fabric.link == "pcie":
         yield from _bridges(fabric)
-        across = not fabric.crosses_sockets
-        where = "the GPUs sit on two sockets" if across else "the GPUs share a socket"
-        yield where, fabric.across_sockets(on=across)
-        for half in (2, 4):
-            yield f"each GPU has 1/{half} of its lanes (degraded or shared)", fabric.narrowed(half)
+        crosses = not fabric.crosses_sockets
+        where = "the GPUs sit on two sockets" if crosses else "the GPUs share a socket"
+        yield where, fabric.across_sockets(on=crosses)
+        for divisor in (2, 4):
+            yield (
+                f"each GPU has 1/{divisor} of its lanes (degraded or shared)",
+                fabric.narrowed(divisor),
+            )
     if fabric.network is not None:
         for words, network in _networks(fabric.network):
             yield words, fabric.over_network(network)
@@ -251,12 +254,12 @@ def _bridges(fabric: Fabric) -> Iterator[tuple[str, Fabric]]:
 
 
 def _networks(network: Network) -> Iterator[tuple[str, Network]]:
-    for left in {network.nics - 1, network.nics // 2, network.nics // 4, 1}:
-        if 0 < left < network.nics:
-            yield f"{left} of {network.nics} NICs carry the traffic", network.on_nics(left)
-    for part in (2, 4):
-        yield f"NICs run at 1/{part} of their rate", network.scaled(1 / part)
-        yield f"NICs are {part} times as fast as assumed", network.scaled(part)
+    for nics in {network.nics - 1, network.nics // 2, network.nics // 4, 1}:
+        if 0 < nics < network.nics:
+            yield f"{nics} of {network.nics} NICs carry the traffic", network.on_nics(nics)
+    for divisor in (2, 4):
+        yield f"NICs run at 1/{divisor} of their rate", network.scaled(1 / divisor)
+        yield f"NICs are {divisor} times as fast as assumed", network.scaled(divisor)
     if network.kind == "ethernet":
         yield "RDMA carries the traffic, not TCP sockets", network.over("roce")
     else:

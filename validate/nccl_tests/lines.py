@@ -19,8 +19,8 @@ _ROW: Final = re.compile(rf"(?<![\w.])(\d{{1,16}}+)\s++(\d{{1,16}}+)\s++({_TYPES
 _REDUCTIONS: Final = frozenset(("sum", "prod", "max", "min", "avg", "mulsum", "none", "all"))
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|N/A|inf|-?nan", re.IGNORECASE)
 _DIGITS: Final = 9  # of a count
-_LEAST: Final = 0.001  # us
-_MOST: Final = 10**12  # us, or GB/s
+_MIN_US: Final = 0.001  # us
+_MAX_VALUE: Final = 10**12  # us, or GB/s
 SURE: Final = 2 * 10**9  # B/s above which printed ratios of bandwidths say something
 _RANK: Final = re.compile(
     r"Rank\s{1,9}(\d{1,9})\s.{0,99}?(?:\bon\s{1,9}(\S{1,255})\s{1,9})?device\s{1,9}(\d{1,9})"
@@ -63,8 +63,8 @@ def read_row(number: int, line: str) -> LogRow | None:
     match = _ROW.search(line)
     if match is None:
         return None
-    size, count, kind, rest = match.groups()
-    words = rest.split()
+    size, count, kind, tail = match.groups()
+    words = tail.split()
     reduction = words.pop(0) if words and words[0] in _REDUCTIONS else ""
     root = ""
     numbers = [word for word in words if _NUMBER.fullmatch(word)]
@@ -72,11 +72,11 @@ def read_row(number: int, line: str) -> LogRow | None:
         return None
     if len(numbers) in (5, 9) or (len(numbers) == 4 and "." not in numbers[0]):
         root, numbers = numbers[0], numbers[1:]
-    inside = numbers[4] if len(numbers) >= 7 else "N/A"
-    wanted = f"a time from {_LEAST} to {_MOST} us"
-    time, in_place = (_value(word, number, _LEAST, wanted) for word in (numbers[0], inside))
-    wanted = f"a bandwidth from 0 to {_MOST} GB/s"
-    algorithm, bus = (_value(word, number, 0, wanted) for word in numbers[1:3])
+    in_place_text = numbers[4] if len(numbers) >= 7 else "N/A"
+    limits = f"a time from {_MIN_US} to {_MAX_VALUE} us"
+    time, in_place = (_value(word, number, _MIN_US, limits) for word in (numbers[0], in_place_text))
+    limits = f"a bandwidth from 0 to {_MAX_VALUE} GB/s"
+    algorithm, bus = (_value(word, number, 0, limits) for word in numbers[1:3])
     if not time:
         return None
     return LogRow(
@@ -93,11 +93,11 @@ def read_row(number: int, line: str) -> LogRow | None:
     )
 
 
-def _value(word: str, line: int, least: float, wanted: str) -> float:
-    """Read a number, or 0 for none; others may not be below `least`, or beyond the most."""
+def _value(word: str, line: int, minimum: float, limits: str) -> float:
+    """Read a number, or 0 for none; others may not be below `minimum`, or beyond the most."""
     value = 0.0 if word.upper() in ("N/A", "NAN", "-NAN", "INF") else float(word)
-    if value and not least <= value <= _MOST:
-        raise InputError(f"log, line {line}: got {word[:20]}, wanted {wanted}")
+    if value and not minimum <= value <= _MAX_VALUE:
+        raise InputError(f"log, line {line}: got {word[:20]}, wanted {limits}")
     return value
 
 
@@ -122,11 +122,11 @@ def ranks_of(op: Op | None, rows: Iterable[LogRow]) -> int | None:
     >>> ranks_of("all_reduce", [row])
     8
     """
-    sure = [row for row in rows if row.algorithm_bandwidth_bytes_per_s > SURE]
-    if not sure or op in (None, "broadcast", "reduce", "send_recv"):
+    precise_rows = [row for row in rows if row.algorithm_bandwidth_bytes_per_s > SURE]
+    if not precise_rows or op in (None, "broadcast", "reduce", "send_recv"):
         return None
     factor = median(
-        row.bus_bandwidth_bytes_per_s / row.algorithm_bandwidth_bytes_per_s for row in sure
+        row.bus_bandwidth_bytes_per_s / row.algorithm_bandwidth_bytes_per_s for row in precise_rows
     )
     share = factor / 2 if op == "all_reduce" else factor  # (n - 1) / n
     return round(1 / (1 - share)) if 0.4 < share < 1 else None
@@ -171,8 +171,8 @@ def ranks_listed(ranks: Sequence[Rank]) -> int:
 
 def hosts_of(ranks: Sequence[Rank], gpus: int) -> int:
     """Count the hosts: by name, or by devices a host where names or ranks are missing."""
-    named = all(rank.host for rank in ranks)
-    if named and len({rank.number for rank in ranks}) == gpus:
+    has_names = all(rank.host for rank in ranks)
+    if has_names and len({rank.number for rank in ranks}) == gpus:
         return len({rank.host for rank in ranks})
     return max(1, gpus // devices_of(ranks))
 
@@ -199,10 +199,10 @@ def shared_device(ranks: Sequence[Rank]) -> str:
     """
     first_ranks: dict[tuple[str, int, str], int] = {}
     for rank in ranks:
-        first = first_ranks.setdefault((rank.host, rank.device, rank.bus), rank.number)
-        if first != rank.number and rank.host:
+        first_rank = first_ranks.setdefault((rank.host, rank.device, rank.bus), rank.number)
+        if first_rank != rank.number and rank.host:
             return (
-                f"ranks {first} and {rank.number} both list device {rank.device} [{rank.bus}] "
+                f"ranks {first_rank} and {rank.number} both list device {rank.device} [{rank.bus}] "
                 f"of {rank.host[:40]}: one GPU, or hosts of one name"
             )
     return ""

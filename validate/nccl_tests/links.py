@@ -30,7 +30,7 @@ _COMMAND: Final = re.compile(
 )
 _PAIR: Final = re.compile(r"\bNCCL_(\w+?)(?:\s*=\s*|\s+set by environment to\s+)[\"']?([^\s\"';]+)")
 _VIA: Final = re.compile(r"\bvia (SHM|P2P)/")
-_OFF: Final[dict[tuple[str, str], Off]] = {
+_SWITCHED_OFF: Final[dict[tuple[str, str], Off]] = {
     ("P2P_DISABLE", "1"): "peers",
     ("P2P_LEVEL", "LOC"): "peers",
     ("P2P_LEVEL", "0"): "peers",
@@ -51,30 +51,32 @@ _KINDS: Final[tuple[tuple[str, NetworkKind], ...]] = (
     (r"ethernet|\btcp|socket|ipoib", "ethernet"),
 )
 # Gbit/s of one port, by the name of its generation.
-_NAMED: Final = (
+_GENERATION_RATES: Final = (
     (r"\bfdr\b", 56), (r"\bedr\b|\bhdr100\b", 100), (r"\bhdr\b|\bndr200\b", 200),
     (r"\bndr(?:400)?\b", 400), (r"\bxdr\b", 800), (r"slingshot[- ]?10\b", 100),
     (r"slingshot", 200), (r"\befa", 100), (r"\bcx-?5\b|connectx-5", 100),
     (r"\bcx-?6\b|connectx-6", 200), (r"\bcx-?7\b|connectx-7", 400),
 )  # fmt: skip
 _GIGABITS: Final = r"(\d{1,4})\s*g(?:b(?:it)?(?:/s|ps)?)?(?!\w)"
-_MANY: Final = re.compile(rf"(\d{{1,3}})\s*x\s*(?:[a-z]{{2,12}}\d{{0,3}}\s+){{0,2}}{_GIGABITS}")
-_OR: Final = re.compile(rf"/\s*{_GIGABITS}")
+_COUNTED_RATE: Final = re.compile(
+    rf"(\d{{1,3}})\s*x\s*(?:[a-z]{{2,12}}\d{{0,3}}\s+){{0,2}}{_GIGABITS}"
+)
+_OTHER_RATE: Final = re.compile(rf"/\s*{_GIGABITS}")
 _TOTAL: Final = re.compile(r"(\d{1,5}(?:\.\d+)?)\s*([gt])(b|bit|byte)?(/s|ps)\b")
-_EACH: Final = re.compile(rf"(?<![\w.]){_GIGABITS}")
+_SINGLE_RATE: Final = re.compile(rf"(?<![\w.]){_GIGABITS}")
 _PORTS: Final = r"(?:nics?|vfs?|hcas?|ports?|adapters?)\b"
 _COUNT: Final = re.compile(rf"(?<![\w.])(\d{{1,3}}|single|one)\s+(?:[\w-]+\s+){{0,3}}?{_PORTS}")
 _SOCKETS: Final = re.compile(r"\bNCCL_IB_DISABLE\s*=\s*1|\bNCCL_NET\s*=\s*\"?socket", re.IGNORECASE)
 _SETUP: Final = re.compile(
     r"\((\d+)\).{0,150}?\b\1 = ([^;]*)"
 )  # a legend of which one entry was run
-_USING: Final = re.compile(r"NET/(IB|Socket)\s*:\s*Using\s+(.*)$")
+_USED_DEVICES: Final = re.compile(r"NET/(IB|Socket)\s*:\s*Using\s+(.*)$")
 _DEVICE: Final = re.compile(r"\[\d+\][^\s\[]+?(?:/(IB|RoCE))?(?=[/\s;<]|$)")
 _PROVIDER: Final = re.compile(
     r"NET/OFI.{0,99}?provider(?:_filter to| is) (\w{1,40})(?:.{0,99}?found (\d{1,3}) nics)?",
     re.IGNORECASE,
 )
-_TAKEN: Final = re.compile(r"NCCL INFO Using network\s+(\S+(?: \S+)*)")
+_CHOSEN_NETWORK: Final = re.compile(r"NCCL INFO Using network\s+(\S+(?: \S+)*)")
 _PCIE: Final = re.compile(r"\bpcie?\s*(?:gen\s*)?([3-6])(?:\.0)?\b")
 _SWITCHED: Final = re.compile(r"\bp(?:ix|xb)\b")
 _NO_PEERS: Final = re.compile(r"no p2p|p2p (?:is )?(?:not available|off|disabled)|\bshm\b")
@@ -120,18 +122,20 @@ def read_switches(line: str, switches: Switches) -> Switches:
     if not _COMMAND.search(line):
         return switches
     pairs = [(match[1], match[2].rstrip(".")) for match in _PAIR.finditer(line.replace("\\", ""))]
-    turned = (_OFF.get(pair) or _OFF.get((pair[0], pair[1].lower())) for pair in pairs)
-    off = frozenset(what for what in turned if what)
+    switched_off = (
+        _SWITCHED_OFF.get(pair) or _SWITCHED_OFF.get((pair[0], pair[1].lower())) for pair in pairs
+    )
+    off = frozenset(feature for feature in switched_off if feature)
     ports = [_ports(value) for name, value in pairs if name == "IB_HCA"]
     kinds = list(_networks(pairs))
-    left = [_protocols(value) for name, value in pairs if name == "PROTO"]
+    protocol_lists = [_protocols(value) for name, value in pairs if name == "PROTO"]
     return replace(
         switches,
         off=switches.off | off,
         exported=switches.exported | off if "export" in line else switches.exported,
         ports=ports[-1] if ports else switches.ports,
         network=kinds[0] if kinds else switches.network,
-        protocols=left[-1] if left else switches.protocols,
+        protocols=protocol_lists[-1] if protocol_lists else switches.protocols,
     )
 
 
@@ -153,8 +157,8 @@ def _protocols(value: str) -> tuple[WireProtocol, ...]:
     """
     words = {word.strip().lower() for word in value.lstrip("^").split(",")}
     named = tuple(p for p in PROTOCOLS if p.lower() in words)
-    left = tuple(p for p in PROTOCOLS if p not in named) if value.startswith("^") else named
-    return left or PROTOCOLS
+    remaining = tuple(p for p in PROTOCOLS if p not in named) if value.startswith("^") else named
+    return remaining or PROTOCOLS
 
 
 def _networks(pairs: list[tuple[str, str]]) -> Iterator[str]:
@@ -211,26 +215,30 @@ def read_network(text: str) -> LinksText:
     words = text.lower()
     if words.startswith(("none", "not stated", "unknown")):
         return LinksText()
-    kind = _kind_named(words)
-    many, total = _MANY.search(words), _TOTAL.search(words)
-    if many:
-        others = _OR.match(words, many.end())
-        gigabits = [int(many[2]), *([int(others[1])] if others else [])]
-        return LinksText(kind=kind, nics=int(many[1]), rates=tuple(map(gigabit, gigabits)))
+    kind = _network_kind(words)
+    counted_rate, total = _COUNTED_RATE.search(words), _TOTAL.search(words)
+    if counted_rate:
+        other_rate = _OTHER_RATE.match(words, counted_rate.end())
+        gigabits = [int(counted_rate[2]), *([int(other_rate[1])] if other_rate else [])]
+        return LinksText(kind=kind, nics=int(counted_rate[1]), rates=tuple(map(gigabit, gigabits)))
     count = _COUNT.search(words)
     nics = (int(count[1]) if count[1].isdecimal() else 1) if count else 0
-    named = next((rate for pattern, rate in _NAMED if re.search(pattern, words)), 0)
+    generation_rate = next(
+        (rate for pattern, rate in _GENERATION_RATES if re.search(pattern, words)), 0
+    )
     if total and not (count and total.start() > count.start()):
         total_rate = float(total[1]) * 10.0 ** (12 if total[2] == "t" else 9)
         # GB/s and GBps against Gb/s and Gbps, in a text as it was written
         bits = "B" not in text[total.start() : total.end()] and total[3] != "byte"
         total_rate /= 8 if bits else 1
-        return LinksText(kind=kind, nics=nics, total=total_rate, rates=_rates(named))
-    each = _EACH.search(words)
-    return LinksText(kind=kind, nics=nics, rates=_rates(int(each[1]) if each else named))
+        return LinksText(kind=kind, nics=nics, total=total_rate, rates=_rates(generation_rate))
+    single_rate = _SINGLE_RATE.search(words)
+    return LinksText(
+        kind=kind, nics=nics, rates=_rates(int(single_rate[1]) if single_rate else generation_rate)
+    )
 
 
-def _kind_named(text: str) -> NetworkKind | None:
+def _network_kind(text: str) -> NetworkKind | None:
     return next((kind for pattern, kind in _KINDS if re.search(pattern, text.lower())), None)
 
 
@@ -286,23 +294,23 @@ def read_line(line: str, links: LinksText) -> LinksText:
         switches=read_switches(line, links.switches),
         instance=machine.name if machine else links.instance,
     )
-    using, provider, taken = (p.search(line) for p in (_USING, _PROVIDER, _TAKEN))
-    if using:
-        return _used(using, links)
+    used, provider, chosen = (p.search(line) for p in (_USED_DEVICES, _PROVIDER, _CHOSEN_NETWORK))
+    if used:
+        return _with_devices(used, links)
     if provider:
-        kind = _kind_named(provider[1]) or links.kind
+        kind = _network_kind(provider[1]) or links.kind
         return replace(links, kind=kind, nics=int(provider[2] or links.nics))
-    if taken and taken[1].lower() == "socket":
+    if chosen and chosen[1].lower() == "socket":
         return replace(links, kind="ethernet", sockets=True)
-    if taken and links.kind is None:
-        return replace(links, kind=_kind_named(taken[1]))
+    if chosen and links.kind is None:
+        return replace(links, kind=_network_kind(chosen[1]))
     return links
 
 
-def _used(using: re.Match[str], links: LinksText) -> LinksText:
+def _with_devices(used: re.Match[str], links: LinksText) -> LinksText:
     """Count the devices that a transport found; sockets count only where nothing better does."""
-    devices = [match[1] for match in _DEVICE.finditer(using[2].partition(";")[0])]
-    if using[1] == "Socket":
+    devices = [match[1] for match in _DEVICE.finditer(used[2].partition(";")[0])]
+    if used[1] == "Socket":
         return links if links.kind else replace(links, kind="ethernet", nics=len(devices))
     kind: NetworkKind = "roce" if "RoCE" in devices else "infiniband"
     if links.kind in ("gib", "roce", "infiniband"):
@@ -314,47 +322,51 @@ def fabric_of_log(
     fabric: Fabric, links: LinksText, node: Hardware, product: str
 ) -> tuple[Fabric, tuple[str, ...]]:
     """Put what a log says of its links in place of the catalogue's, and say what was read."""
-    links = _switched(links)
-    inside = _inside(fabric, links)
-    notes = () if inside == fabric else (f"the log says of its nodes: {', '.join(_parts(inside))}",)
+    links = _with_switches(links)
+    node_fabric = _node_fabric(fabric, links)
+    notes = (
+        ()
+        if node_fabric == fabric
+        else (f"the log says of its nodes: {', '.join(_link_words(node_fabric))}",)
+    )
     if {"peers", "shared"} <= links.switches.off:
-        return _by_network(inside, links, node, product)
+        return _by_network(node_fabric, links, node, product)
     if fabric.network is None:
-        return inside, notes
-    network = _network(inside, fabric.network, links, node, product)
+        return node_fabric, notes
+    network = _network(node_fabric, fabric.network, links, node, product)
     if network == fabric.network and links.kind is None:
-        usual = f"the log says nothing of its network: taken as {_over(network)}, as usual there"
-        return inside, (*notes, usual)
-    taken = [
-        part
-        for part, stated in (
+        note = f"the log says nothing of its network: taken as {_nic_text(network)}, as usual there"
+        return node_fabric, (*notes, note)
+    assumed = [
+        aspect
+        for aspect, stated in (
             ("kind", links.kind or links.sockets),
             ("number", links.nics or links.total),
             ("rate", links.rates or links.total),
         )
         if not stated
     ]
-    usual_parts = f" ({' and '.join(taken)} as usual there)" if taken else ""
-    line = f"network of the log: {_over(network)}{usual_parts}"
-    return inside.over_network(network), (*notes, line)
+    usual_parts = f" ({' and '.join(assumed)} as usual there)" if assumed else ""
+    line = f"network of the log: {_nic_text(network)}{usual_parts}"
+    return node_fabric.over_network(network), (*notes, line)
 
 
 def _by_network(
     fabric: Fabric, links: LinksText, node: Hardware, product: str
 ) -> tuple[Fabric, tuple[str, ...]]:
     """Make each GPU a node of its own: without peers and shared memory, NICs carry everything."""
-    beside = _near(fabric.local, node.nics, node)
-    usual = Network(
+    nics = _nics_near(fabric.local, node.nics, node)
+    default_network = Network(
         kind=node.network,
-        bandwidth=BytesPerSecond(node.nic_bandwidth.value * beside),
-        nics=beside,
+        bandwidth=BytesPerSecond(node.nic_bandwidth.value * nics),
+        nics=nics,
     )
-    node_network = _network(fabric, fabric.network or usual, links, node, product)
-    note = f"peers and shared memory are off: GPUs of a node talk over its {_over(node_network)}"
-    return fabric.apart(node_network), (note,)
+    network = _network(fabric, fabric.network or default_network, links, node, product)
+    note = f"peers and shared memory are off: GPUs of a node talk over its {_nic_text(network)}"
+    return fabric.apart(network), (note,)
 
 
-def _switched(links: LinksText) -> LinksText:
+def _with_switches(links: LinksText) -> LinksText:
     """Count what variables, and the type of a machine, say where nothing else says it."""
     switches, machine = links.switches, named_instance(rented_machines(), links.instance)
     kind = next((name for name in get_args(NetworkKind) if name == switches.network), None)
@@ -373,7 +385,7 @@ def _switched(links: LinksText) -> LinksText:
     )
 
 
-def _inside(fabric: Fabric, links: LinksText) -> Fabric:
+def _node_fabric(fabric: Fabric, links: LinksText) -> Fabric:
     ways = links.switches.ways
     if "multicast" in links.switches.off:
         fabric = fabric.without_multicast()
@@ -385,9 +397,9 @@ def _inside(fabric: Fabric, links: LinksText) -> Fabric:
         return fabric
     generation = links.generation or fabric.pcie_generation or 4
     slot = BytesPerSecond(pcie_bandwidth(generation))
-    moved = links.generation or fabric.link != "pcie"
+    new_slot = links.generation or fabric.link != "pcie"
     slots = (
-        fabric.over_pcie(slot if moved else fabric.bandwidth, generation)
+        fabric.over_pcie(slot if new_slot else fabric.bandwidth, generation)
         .with_peers(on=fabric.peer_to_peer if links.peers is None else links.peers)
         .across_sockets(on=fabric.crosses_sockets or links.across)
     )
@@ -395,53 +407,53 @@ def _inside(fabric: Fabric, links: LinksText) -> Fabric:
 
 
 def _network(
-    fabric: Fabric, usual: Network, links: LinksText, node: Hardware, product: str
+    fabric: Fabric, default: Network, links: LinksText, node: Hardware, product: str
 ) -> Network:
-    kind = _kind(usual, links, node, product)
+    kind = _kind(default, links, node, product)
     rack = node.domain > node.gpus
-    port = node.nic_bandwidth.value if links.nics else usual.bandwidth / usual.nics
+    port = node.nic_bandwidth.value if links.nics else default.bandwidth / default.nics
     if links.rates:
         port = port if port in links.rates else links.rates[0]
-    nics = usual.nics if rack or not (links.nics or links.total) else links.nics
+    nics = default.nics if rack or not (links.nics or links.total) else links.nics
     if kind == "ethernet" and not (rack or links.nics or links.total):
         nics = 1  # sockets take the host's own port, not those beside GPUs
     if links.total and not rack:
         nics = nics or max(1, round(links.total / port))
         port = links.total / nics
-    near = _near(fabric.ranks // fabric.nodes, nics, node) if not rack else nics
-    if (port * near, near) == (usual.bandwidth, usual.nics):
-        return usual.over(kind)
-    return Network(kind=kind, bandwidth=BytesPerSecond(port * near), nics=near)
+    used_nics = _nics_near(fabric.ranks // fabric.nodes, nics, node) if not rack else nics
+    if (port * used_nics, used_nics) == (default.bandwidth, default.nics):
+        return default.over(kind)
+    return Network(kind=kind, bandwidth=BytesPerSecond(port * used_nics), nics=used_nics)
 
 
-def _kind(usual: Network, links: LinksText, node: Hardware, product: str) -> NetworkKind:
-    kind = links.kind or usual.kind
+def _kind(default: Network, links: LinksText, node: Hardware, product: str) -> NetworkKind:
+    kind = links.kind or default.kind
     if links.sockets:
         return "ethernet"
     if kind == "roce" and _GOOGLE.search(product):
         return "gib"
-    each = links.rates[0] if links.rates else links.total / max(1, links.nics)
-    first = node.device.architecture in _BEFORE_P5
-    small = first or (links.nics in range(1, 5) and each <= gigabit(100))
+    nic_rate = links.rates[0] if links.rates else links.total / max(1, links.nics)
+    first_generation = node.device.architecture in _BEFORE_P5
+    small = first_generation or (links.nics in range(1, 5) and nic_rate <= gigabit(100))
     return "efa_v1" if kind == "efa" and small else kind
 
 
-def _near(local: int, nics: int, node: Hardware) -> int:
+def _nics_near(local: int, nics: int, node: Hardware) -> int:
     """Count the NICs that some GPUs of a node use: each the ones beside it.
 
     >>> from topology.catalogue import find_hardware
-    >>> _near(1, 8, find_hardware("h100-sxm")), _near(8, 32, find_hardware("h100-sxm"))
+    >>> _nics_near(1, 8, find_hardware("h100-sxm")), _nics_near(8, 32, find_hardware("h100-sxm"))
     (1, 32)
     """
     return min(nics, local * -(-nics // node.gpus))
 
 
-def _over(network: Network) -> str:
+def _nic_text(network: Network) -> str:
     speed = network.bandwidth / network.nics * 8 / 10**9
     return f"{network.kind}, {counted(network.nics, 'NIC')} of {speed:.4g} Gbit/s a node"
 
 
-def _parts(fabric: Fabric) -> Iterator[str]:
+def _link_words(fabric: Fabric) -> Iterator[str]:
     if fabric.link != "pcie":
         switch = fabric.link == "nvswitch"
         yield "NVLink without SHARP" if switch else "NVLink without a switch"

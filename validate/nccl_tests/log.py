@@ -48,12 +48,12 @@ _OPS: Final[Mapping[str, Op]] = {
 _HEADER: Final = re.compile(r"\bsize\s+count\b")
 _TEST: Final = re.compile(r"\b(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|"
                           r"reduce|gather|scatter|send_?recv)_perf(?:_mpi)?\b")  # fmt: skip
-_SPOKEN: Final = re.compile(
+_OP_WORDS: Final = re.compile(
     r"\b(all[-_ ]?reduce|all[-_ ]?gather|reduce[-_ ]?scatter|all[-_ ]?to[-_ ]?all|broadcast|"
     r"send[-_ ]?recv)\b",
     re.IGNORECASE,
 )
-_RUN: Final = re.compile(r"\bnGpus(?:\(perProc\))?\s+(\d+)|(?<!\S)\(?-g\s+(\d+)\b")
+_GPUS_PER_PROCESS: Final = re.compile(r"\bnGpus(?:\(perProc\))?\s+(\d+)|(?<!\S)\(?-g\s+(\d+)\b")
 _LIBRARY: Final = re.compile(
     r"NCCL version\s{0,9}:?\s{0,9}(\d+)\.(\d+)|"
     r"(?:nccl-library=|NCCL version\s{0,9}:?\s{0,9})(\d)(\d\d)\d\d\b|"
@@ -62,18 +62,18 @@ _LIBRARY: Final = re.compile(
 )
 _NOTE: Final = re.compile(r"^\W*([a-z_]{2,20}):\s+(\S.*)$")
 _HOSTS: Final = re.compile(r"(?<!\d)(\d+)\s+(?:nodes|hosts)\b|(single) node", re.IGNORECASE)
-_FORCED: Final = re.compile(
+_FORCED_ALGORITHM: Final = re.compile(
     r"(?:\bNCCL_ALGO\s*[=:]|\balgo_forced:)\s*\"?(ring|tree|nvlstree|collnet|pat)\b",
     re.IGNORECASE,
 )
-_OPENING: Final = (_HEADER, _RUN, _TEST)
+_TABLE_STARTS: Final = (_HEADER, _GPUS_PER_PROCESS, _TEST)
 """What a line of the next table has."""
 _LONGEST_LINE: Final = 1024  # characters; beyond stand numbers of a row, and nothing else
 _LONGEST_TITLE: Final = 120
 APART: Final = 0.05  # share of the ranks by which a list may miss what bandwidths tell
-_WHOLE: Final = ("all_reduce", "broadcast", "reduce", "send_recv")
+_FULL_SIZE_OPS: Final = ("all_reduce", "broadcast", "reduce", "send_recv")
 """Collectives whose printed size is that of one rank's elements."""
-_NEAR: Final = 0.02  # printed bandwidths have two decimals
+_RATIO_TOLERANCE: Final = 0.02  # printed bandwidths have two decimals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,37 +127,39 @@ def read_log(text: str) -> tuple[Log, ...]:
     lines = plain_lines(text)
     logs = tuple(_tables(lines))
     if not logs:
-        begun = (number for number, line in enumerate(lines, 1) if row_bytes(line) is not None)
-        where = next((f"number that can be read from line {number}" for number in begun), "")
-        what = where or "line of an nccl-tests table"
-        raise InputError(f"log: got no {what}, wanted size, count, type, time ...")
+        row_lines = (number for number, line in enumerate(lines, 1) if row_bytes(line) is not None)
+        bad_number = next(
+            (f"number that can be read from line {number}" for number in row_lines), ""
+        )
+        missing = bad_number or "line of an nccl-tests table"
+        raise InputError(f"log: got no {missing}, wanted size, count, type, time ...")
     return logs
 
 
 def _tables(lines: Sequence[str]) -> Iterator[Log]:
     log, ranks, rows, unread = Log(), list[Rank](), list[LogRow](), list[int]()
-    for number, whole in enumerate(lines, 1):
-        size = row_bytes(whole)
+    for number, full_line in enumerate(lines, 1):
+        size = row_bytes(full_line)
         if size is not None:
-            row = read_row(number, whole)
+            row = read_row(number, full_line)
             rows += filter(None, [row])
             unread += [number] if row is None and size else []
             continue
-        line = whole[:_LONGEST_LINE]
+        line = full_line[:_LONGEST_LINE]
         rank = read_rank(line)
-        opens = line.lstrip().startswith("##") or any(p.search(line) for p in _OPENING)
-        if rows and (rank or opens):
-            yield _finished(replace(log, unread=tuple(unread)), ranks, rows)
+        starts_table = line.lstrip().startswith("##") or any(p.search(line) for p in _TABLE_STARTS)
+        if rows and (rank or starts_table):
+            yield _finished_log(replace(log, unread=tuple(unread)), ranks, rows)
             log, ranks, rows, unread = _next_table(log), [], [], []
         if rank:
             ranks.append(rank)
             # a driver older than the card has no name for it
-            named = rank.product and "Graphics Device" not in rank.product
-            log = replace(log, product=rank.product) if named else log
+            has_name = rank.product and "Graphics Device" not in rank.product
+            log = replace(log, product=rank.product) if has_name else log
         else:
             log = _with_line(log, line)
     if rows:
-        yield _finished(replace(log, unread=tuple(unread)), ranks, rows)
+        yield _finished_log(replace(log, unread=tuple(unread)), ranks, rows)
 
 
 def _next_table(log: Log) -> Log:
@@ -173,11 +175,11 @@ def _next_table(log: Log) -> Log:
 
 def _with_line(log: Log, line: str) -> Log:
     """Take up what a line outside the table says."""
-    test, run, library = (p.search(line) for p in (_TEST, _RUN, _LIBRARY))
-    forced = _FORCED.search(line)
+    test, run, library = (p.search(line) for p in (_TEST, _GPUS_PER_PROCESS, _LIBRARY))
+    algorithm = _FORCED_ALGORITHM.search(line)
     if test:
         log = replace(log, op=_OPS[test[1].replace("_", "")])
-    spoken = _SPOKEN.search(line)
+    spoken = _OP_WORDS.search(line)
     if spoken:
         log = replace(log, spoken=_OPS[re.sub(r"[-_ ]", "", spoken[1].lower())])
     if run:
@@ -186,16 +188,16 @@ def _with_line(log: Log, line: str) -> Log:
         major, minor = (part for part in library.groups() if part is not None)
         log = replace(log, nccl=(read_count(major), read_count(minor)))
     log = replace(log, links=read_line(line, log.links))
-    if forced:
-        log = replace(log, algorithm=forced[1].lower().replace("nvlstree", "nvls_tree"))
+    if algorithm:
+        log = replace(log, algorithm=algorithm[1].lower().replace("nvlstree", "nvls_tree"))
     note = _NOTE.match(line)
-    return _noted(log, note[1], note[2].strip()) if note else _titled(log, line)
+    return _with_remark(log, note[1], note[2].strip()) if note else _with_heading(log, line)
 
 
-def _noted(log: Log, key: str, value: str) -> Log:
+def _with_remark(log: Log, key: str, value: str) -> Log:
     """Take a remark ``# nodes: 2`` that somebody wrote over a log."""
-    counts = key in ("gpus_total", "gpus", "ranks", "nodes", "gpus_per_node")
-    number = read_count(value) if counts and value.isdecimal() else 0
+    is_count = key in ("gpus_total", "gpus", "ranks", "nodes", "gpus_per_node")
+    number = read_count(value) if is_count and value.isdecimal() else 0
     if number:
         return replace(
             log,
@@ -208,10 +210,10 @@ def _noted(log: Log, key: str, value: str) -> Log:
     name = value.lower().replace("_", "").replace("-", "")
     if key == "collective" and name in _OPS:
         return replace(log, op=_OPS[name])
-    return replace(log, links=_linked(log.links, key, value))
+    return replace(log, links=_links_with_remark(log.links, key, value))
 
 
-def _linked(links: LinksText, key: str, value: str) -> LinksText:
+def _links_with_remark(links: LinksText, key: str, value: str) -> LinksText:
     """Take a remark about links, or about variables that change what is used of them."""
     if key in ("link_inter", "network"):
         network = read_network(value)
@@ -228,7 +230,7 @@ def _linked(links: LinksText, key: str, value: str) -> LinksText:
     return read_environment(value, links) if key in ("env", "environment") else links
 
 
-def _titled(log: Log, line: str) -> Log:
+def _with_heading(log: Log, line: str) -> Log:
     """Take a heading ``## NCCL All to All, 2 hosts``."""
     text = line.strip()
     if not text.startswith("##"):
@@ -236,11 +238,11 @@ def _titled(log: Log, line: str) -> Log:
     title = text.strip("# ")
     hosts = _HOSTS.search(title)
     words = re.sub(r"[\W_]|nccl", "", title.lower())
-    named = [op for name, op in _OPS.items() if words.startswith(name)]
+    named_ops = [op for name, op in _OPS.items() if words.startswith(name)]
     return replace(
         log,
         title=title[:_LONGEST_TITLE],
-        op=named[0] if named else log.op,
+        op=named_ops[0] if named_ops else log.op,
         nodes=(1 if hosts[2] else read_count(hosts[1])) if hosts else log.nodes,
     )
 
@@ -262,53 +264,53 @@ def named_op(text: str) -> Op | None:
 
 def with_op(log: Log, op: Op) -> Log:
     """Say which collective a log is of; ranks that its bandwidths tell are worked out."""
-    gpus = log.gpus or _even(ranks_of(op, log.rows), log.nodes)
-    return _uncut(replace(log, op=op, gpus=gpus), log.per_node)
+    gpus = log.gpus or _rounded_ranks(ranks_of(op, log.rows), log.nodes)
+    return _with_true_ranks(replace(log, op=op, gpus=gpus), log.per_node)
 
 
-def _finished(log: Log, ranks: Sequence[Rank], rows: Sequence[LogRow]) -> Log:
+def _finished_log(log: Log, ranks: Sequence[Rank], rows: Sequence[LogRow]) -> Log:
     """Add what ranks and bandwidths tell to what was said."""
     log = replace(log, rows=tuple(sorted(rows, key=lambda row: row.message_bytes)))
-    log = _counted(log, ranks, rows)
+    log = _with_rank_counts(log, ranks, rows)
     if log.nodes or not log.gpus or not log.per_node or log.gpus % log.per_node:
         return log
     return replace(log, nodes=log.gpus // log.per_node)  # where nothing else says it
 
 
-def _counted(log: Log, ranks: Sequence[Rank], rows: Sequence[LogRow]) -> Log:
+def _with_rank_counts(log: Log, ranks: Sequence[Rank], rows: Sequence[LogRow]) -> Log:
     if not ranks:
-        gpus = log.gpus or _even(ranks_of(log.op, rows), log.nodes)
-        alone = log.per_process if log.per_process > 1 and not log.nodes else None
-        return replace(log, gpus=gpus or alone, stated=log.gpus or 0)
+        gpus = log.gpus or _rounded_ranks(ranks_of(log.op, rows), log.nodes)
+        process_gpus = log.per_process if log.per_process > 1 and not log.nodes else None
+        return replace(log, gpus=gpus or process_gpus, stated=log.gpus or 0)
     gpus = ranks_listed(ranks)
-    whole = len({rank.number for rank in ranks}) == gpus
-    listed = replace(
+    is_whole = len({rank.number for rank in ranks}) == gpus
+    listed_log = replace(
         log,
         gpus=log.gpus or gpus,
-        stated=log.gpus or (gpus if whole else 0),
-        listed=gpus if whole else 0,
+        stated=log.gpus or (gpus if is_whole else 0),
+        listed=gpus if is_whole else 0,
         nodes=log.nodes or hosts_of(ranks, gpus),
-        shared=shared_device(ranks) if whole else "",
+        shared=shared_device(ranks) if is_whole else "",
     )
-    return _uncut(listed, log.per_node or full_host(ranks))
+    return _with_true_ranks(listed_log, log.per_node or full_host(ranks))
 
 
-def _uncut(log: Log, per_node: int | None) -> Log:
+def _with_true_ranks(log: Log, per_node: int | None) -> Log:
     """Take the ranks that bandwidths tell where a list of ranks shows another number.
 
     Lists are cut short (then too few are shown), or only their last line is.
     """
-    printed = ranks_of(log.op, log.rows)
-    if not printed or not log.gpus or abs(printed - log.gpus) <= APART * log.gpus:
+    printed_ranks = ranks_of(log.op, log.rows)
+    if not printed_ranks or not log.gpus or abs(printed_ranks - log.gpus) <= APART * log.gpus:
         return log
-    if log.listed and printed < 2 * log.listed:  # a whole list is believed
+    if log.listed and printed_ranks < 2 * log.listed:  # a whole list is believed
         return log
-    nodes = round(printed / per_node) if per_node else None
-    gpus = nodes * per_node if nodes and per_node else printed
+    nodes = round(printed_ranks / per_node) if per_node else None
+    gpus = nodes * per_node if nodes and per_node else printed_ranks
     return replace(log, gpus=gpus, stated=0, listed=0, nodes=nodes)
 
 
-def _even(ranks: int | None, nodes: int | None) -> int | None:
+def _rounded_ranks(ranks: int | None, nodes: int | None) -> int | None:
     """Round a number of ranks that was worked out to one that fills its nodes evenly."""
     if not ranks or not nodes or ranks < nodes:
         return ranks
@@ -326,19 +328,21 @@ def inferred_op(log: Log, name: str, gpus: int | None) -> tuple[Op, str]:
     possible = possible_ops(log, gpus)
     if not possible:  # a list of ranks that was cut short
         gpus, possible = None, possible_ops(log, None)
-    named = named_op(name)
-    if named is not None and named in possible:
-        return named, f"the log does not name its collective: {named}, as its file is called"
-    if named is None and len(possible) == 1:
-        why = "; ".join(_signs(log, gpus))
+    file_op = named_op(name)
+    if file_op is not None and file_op in possible:
+        return file_op, f"the log does not name its collective: {file_op}, as its file is called"
+    if file_op is None and len(possible) == 1:
+        why = "; ".join(_op_signs(log, gpus))
         return possible[0], f"the log does not name its collective: {possible[0]}, since {why}"
-    if named is None and log.spoken in possible:
+    if file_op is None and log.spoken in possible:
         return (
             log.spoken,
             f"the log does not name its collective: {log.spoken}, as words over it say",
         )
-    fitting = f"its file is called {named}, its columns are not" if named else " or ".join(possible)
-    reason = f": {fitting or 'its columns fit none'}"
+    candidates = (
+        f"its file is called {file_op}, its columns are not" if file_op else " or ".join(possible)
+    )
+    reason = f": {candidates or 'its columns fit none'}"
     raise InputError(f"log: it does not say which collective it timed{reason}: give --op")
 
 
@@ -357,13 +361,13 @@ def possible_ops(log: Log, gpus: int | None) -> tuple[Op, ...]:
 
 def forced(log: Log, op: Op, fabric: Fabric) -> str:
     """Give the algorithm that a log's variables force, where it can do this collective."""
-    does = log.algorithm and supports(op, log.algorithm, fabric)
-    return log.algorithm if does else "auto"
+    is_supported = log.algorithm and supports(op, log.algorithm, fabric)
+    return log.algorithm if is_supported else "auto"
 
 
 def sizes_hold(log: Log, op: Op, ranks: int) -> bool:
     """Whether printed elements times their size make the printed sizes, as nccl-tests has it."""
-    parts = 1 if op in _WHOLE else ranks
+    parts = 1 if op in _FULL_SIZE_OPS else ranks
     rows = _largest(log)
     return all(row.count * row.item_bytes * parts == row.message_bytes for row in rows)
 
@@ -383,7 +387,7 @@ def _columns_fit(op: Op, row: LogRow) -> bool:
 
 
 def _size_fits(op: Op, row: LogRow) -> bool:
-    return (row.count * row.item_bytes == row.message_bytes) == (op in _WHOLE)
+    return (row.count * row.item_bytes == row.message_bytes) == (op in _FULL_SIZE_OPS)
 
 
 def _ratio_fits(op: Op, row: LogRow, gpus: int | None) -> bool:
@@ -392,10 +396,10 @@ def _ratio_fits(op: Op, row: LogRow, gpus: int | None) -> bool:
     if factor is None:
         return True
     if gpus is not None and gpus > 1:
-        return abs(factor / bus_factor(op, gpus) - 1) < _NEAR
+        return abs(factor / bus_factor(op, gpus) - 1) < _RATIO_TOLERANCE
     if bus_factor(op, 2) == bus_factor(op, 3):
-        return abs(factor - 1) < _NEAR
-    return bus_factor(op, 2) - _NEAR < factor < 2 * bus_factor(op, 2) + _NEAR
+        return abs(factor - 1) < _RATIO_TOLERANCE
+    return bus_factor(op, 2) - _RATIO_TOLERANCE < factor < 2 * bus_factor(op, 2) + _RATIO_TOLERANCE
 
 
 def _ratio(row: LogRow) -> float | None:
@@ -404,19 +408,19 @@ def _ratio(row: LogRow) -> float | None:
     return row.bus_bandwidth_bytes_per_s / row.algorithm_bandwidth_bytes_per_s
 
 
-def _signs(log: Log, gpus: int | None) -> Iterator[str]:
+def _op_signs(log: Log, gpus: int | None) -> Iterator[str]:
     """Say what told the collective."""
-    last = log.rows[-1]
-    if last.reduction:
-        yield f"its reduction is {last.reduction}"
-    if last.root is not None:
-        yield f"its root is {last.root}" if last.root >= 0 else "it has no root"
+    last_row = log.rows[-1]
+    if last_row.reduction:
+        yield f"its reduction is {last_row.reduction}"
+    if last_row.root is not None:
+        yield f"its root is {last_row.root}" if last_row.root >= 0 else "it has no root"
     ratios = [ratio for ratio in map(_ratio, _largest(log)) if ratio is not None]
     if ratios:
-        on = f" on {gpus} GPUs" if gpus else ""
-        yield f"bus bandwidth is {median(ratios):.3g} times algorithm bandwidth{on}"
+        gpu_text = f" on {gpus} GPUs" if gpus else ""
+        yield f"bus bandwidth is {median(ratios):.3g} times algorithm bandwidth{gpu_text}"
     yield (
         "sizes are those of one rank"
-        if _size_fits("all_reduce", last)
+        if _size_fits("all_reduce", last_row)
         else "sizes are of all ranks"
     )

@@ -97,13 +97,13 @@ class LogComparison:
 
     def summary(self) -> list[str]:
         """Say how far the two are apart, and why."""
-        halves = (
+        medians = (
             ("up to 64 KiB", self.median(small=True)),
             ("above 64 KiB", self.median(small=False)),
         )
-        parts = [f"{100 * value:.1f} % {words}" for words, value in halves if value is not None]
-        marked = ["* disturbed"] if any(row.disturbed for row in self.rows) else []
-        return [f"median error {', '.join(parts)}", *marked, *self.notes, *self.diagnosis]
+        parts = [f"{100 * value:.1f} % {words}" for words, value in medians if value is not None]
+        mark_note = ["* disturbed"] if any(row.disturbed for row in self.rows) else []
+        return [f"median error {', '.join(parts)}", *mark_note, *self.notes, *self.diagnosis]
 
     def opening(self) -> list[str]:
         """Give the line that stands before all others, where there is one."""
@@ -129,13 +129,13 @@ def parts_of(comparisons: Sequence[LogComparison]) -> Iterator[Part]:
 
 def _drawing(rows: Sequence[ComparedRow]) -> Drawing:
     """Draw measured and predicted bus bandwidth by size; as characters where it is a curve."""
-    both = {
+    rates_by_kind = {
         "predicted": [row.predicted_bus_bandwidth_bytes_per_s / 10**9 for row in rows],
         "measured": [row.bus_bandwidth_bytes_per_s / 10**9 for row in rows],
     }
     sizes = [float(row.message_bytes) for row in rows]
-    ends = format_bytes(sizes[0]), format_bytes(sizes[-1])
-    plotted = {name: list(zip(sizes, rates, strict=True)) for name, rates in both.items()}
+    end_labels = format_bytes(sizes[0]), format_bytes(sizes[-1])
+    plotted = {name: list(zip(sizes, rates, strict=True)) for name, rates in rates_by_kind.items()}
     series = [
         Series(
             name=name,
@@ -149,7 +149,7 @@ def _drawing(rows: Sequence[ComparedRow]) -> Drawing:
     )
     return Drawing(
         title="bus bandwidth, GB/s",
-        lines=plot(plotted, ends).splitlines() if len(rows) > 2 else (),
+        lines=plot(plotted, end_labels).splitlines() if len(rows) > 2 else (),
         svg=curves("Bus bandwidth by size", series, axes, None),
     )
 

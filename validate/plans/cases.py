@@ -166,8 +166,8 @@ def subject_of(case: Case, request: Request) -> Subject:
     model = read_model(case.model)
     deployment = deployment_of(request, model)
     if (model.kind == "diffusion") != (case.stage == "denoise"):
-        wanted = "denoise" if model.kind == "diffusion" else "prefill or decode"
-        raise InputError(f"stage of {case.model}: got {case.stage}, wanted {wanted}")
+        valid_stages = "denoise" if model.kind == "diffusion" else "prefill or decode"
+        raise InputError(f"stage of {case.model}: got {case.stage}, wanted {valid_stages}")
     workload = workload_of(model, request, deployment.habits)
     steps = replace(workload, steps=1) if model.kind == "diffusion" else workload
     steps = replace(steps, passes=1) if case.engine else steps
@@ -192,15 +192,15 @@ def read_case(fields: Mapping[str, object], where: str = "case") -> Case:
 
     Raises InputError if one is unknown, of another type, or none that a case has.
     """
-    names, checked = set(Case.__dataclass_fields__), Fields(where=where, values=fields)
+    names, reader = set(Case.__dataclass_fields__), Fields(where=where, values=fields)
     for name in fields:
         if name not in names:
             raise unknown("field of a case", str(name), sorted(names))
-    numbers = {name: checked.integer(name) for name in (*SIZES, "batch") if checked.has(name)}
-    texts = {name: checked.text(name) for name in names - {*SIZES, "batch"} if checked.has(name)}
-    case = Case(**{"model": checked.text("model"), **numbers, **texts})  # type: ignore[arg-type]  # by name
-    closed = (("precision", get_args(Precision)), ("engine", ("", *ENGINES.values())))
-    for name, words in closed:
+    numbers = {name: reader.integer(name) for name in (*SIZES, "batch") if reader.has(name)}
+    texts = {name: reader.text(name) for name in names - {*SIZES, "batch"} if reader.has(name)}
+    case = Case(**{"model": reader.text("model"), **numbers, **texts})  # type: ignore[arg-type]  # by name
+    choices = (("precision", get_args(Precision)), ("engine", ("", *ENGINES.values())))
+    for name, words in choices:
         if getattr(case, name) not in words:
             raise unknown(f"{name} in {where}", getattr(case, name), words)
     return replace(case, plan=str(parse_plan(case.plan)))

@@ -30,8 +30,10 @@ def check_cases(cases: Iterable[Case], gpus: int, device: str = "cuda") -> None:
     check_plans([case.plan for case in cases], gpus)
     for case in cases:
         if not case.engine and case.precision not in RUNNABLE:
-            wanted = ", ".join(RUNNABLE)
-            raise InputError(f"precision: got {case.precision}, wanted {wanted} to run with torch")
+            precisions = ", ".join(RUNNABLE)
+            raise InputError(
+                f"precision: got {case.precision}, wanted {precisions} to run with torch"
+            )
         plan = parse_plan(case.plan)
         if not case.engine and (reason := executor_refusal(plan)):
             raise InputError(f"plan {plan}: {reason}")
@@ -42,11 +44,13 @@ def check_cases(cases: Iterable[Case], gpus: int, device: str = "cuda") -> None:
 def check_plans(plans: Iterable[str], gpus: int) -> None:
     """Refuse plans that want more GPUs than there are, or do not divide them."""
     for plan in plans:
-        wanted = parse_plan(plan).gpus
-        if wanted > gpus:
-            raise InputError(f"GPUs: got {gpus}, wanted the {wanted} of plan {plan}")
-        if gpus % wanted:
-            raise InputError(f"GPUs: got {gpus}, wanted a multiple of the {wanted} of plan {plan}")
+        plan_gpus = parse_plan(plan).gpus
+        if plan_gpus > gpus:
+            raise InputError(f"GPUs: got {gpus}, wanted the {plan_gpus} of plan {plan}")
+        if gpus % plan_gpus:
+            raise InputError(
+                f"GPUs: got {gpus}, wanted a multiple of the {plan_gpus} of plan {plan}"
+            )
 
 
 def check_proof(plans: Iterable[str]) -> None:

@@ -57,18 +57,20 @@ def validate(
         objections = look_up(case, setup.hardware).objections
         if objections:
             raise IllegalPlanError(f"plan {case.plan}: {objections}")
-    proved = arguments.backend == "reference"  # each plan on as many ranks as it has
-    if not proved or arguments.gpus is not None:
+    is_proof = arguments.backend == "reference"  # each plan on as many ranks as it has
+    if not is_proof or arguments.gpus is not None:
         checks.check_plans([case.plan for case in cases], setup.gpus)
-    if proved:
-        return _proved(cases, setup, arguments.format)
+    if is_proof:
+        return _proofs_answer(cases, setup, arguments.format)
     if check is not None:
         check(cases, setup.hardware)
-    rows = _measured(cases, setup, arguments, work)
+    rows = _measured_rows(cases, setup, arguments, work)
     if rows is None:
         return None
     comparisons = compare(rows, setup.hardware, setup.profile)
-    passed = len(comparisons) == len(cases) and all(each.passes(gate) for each in comparisons)
+    passed = len(comparisons) == len(cases) and all(
+        comparison.passes(gate) for comparison in comparisons
+    )
     return _report(comparisons, gate, arguments.format), DONE if passed else NO
 
 
@@ -81,8 +83,8 @@ def checked_cases(arguments: argparse.Namespace) -> list[Case]:
     checks.check_positive("seconds", arguments.seconds)
     sizes = {name: getattr(arguments, name) for name in SIZES}
     engine = ENGINES.get(arguments.backend, "")
-    usual = "eager" if engine == "diffusers" else "graph"
-    modes = [_mode(word) for word in (arguments.mode or usual).split(",")]
+    default_mode = "eager" if engine == "diffusers" else "graph"
+    modes = [_mode(word) for word in (arguments.mode or default_mode).split(",")]
     stages = _stages(arguments, engine)
     cases = [
         Case(
@@ -107,8 +109,8 @@ def _setup(arguments: argparse.Namespace, cases: Sequence[Case]) -> Setup:
     on_gpus = arguments.device == "cuda" and arguments.backend != "reference"
     hardware, profile = predicted_with(arguments, system.products() if on_gpus else [])
     env = environment()
-    ranked = arguments.backend in ("torch", *ENGINES) and is_rank(env)
-    place = find_place(env) if ranked else None
+    is_ranked = arguments.backend in ("torch", *ENGINES) and is_rank(env)
+    place = find_place(env) if is_ranked else None
     largest = max(parse_plan(case.plan).gpus for case in cases)
     gpus = arguments.gpus or (largest if place is None else place.world)
     if place is not None and gpus != place.world:
@@ -130,7 +132,7 @@ def predicted_with(arguments: argparse.Namespace, products: Sequence[str]) -> tu
     return hardware, profile
 
 
-def _proved(cases: Sequence[Case], setup: Setup, style: str) -> Answer:
+def _proofs_answer(cases: Sequence[Case], setup: Setup, style: str) -> Answer:
     """Prove each plan once, however it is launched, by the reference."""
     from validate.plans.report import proved  # noqa: PLC0415
     from validate.reference import prove  # noqa: PLC0415
@@ -143,7 +145,7 @@ def _proved(cases: Sequence[Case], setup: Setup, style: str) -> Answer:
     return render(style, lambda: data, lambda: [proved(proofs)]), code
 
 
-def _measured(
+def _measured_rows(
     cases: Sequence[Case], setup: Setup, arguments: argparse.Namespace, work: Work
 ) -> list[Measured] | None:
     """Run and time cases, on ranks of our own or as one of those that were started.
@@ -152,7 +154,7 @@ def _measured(
     """
     checks.check_cases(cases, setup.gpus, arguments.device)
     engine = ENGINES.get(arguments.backend, "")
-    of_engine, served = bool(engine), engine in SERVED
+    of_engine, is_served = bool(engine), engine in SERVED
     options = RunOptions(
         gpus=setup.gpus,
         hardware=setup.hardware,
@@ -160,7 +162,7 @@ def _measured(
         compiler="inductor" if arguments.device == "cuda" else "aot_eager",
         seconds=arguments.seconds,
         retry=arguments.retry,
-        processes=1 if served else 0,
+        processes=1 if is_served else 0,
         module=_module(engine),
     )
     output = Path(arguments.results)
@@ -169,7 +171,7 @@ def _measured(
     if (
         of_engine
         and place is not None
-        and any(parse_plan(one.plan).gpus != setup.gpus for one in cases)
+        and any(parse_plan(case.plan).gpus != setup.gpus for case in cases)
     ):
         raise InputError(f"plans: wanted all of the {setup.gpus} ranks that were started")
     if place is not None and place.rank:
@@ -240,7 +242,10 @@ def _report(comparisons: Sequence[Comparison], gate: float, style: str) -> str:
         ranked = rankings(comparisons)
         return {
             "gate": gate,
-            "cases": [{**each.to_dict(), "passes": each.passes(gate)} for each in comparisons],
+            "cases": [
+                {**comparison.to_dict(), "passes": comparison.passes(gate)}
+                for comparison in comparisons
+            ],
             "rankings": [asdict(ranking) for ranking in ranked],
             "summary": asdict(summarise(comparisons, ranked)),
             "notes": instrumented(comparisons),

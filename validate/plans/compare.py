@@ -45,8 +45,8 @@ class Prediction:
 
     def to_dict(self) -> dict[str, object]:
         """Return the fields by name."""
-        whole = round(self.memory_bytes)
-        return {**asdict(self), "classes_s": dict(self.classes_s), "memory_bytes": whole}
+        memory_bytes = round(self.memory_bytes)
+        return {**asdict(self), "classes_s": dict(self.classes_s), "memory_bytes": memory_bytes}
 
 
 def predict(case: Case, hardware: str, profile: Profile = "") -> Prediction:
@@ -55,26 +55,26 @@ def predict(case: Case, hardware: str, profile: Profile = "") -> Prediction:
     program = lower(subject.model, subject.workload, subject.plan)
     (stage,) = [loop for loop in program.stages if loop.name == case.stage]
     target = subject.deployment.target(subject.model, subject.plan)
-    spent = cost(stage, target)
+    stage_cost = cost(stage, target)
     stages, bodies = program.transformer, memory.Bodies()
-    host, tokens = _served(case, subject) if case.engine in SERVED else (0.0, 0)
+    host, tokens = _serving_extras(case, subject) if case.engine in SERVED else (0.0, 0)
     return Prediction(
         cache_tokens=tokens,
-        step_s=float(spent.amid) + host,  # back to back, as steps are timed
-        classes_s={str(kind): float(seconds) for kind, seconds in spent.classes.items()},
-        exposed_s=float(spent.exposed),
-        hidden_s=float(spent.hidden),
-        launch_s=float(spent.amid - spent.device),
+        step_s=float(stage_cost.amid) + host,  # back to back, as steps are timed
+        classes_s={str(kind): float(seconds) for kind, seconds in stage_cost.classes.items()},
+        exposed_s=float(stage_cost.exposed),
+        hidden_s=float(stage_cost.hidden),
+        launch_s=float(stage_cost.amid - stage_cost.device),
         memory_bytes=WORKSPACE
         + memory.weights(stages, bodies)
         + memory.weights(stages, bodies, layered=False)
         + float(np.max(memory.activations(stage, bodies)))
         + float(np.max(memory.caches(stages, bodies))),
-        basis=_basis(spent),
+        basis=_basis(stage_cost),
     )
 
 
-def _served(case: Case, subject: Subject) -> tuple[float, int]:
+def _serving_extras(case: Case, subject: Subject) -> tuple[float, int]:
     """Give what an engine adds to a step, and the tokens that its cache has room for.
 
     SGLang's benchmark runs steps without its scheduler, vLLM's with it.
@@ -82,19 +82,19 @@ def _served(case: Case, subject: Subject) -> tuple[float, int]:
     from planner.serving.cache import pool_of  # noqa: PLC0415  # slow to load
 
     scenario = resolve(case.request(subject.deployment.hardware.name))
-    once = bench_sizes(scenario)
-    ways = replace(subject.deployment.scheduling, chunk=once.chunk)
-    pool = pool_of(scenario, subject.plan, ways, once.longest)
-    return ways.host_s(case.batch) if case.engine == "vllm" else 0.0, pool.tokens
+    sizes = bench_sizes(scenario)
+    scheduling = replace(subject.deployment.scheduling, chunk=sizes.chunk)
+    pool = pool_of(scenario, subject.plan, scheduling, sizes.longest)
+    return scheduling.host_s(case.batch) if case.engine == "vllm" else 0.0, pool.tokens
 
 
-def _basis(spent: Cost) -> str:
-    heavy = [
-        spent.basis[kind]
-        for kind, seconds in spent.classes.items()
-        if kind in spent.basis and float(seconds) >= 0.05 * float(spent.time)
+def _basis(stage_cost: Cost) -> str:
+    major_bases = [
+        stage_cost.basis[kind]
+        for kind, seconds in stage_cost.classes.items()
+        if kind in stage_cost.basis and float(seconds) >= 0.05 * float(stage_cost.time)
     ]
-    return max(heavy).name.lower() if heavy else "measured"
+    return max(major_bases).name.lower() if major_bases else "measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,8 +191,8 @@ def rankings(comparisons: Iterable[Comparison]) -> list[MeasuredRanking]:
 
 
 def _ranking(key: tuple[str, str], group: Sequence[Comparison]) -> MeasuredRanking:
-    chosen = min(group, key=lambda each: each.predicted.step_s).measured
-    best = min(group, key=lambda each: each.measured.step_s).measured
+    chosen = min(group, key=lambda row: row.predicted.step_s).measured
+    best = min(group, key=lambda row: row.measured.step_s).measured
     return MeasuredRanking(
         subject=key[0],
         mode=key[1],
@@ -201,7 +201,7 @@ def _ranking(key: tuple[str, str], group: Sequence[Comparison]) -> MeasuredRanki
         best=best.case.plan,
         regret=chosen.step_s / best.step_s - 1,
         correlation=spearman(
-            [each.predicted.step_s for each in group], [each.measured.step_s for each in group]
+            [row.predicted.step_s for row in group], [row.measured.step_s for row in group]
         ),
     )
 
@@ -235,8 +235,8 @@ def summarise(comparisons: Sequence[Comparison], ranked: Sequence[MeasuredRankin
     done = [comparison for comparison in comparisons if comparison.measured.status == "done"]
 
     def over(measure: Callable[[Sequence[float]], float], values: Iterable[float]) -> float:
-        listed = [abs(value) for value in values]
-        return float(measure(listed)) if listed else 0.0
+        magnitudes = [abs(value) for value in values]
+        return float(measure(magnitudes)) if magnitudes else 0.0
 
     return Summary(
         cases=len(comparisons),

@@ -89,24 +89,26 @@ def _gpus(facts: Facts, gpus: int) -> list[str]:
 
 
 def _slices(facts: Facts, gpus: int) -> list[str]:
-    named = [device for device in facts.visible.split(",") if device.strip().startswith("MIG-")]
-    sliced = named or [name for name in facts.words("gpus") if " MIG " in name]
-    if gpus > 1 and sliced:
-        return [f"{sliced[0].strip()}: a MIG slice has no peer-to-peer access; wanted whole GPUs"]
+    mig_devices = [
+        device for device in facts.visible.split(",") if device.strip().startswith("MIG-")
+    ]
+    slices = mig_devices or [name for name in facts.words("gpus") if " MIG " in name]
+    if gpus > 1 and slices:
+        return [f"{slices[0].strip()}: a MIG slice has no peer-to-peer access; wanted whole GPUs"]
     return []
 
 
 def remarks(facts: Facts, gpus: int) -> list[str]:
     """Say what does not stop a run, but will slow it down."""
-    apart = [
+    closed_pairs = [
         pair
         for pair in cast("Sequence[Sequence[int]]", facts.seen.get("apart", ()))
         if max(pair) < gpus
     ]
-    if not apart:
+    if not closed_pairs:
         return []
-    first, other = apart[0]
-    pairs = f"{len(apart)} such pairs"
+    gpu_a, gpu_b = closed_pairs[0]
+    pairs = f"{len(closed_pairs)} such pairs"
     return [
-        f"GPU {first} has no peer-to-peer access to GPU {other} ({pairs}): it goes by host memory"
+        f"GPU {gpu_a} has no peer-to-peer access to GPU {gpu_b} ({pairs}): it goes by host memory"
     ]

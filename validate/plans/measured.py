@@ -90,16 +90,16 @@ class Measured:
 
 def failed(case: Case, note: str) -> Measured:
     """Say that a case gave nothing, and why."""
-    full = "out of memory" in note.lower()
-    return Measured(case=case, status="out of memory" if full else "failed", note=note)
+    out_of_memory = "out of memory" in note.lower()
+    return Measured(case=case, status="out of memory" if out_of_memory else "failed", note=note)
 
 
-_USUAL: Final[Mapping[str, object]] = {
+_DEFAULTS: Final[Mapping[str, object]] = {
     name: value
     for name, value in asdict(Measured(case=Case(model=""), status="done")).items()
     if name not in ("case", "status")
 }
-_MOST: Final = 10**18
+_MAX_VALUE: Final = 10**18
 _ERRORS: Final = ("error", "exact_error", "full_error", "row_error")
 
 
@@ -126,43 +126,49 @@ def read_measured(text: str, name: str = "results") -> list[Measured]:
     rows: dict[tuple[str, str, str], Measured] = {}
     for number, content in enumerate(text.split("\n")[:-1], 1):
         if content.strip():
-            row = _read(content, f"{name}, line {number}")
-            which = (row.key, row.machine, row.digest)
-            rows.pop(which, None)
-            rows[which] = row
+            row = _read_row(content, f"{name}, line {number}")
+            row_key = (row.key, row.machine, row.digest)
+            rows.pop(row_key, None)
+            rows[row_key] = row
     return list(rows.values())
 
 
-def _read(content: str, where: str) -> Measured:
+def _read_row(content: str, where: str) -> Measured:
     fields = parse(content, where)
     case = fields.table("case")
-    others = fields.values.keys() - {"case", "status", *_USUAL}
-    if case is None or others:
+    unknown_fields = fields.values.keys() - {"case", "status", *_DEFAULTS}
+    if case is None or unknown_fields:
         raise InputError(f"{where}: got {content[:40]!r}, wanted one result")
-    status = next((known for known in get_args(Status) if known == fields.text("status")), None)
+    status = next(
+        (candidate for candidate in get_args(Status) if candidate == fields.text("status")), None
+    )
     if status is None:
         raise unknown(f"status in {where}", fields.text("status"), get_args(Status))
-    given = {name: _given(fields, name, _USUAL[name]) for name in fields.values if name in _USUAL}
-    row = Measured(case=read_case(case.values, case.where), status=status, **given)  # type: ignore[arg-type]  # as defaults are
+    field_values = {
+        name: _field_value(fields, name, _DEFAULTS[name])
+        for name in fields.values
+        if name in _DEFAULTS
+    }
+    row = Measured(case=read_case(case.values, case.where), status=status, **field_values)  # type: ignore[arg-type]  # as defaults are
     if status == "done" and not row.step_s:
         raise fields.refused("step_s", row.step_s, "seconds, of a case that is done")
     return row
 
 
-def _given(fields: Fields, name: str, usual: object) -> object:
+def _field_value(fields: Fields, name: str, default: object) -> object:
     """Read a field that is there as what it usually is."""
     if fields.values[name] is None:
         if name in _ERRORS:
             return inf
         raise fields.refused(name, None, "a value")
-    if isinstance(usual, str):
+    if isinstance(default, str):
         return fields.text(name)
-    if isinstance(usual, int):
-        return fields.integer(name, low=0, high=_MOST)
-    if isinstance(usual, float):
-        return fields.number(name, high=_MOST)
+    if isinstance(default, int):
+        return fields.integer(name, low=0, high=_MAX_VALUE)
+    if isinstance(default, float):
+        return fields.number(name, high=_MAX_VALUE)
     table = fields.table(name)
-    return {key: table.number(key, high=_MOST) for key in table.values} if table else {}
+    return {key: table.number(key, high=_MAX_VALUE) for key in table.values} if table else {}
 
 
 def remaining(cases: Iterable[Case], rows: Iterable[Measured]) -> list[Case]:
@@ -199,10 +205,10 @@ class KeptCases:
         repeated = sum(number > 1 for number in self.attempts.values())
         if repeated:
             lines.append(f"{counted(repeated, 'case')} run again")
-        full = sum(row.status == "out of memory" for row in self.rows)
-        if full:
+        oom_cases = sum(row.status == "out of memory" for row in self.rows)
+        if oom_cases:
             lines.append(
-                f"{counted(full, 'case')} out of memory earlier, not run again without --retry"
+                f"{counted(oom_cases, 'case')} out of memory earlier, not run again without --retry"
             )
         return lines
 
@@ -221,15 +227,18 @@ def kept(
     retry : run again what was out of memory or wrong, too.
     """
     earlier = [row for row in rows if row.key in digests]
-    own = {
+    own_rows = {
         row.key: row for row in earlier if (row.machine, row.digest) == (machine, digests[row.key])
     }
-    again = ASKED if retry else AGAIN
-    stands = {key: row for key, row in own.items() if row.status not in again}
-    todo = tuple(case for case in cases if case.key not in stands)
+    rerun = ASKED if retry else AGAIN
+    valid_rows = {key: row for key, row in own_rows.items() if row.status not in rerun}
+    todo = tuple(case for case in cases if case.key not in valid_rows)
     return KeptCases(
-        rows=tuple(stands[case.key] for case in cases if case.key in stands),
+        rows=tuple(valid_rows[case.key] for case in cases if case.key in valid_rows),
         todo=todo,
-        attempts={case.key: own[case.key].attempts + 1 if case.key in own else 1 for case in todo},
-        others=len(earlier) - len(own),
+        attempts={
+            case.key: own_rows[case.key].attempts + 1 if case.key in own_rows else 1
+            for case in todo
+        },
+        others=len(earlier) - len(own_rows),
     )

@@ -29,30 +29,32 @@ def _cells(comparison: Comparison, gate: float) -> list[str]:
     return [
         measured.key,
         format_seconds(measured.step_s),
-        _predicted(comparison),
+        _predicted_cell(comparison),
         percent(comparison.step_error),
-        _memory(comparison),
+        _memory_cell(comparison),
         f"{max(measured.error, measured.full_error):.1e}",
-        *(_beside(comparison, kinds) for kinds in columns),
+        *(_class_cell(comparison, kinds) for kinds in columns),
         _verdict(comparison, gate),
     ]
 
 
-def _predicted(comparison: Comparison) -> str:
+def _predicted_cell(comparison: Comparison) -> str:
     """Predicted seconds, and on what they rest where nothing was measured or fitted there."""
-    rests = "" if comparison.predicted.basis in KNOWN else f" ({comparison.predicted.basis})"
-    return format_seconds(comparison.predicted.step_s) + rests
+    basis_note = "" if comparison.predicted.basis in KNOWN else f" ({comparison.predicted.basis})"
+    return format_seconds(comparison.predicted.step_s) + basis_note
 
 
-def _memory(comparison: Comparison) -> str:
+def _memory_cell(comparison: Comparison) -> str:
     """Measured bytes, or room of a cache, and the error of what was predicted; a CPU has none."""
     if room := comparison.measured.cache_tokens:
         return f"cache {room:,} tokens {percent(comparison.memory_error)}"
-    taken = comparison.measured.memory_bytes
-    return f"{format_bytes(taken)} {percent(comparison.memory_error)}" if taken else "-"
+    memory_bytes = comparison.measured.memory_bytes
+    return (
+        f"{format_bytes(memory_bytes)} {percent(comparison.memory_error)}" if memory_bytes else "-"
+    )
 
 
-def _beside(comparison: Comparison, kinds: Sequence[str]) -> str:
+def _class_cell(comparison: Comparison, kinds: Sequence[str]) -> str:
     """Measured seconds of classes together, and the error of what was predicted."""
     measured = sum(comparison.measured.classes_s.get(kind, 0.0) for kind in kinds)
     predicted = sum(comparison.predicted.classes_s.get(kind, 0.0) for kind in kinds)
@@ -79,11 +81,13 @@ def percent(share: float) -> str:
 
 def parts(comparisons: Sequence[Comparison], gate: float) -> list[Part]:
     """Say everything: a row a case, and what they come to."""
-    table = Table(head=HEADERS, rows=[_cells(each, gate) for each in comparisons], align="<")
-    return [table, "", Said(lines=list(_below(comparisons, gate)))]
+    table = Table(
+        head=HEADERS, rows=[_cells(comparison, gate) for comparison in comparisons], align="<"
+    )
+    return [table, "", Said(lines=list(_footer_lines(comparisons, gate)))]
 
 
-def _below(comparisons: Sequence[Comparison], gate: float) -> Iterator[str]:
+def _footer_lines(comparisons: Sequence[Comparison], gate: float) -> Iterator[str]:
     """Yield the lines below the table."""
     ranked = rankings(comparisons)
     for ranking in ranked:
@@ -99,9 +103,11 @@ def _below(comparisons: Sequence[Comparison], gate: float) -> Iterator[str]:
 
 def _notes(comparisons: Iterable[Comparison]) -> Iterator[str]:
     """Say what was otherwise than asked in cases that were done, such as what was not compiled."""
-    done = [each.measured for each in comparisons if each.measured.status == "done"]
-    for note, named in gathered((row.note, row.key) for row in done if row.note).items():
-        yield f"{named[0] if len(named) == 1 else counted(len(named), 'case')}: {note}"
+    done = [
+        comparison.measured for comparison in comparisons if comparison.measured.status == "done"
+    ]
+    for note, keys in gathered((row.note, row.key) for row in done if row.note).items():
+        yield f"{keys[0] if len(keys) == 1 else counted(len(keys), 'case')}: {note}"
 
 
 def instrumented(comparisons: Iterable[Comparison]) -> list[str]:
@@ -112,10 +118,12 @@ def instrumented(comparisons: Iterable[Comparison]) -> list[str]:
     ways = sorted({row.classes_by for row in rows if row.classes_by})
     lines = [f"{INSTRUMENTED}{f' ({chr(59).join(ways)})' if ways else ''}"]
     if any("communication" in row.classes_s for row in rows):
-        waited = max(row.waiting_s for row in rows)
-        most = f": {format_seconds(waited)} at most here" if waited else ""
+        wait_s = max(row.waiting_s for row in rows)
+        wait_note = f": {format_seconds(wait_s)} at most here" if wait_s else ""
         if all(row.classes_by for row in rows):
-            lines.append(f"* comm is from when the last rank arrives; waiting is left out{most}")
+            lines.append(
+                f"* comm is from when the last rank arrives; waiting is left out{wait_note}"
+            )
         else:
             lines.append("* comm holds the time that a rank waits for another one")
     return lines

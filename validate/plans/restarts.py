@@ -34,7 +34,7 @@ DEATHS: Final = 6
 """Times that ranks may die before a run is given up."""
 Work = Callable[[Place, Job, Path], object]
 """What a rank does: it runs the cases of a job, and writes rows into a folder."""
-_BEFORE: Final = ("", "start", "rendezvous", "reading the job")
+_START_PHASES: Final = ("", "start", "rendezvous", "reading the job")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class CasesToRun:
 
     def fresh(self) -> list[Measured]:
         """Read the results of this run alone."""
-        text, name = _whole(self.output)
+        text, name = _complete_results(self.output)
         return read_measured(text[self.mark :], name)
 
     def results(self) -> list[Measured]:
@@ -127,38 +127,42 @@ def run(
 
     output : folder of ``results.jsonl``; what is there is kept.
     """
-    begun, deaths = time.monotonic(), 0
-    this = _begin(cases, options, output, options.gpus, tell)
-    todo = list(this.kept.todo)
+    start, deaths = time.monotonic(), 0
+    session = _begin(cases, options, output, options.gpus, tell)
+    todo = list(session.kept.todo)
     while todo:
-        left = options.seconds - (time.monotonic() - begun)
-        if left <= 0:
+        time_left = options.seconds - (time.monotonic() - start)
+        if time_left <= 0:
             break
-        ended = _attempt(this, todo, left, tell)
-        if ended.ok:
+        result = _attempt(session, todo, time_left, tell)
+        if result.ok:
             break
-        open_cases = remaining(todo, this.fresh())
+        open_cases = remaining(todo, session.fresh())
         if not open_cases:
-            tell(f"after the last case: {ended.message}")
+            tell(f"after the last case: {result.message}")
             break
         deaths += 1
-        if ended.phase in _BEFORE or deaths > DEATHS:
-            raise ModelError(ended.message)
+        if result.phase in _START_PHASES or deaths > DEATHS:
+            raise ModelError(result.message)
         # ranks that fail together are ended while they say so: the case can have its row
-        named = re.search(r"case (\d+)", ended.phase)
-        lost = _lost(todo[int(named[1]) - 1] if named else open_cases[0], ended, this)
-        tell(f"{lost.key}: {ended.message}")
-        if lost.case in open_cases:
-            system.append_line(output / RESULTS, line(lost))
-        todo = remaining(open_cases, [lost])
-    _tell_undone(this, tell)
-    return this.results()
+        case_match = re.search(r"case (\d+)", result.phase)
+        lost_row = _lost_row(
+            todo[int(case_match[1]) - 1] if case_match else open_cases[0], result, session
+        )
+        tell(f"{lost_row.key}: {result.message}")
+        if lost_row.case in open_cases:
+            system.append_line(output / RESULTS, line(lost_row))
+        todo = remaining(open_cases, [lost_row])
+    _tell_undone(session, tell)
+    return session.results()
 
 
-def _tell_undone(this: CasesToRun, tell: Callable[[str], None]) -> None:
+def _tell_undone(session: CasesToRun, tell: Callable[[str], None]) -> None:
     """Say which cases the seconds did not last for: they have no row."""
-    for case in remaining(this.kept.todo, this.fresh()):
-        tell(f"{case.key}: not run: {this.options.seconds:g} s are too few; --seconds gives more")
+    for case in remaining(session.kept.todo, session.fresh()):
+        tell(
+            f"{case.key}: not run: {session.options.seconds:g} s are too few; --seconds gives more"
+        )
 
 
 def run_as(
@@ -172,27 +176,31 @@ def run_as(
     if place.rank:
         work(place, options.job(cases, options.seconds), output)
         return None
-    this = _begin(cases, options, output, place.here or place.world, system.complain)
-    work(place, options.job(this.kept.todo, options.seconds, this), output)
-    _tell_undone(this, system.complain)
-    return this.results()
+    session = _begin(cases, options, output, place.here or place.world, system.complain)
+    work(place, options.job(session.kept.todo, options.seconds, session), output)
+    _tell_undone(session, system.complain)
+    return session.results()
 
 
 def _begin(
-    cases: Sequence[Case], options: RunOptions, output: Path, here: int, tell: Callable[[str], None]
+    cases: Sequence[Case],
+    options: RunOptions,
+    output: Path,
+    on_host: int,
+    tell: Callable[[str], None],
 ) -> CasesToRun:
-    """Look at this host, on which `here` of the ranks are, and at the results that there are."""
+    """Look at this host, on which `on_host` of the ranks are, and at the results that there are."""
     facts = host.facts()
-    missing = problems(facts, here, options.device)
+    missing = problems(facts, on_host, options.device)
     if missing:
         raise InputError("; ".join(missing))
     if options.device == "cuda":
         check_product(options.hardware, facts.words("gpus")[0], tell)
-    for remark in remarks(facts, here):
+    for remark in remarks(facts, on_host):
         tell(remark)
     machine = options.machine(facts)
     digests = {case.key: digest_of(case, options.hardware) for case in cases}
-    text, name = _whole(output)
+    text, name = _complete_results(output)
     rows = kept(cases, read_measured(text, name), machine, digests, retry=options.retry)
     for remark in rows.remarks:
         tell(remark)
@@ -207,32 +215,32 @@ def _begin(
     )
 
 
-def _whole(output: Path) -> tuple[str, str]:
+def _complete_results(output: Path) -> tuple[str, str]:
     """Read the results without a last line that was cut off; and their name."""
     text = system.read(output / RESULTS)
     return text[: text.rfind("\n") + 1], str(output / RESULTS)
 
 
 def _attempt(
-    this: CasesToRun, todo: Sequence[Case], left: float, tell: Callable[[str], None]
+    session: CasesToRun, todo: Sequence[Case], time_left: float, tell: Callable[[str], None]
 ) -> LaunchResult:
-    options, output, path = this.options, this.output, this.output / "job.json"
-    system.write(path, json.dumps(options.job(todo, left, this).to_dict(), indent=1))
+    options, output, path = session.options, session.output, session.output / "job.json"
+    system.write(path, json.dumps(options.job(todo, time_left, session).to_dict(), indent=1))
     argv = [sys.executable, "-m", options.module, "--job", str(path), "--output", str(output)]
     return launch(
         options.processes or options.gpus,
         argv,
-        limits=replace(options.limits, total_s=min(options.limits.total_s, left + 20)),
+        limits=replace(options.limits, total_s=min(options.limits.total_s, time_left + 20)),
         env=system.children(),
         log_dir=output / "logs",
         tell=tell,
     )
 
 
-def _lost(case: Case, ended: LaunchResult, this: CasesToRun) -> Measured:
+def _lost_row(case: Case, result: LaunchResult, session: CasesToRun) -> Measured:
     return replace(
-        failed(case, ended.message[:300]),
-        machine=this.machine,
-        digest=this.digests[case.key],
-        attempts=this.kept.attempts[case.key],
+        failed(case, result.message[:300]),
+        machine=session.machine,
+        digest=session.digests[case.key],
+        attempts=session.kept.attempts[case.key],
     )

@@ -58,12 +58,12 @@ def _nvidia_smi(query: str, *options: str) -> list[str]:
         return []
     command = [program, f"--query-gpu={query}", "--format=csv,noheader,nounits", *options]
     try:
-        done = subprocess.run(  # noqa: S603  # a fixed command
+        process = subprocess.run(  # noqa: S603  # a fixed command
             command, capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    return [line.strip() for line in process.stdout.splitlines() if line.strip()]
 
 
 def nccl_libraries() -> tuple[str, ...]:
@@ -83,15 +83,17 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.machine())
+    model_names = (
+        line.partition(":")[2].strip() for line in lines if line.startswith("model name")
+    )
+    return next(model_names, platform.machine())
 
 
 def probe_torch() -> tuple[dict[str, object], str]:
     """Ask PyTorch what it sees, in a process of its own; and why it says nothing, if so."""
     command = [sys.executable, "-m", "validate.torch.probe"]
     try:
-        done = subprocess.run(  # noqa: S603  # a fixed command
+        process = subprocess.run(  # noqa: S603  # a fixed command
             command,
             capture_output=True,
             text=True,
@@ -101,9 +103,9 @@ def probe_torch() -> tuple[dict[str, object], str]:
         )
     except subprocess.TimeoutExpired:
         return {}, f"no answer within {PATIENCE_S} s"
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        return {}, (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1][:200]
+    lines = [line for line in process.stdout.splitlines() if line.startswith("{")]
+    if process.returncode or not lines:
+        return {}, (process.stderr.strip().splitlines() or [f"code {process.returncode}"])[-1][:200]
     return cast("dict[str, object]", json.loads(lines[-1])), ""
 
 
@@ -126,12 +128,12 @@ def read(path: Path) -> str:
 
     Raises InputError if it is no file, holds no text, or cannot be read.
     """
-    with _named(path):
+    with _file_errors(path):
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _file_errors(path: Path) -> Iterator[None]:
     """Say of a file what cannot be done with it."""
     try:
         yield
@@ -143,11 +145,11 @@ def _named(path: Path) -> Iterator[None]:
 
 def check_folder(path: Path) -> None:
     """Refuse a folder that cannot be: a file is in its way, or it cannot be written to."""
-    there = next((parent for parent in (path, *path.parents) if parent.exists()), Path())
-    if not there.is_dir():
-        raise InputError(f"{str(path)[:80]}: {str(there)[:80]} is no folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"{str(path)[:80]}: {str(there)[:80]} cannot be written to")
+    existing = next((parent for parent in (path, *path.parents) if parent.exists()), Path())
+    if not existing.is_dir():
+        raise InputError(f"{str(path)[:80]}: {str(existing)[:80]} is no folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise InputError(f"{str(path)[:80]}: {str(existing)[:80]} cannot be written to")
 
 
 @contextmanager
@@ -156,7 +158,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
     Raises InputError if another run has it, or it cannot be made.
     """
-    with _named(folder):
+    with _file_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     try:
         with held(folder, f"{folder}: another run writes there, wanted another --results"):
@@ -168,7 +170,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 def write(path: Path, text: str) -> None:
     """Write a file whole or not at all; raises InputError where that is not possible."""
-    with _named(path):
+    with _file_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
 
@@ -178,7 +180,7 @@ def append_line(path: Path, text: str) -> None:
 
     Raises InputError if the file cannot be written.
     """
-    with _named(path):
+    with _file_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as file:
             file.seek(0)

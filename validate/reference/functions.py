@@ -32,10 +32,10 @@ def matmul(x: Array, weight: Array, route: Array | None, first: int = 0) -> Arra
     if weight.ndim == 2:
         weight = weight[None]
     rows = x if x.ndim == 4 else np.repeat(x[:, :, None], route.shape[-1], axis=2)
-    named = route.astype(int) - first
-    here = (named >= 0) & (named < len(weight))
-    made = np.einsum("brak,brakn->bran", rows, weight[np.where(here, named, 0)])
-    return np.asarray(np.where(here[..., None], made, 0.0))
+    local_expert = route.astype(int) - first
+    is_local = (local_expert >= 0) & (local_expert < len(weight))
+    products = np.einsum("brak,brakn->bran", rows, weight[np.where(is_local, local_expert, 0)])
+    return np.asarray(np.where(is_local[..., None], products, 0.0))
 
 
 def gelu(x: Array) -> Array:
@@ -52,11 +52,11 @@ def head_product(op: program.HeadProduct, x: Array, weight: Array) -> Array:
     """Multiply the first features of each head by its matrix; the others stay behind them."""
     widths = [part.local(op.weight.degree) for part in op.weight.columns]
     start = sum(widths[: op.part])
-    own = weight[:, start : start + widths[op.part]].reshape(len(weight), op.heads, -1)
+    matrices = weight[:, start : start + widths[op.part]].reshape(len(weight), op.heads, -1)
     rows = x.reshape(*x.shape[:2], op.heads, op.k + op.carried)
-    how = "brhn,khn->brhk" if op.turned else "brhk,khn->brhn"
-    made = np.einsum(how, rows[..., : op.k], own)
-    return np.concatenate([made, rows[..., op.k :]], axis=-1).reshape(*x.shape[:2], -1)
+    subscripts = "brhn,khn->brhk" if op.turned else "brhk,khn->brhn"
+    products = np.einsum(subscripts, rows[..., : op.k], matrices)
+    return np.concatenate([products, rows[..., op.k :]], axis=-1).reshape(*x.shape[:2], -1)
 
 
 def attention(
@@ -95,15 +95,15 @@ def depthwise(op: program.Depthwise, x: Array, weight: Array, index: Mapping[str
     """Sum over the nine points around each; those outside the image count as zero."""
     line, halo = int(op.line), int(op.halo)
     places = positions(op.span, index)
-    down, across = np.divmod(places, line)
+    line_index, column = np.divmod(places, line)
     lines = int(op.span.tokens) // line
     rows = np.arange(len(places)) + halo
     out = np.zeros((x.shape[0], len(places), x.shape[2]))
     for tap, (dy, dx) in enumerate(np.ndindex(3, 3)):
-        inside = (down + dy - 1 >= 0) & (down + dy - 1 < lines)
-        inside = inside & (across + dx - 1 >= 0) & (across + dx - 1 < line)
-        there = rows + (dy - 1) * line + dx - 1
-        out += kept(x, np.where(inside, there, -1), 1) * weight[tap]
+        inside = (line_index + dy - 1 >= 0) & (line_index + dy - 1 < lines)
+        inside = inside & (column + dx - 1 >= 0) & (column + dx - 1 < line)
+        neighbours = rows + (dy - 1) * line + dx - 1
+        out += kept(x, np.where(inside, neighbours, -1), 1) * weight[tap]
     return out
 
 
@@ -127,8 +127,8 @@ def recurrence(
 ) -> tuple[Array, Array]:
     """Let every token change the state of each head, and read it, one after another."""
     batch, rows, _ = features.shape
-    shared, own = op.groups * op.key, op.heads * op.value
-    widths = [shared, shared] if op.kind == "delta" else [own, shared]
+    key_width, value_width = op.groups * op.key, op.heads * op.value
+    widths = [key_width, key_width] if op.kind == "delta" else [value_width, key_width]
     parts = np.split(features, np.cumsum(widths), axis=-1)
     keys, values = (parts[:2], parts[2]) if op.kind == "delta" else (parts[1:], parts[0])
     left, right = (
@@ -198,11 +198,11 @@ def pointwise(  # noqa: C901, PLR0911, PLR0912  # one case a function
             return [_rotary(op, inputs[0], index)]
         case "rotary_tail":
             heads = inputs[0].reshape(*inputs[0].shape[:2], -1, op.size)
-            return [_tail_turned(op, heads, index).reshape(inputs[0].shape)]
+            return [_tail_rotated(op, heads, index).reshape(inputs[0].shape)]
         case "latent":
-            first, last = np.split(inputs[0], [-op.place], axis=-1)
-            row = np.concatenate([_norm(first), last], axis=-1)
-            return [_tail_turned(op, row[:, :, None], index)[:, :, 0]]
+            head, tail = np.split(inputs[0], [-op.place], axis=-1)
+            row = np.concatenate([_norm(head), tail], axis=-1)
+            return [_tail_rotated(op, row[:, :, None], index)[:, :, 0]]
         case "gated":
             return [inputs[0] / (1 + np.exp(-inputs[1]))]
         case "gated_norm":
@@ -251,12 +251,12 @@ def _rotary(op: program.Pointwise, x: Array, index: Mapping[str, int]) -> Array:
     """Norm every head of q and k, and turn its halves by an angle that grows with position."""
     query, key = op.heads
     rows = x.reshape(*x.shape[:2], -1, op.size)
-    both, value = rows[:, :, : query + key], rows[:, :, query + key :]
-    turned = _turned(op, _norm(both), index)
+    query_key, value = rows[:, :, : query + key], rows[:, :, query + key :]
+    turned = _rotated(op, _norm(query_key), index)
     return np.concatenate([turned, value], axis=2).reshape(x.shape)
 
 
-def _turned(op: program.Pointwise, heads: Array, index: Mapping[str, int]) -> Array:
+def _rotated(op: program.Pointwise, heads: Array, index: Mapping[str, int]) -> Array:
     """Turn the halves of every head, ``[b, r, heads, size]``."""
     angle, half = rotary_angles(op, index), op.turned // 2
     cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
@@ -264,10 +264,10 @@ def _turned(op: program.Pointwise, heads: Array, index: Mapping[str, int]) -> Ar
     return np.concatenate([low * cos - high * sin, low * sin + high * cos], axis=-1)
 
 
-def _tail_turned(op: program.Pointwise, heads: Array, index: Mapping[str, int]) -> Array:
+def _tail_rotated(op: program.Pointwise, heads: Array, index: Mapping[str, int]) -> Array:
     """Turn the last features of every head."""
-    first, last = np.split(heads, [-op.turned], axis=-1)
-    return np.concatenate([first, _turned(op, last, index)], axis=-1)
+    head, tail = np.split(heads, [-op.turned], axis=-1)
+    return np.concatenate([head, _rotated(op, tail, index)], axis=-1)
 
 
 def _merge(
@@ -292,22 +292,22 @@ def _merge_all(op: program.Pointwise, parts: Array) -> list[Array]:
 
 def _route(op: program.Pointwise, scores: Array) -> list[Array]:
     active = int(op.outputs[0].shape[-1])
-    chosen = np.argsort(-scores, axis=-1, kind="stable")[..., :active]
-    top = np.take_along_axis(scores, chosen, axis=-1)
+    expert_ids = np.argsort(-scores, axis=-1, kind="stable")[..., :active]
+    top = np.take_along_axis(scores, expert_ids, axis=-1)
     gates = np.exp(top - top.max(axis=-1, keepdims=True))
-    return [chosen.astype(float), gates / gates.sum(axis=-1, keepdims=True)]
+    return [expert_ids.astype(float), gates / gates.sum(axis=-1, keepdims=True)]
 
 
 def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
     op: program.Rearrange, inputs: Sequence[Array], index: Mapping[str, int]
 ) -> list[Array]:
     """Move data; `index` is this rank's place along every axis."""
-    first = inputs[0]
+    source = inputs[0]
     match op.move:
         case "split_features" | "split_rows":
             lead = (...,) if op.move == "split_features" else (slice(None),)
             sizes = [int(out.shape[-1 if lead[0] is ... else 1]) for out in op.outputs]
-            return [first[(*lead, slice(end - size, end))] for size, end in _ends(sizes)]
+            return [source[(*lead, slice(end - size, end))] for size, end in _ends(sizes)]
         case "concat_features":
             return [np.concatenate(inputs, axis=-1)]
         case "concat_heads":
@@ -317,45 +317,45 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
         case "interleave" | "turn":
             raise AssertionError(f"{op.move} is written in networks alone")
         case "regroup":
-            return [first.reshape(*(int(size) for size in op.outputs[0].shape))]
+            return [source.reshape(*(int(size) for size in op.outputs[0].shape))]
         case "shard":
-            return [kept(first, positions(op.spans[0], index), 1)]
+            return [kept(source, positions(op.spans[0], index), 1)]
         case "heads":
-            return [first[..., own_features(op.parts, op.degree, index[op.axis])]]
+            return [source[..., own_features(op.parts, op.degree, index[op.axis])]]
         case "pack_heads":
             rows = np.concatenate(inputs, axis=1)
-            chosen = [own_features(op.parts, op.degree, rank) for rank in range(op.degree)]
-            return [np.stack([rows[..., features] for features in chosen])]
+            rank_features = [own_features(op.parts, op.degree, rank) for rank in range(op.degree)]
+            return [np.stack([rows[..., features] for features in rank_features])]
         case "unpack_heads":
-            return [_unpack_heads(op, first)]
+            return [_unpack_heads(op, source)]
         case "unpack_rows":
-            return [_unpack_rows(op, first, index)]
+            return [_unpack_rows(op, source, index)]
         case "pack_rows":
             places = joined_rows(op.spans, op.axis, op.degree, index)
-            return [np.stack([kept(first, rows, 1) for rows in places])]
+            return [np.stack([kept(source, rows, 1) for rows in places])]
         case "stack":
-            return [first[None]]
+            return [source[None]]
         case "unstack":
-            return [first[0]]
+            return [source[0]]
         case "place":
-            whole = first.copy()
-            whole[:, positions(op.spans[0], index)] = inputs[1]
-            return [whole]
+            updated = source.copy()
+            updated[:, positions(op.spans[0], index)] = inputs[1]
+            return [updated]
         case "last":
             place = int(np.argmax(positions(op.spans[0], index)))
-            return [first[:, place : place + 1]]
+            return [source[:, place : place + 1]]
         case "latest":
-            return [first[latest_rank(op.spans[0], op.axis, op.degree, index)]]
+            return [source[latest_rank(op.spans[0], op.axis, op.degree, index)]]
         case "hop":
-            return [first[(index[op.axis] - op.turn) % op.degree]]
+            return [source[(index[op.axis] - op.turn) % op.degree]]
         case "homeward":
             steps = [(index[op.axis] - rank) % op.degree for rank in range(op.degree)]
             return [np.stack([inputs[step] for step in steps])]
         case "borders":
             halo = int(op.outputs[0].shape[2]) // 2
-            return [np.concatenate([first[:, :halo], first[:, -halo:]], axis=1)[None]]
+            return [np.concatenate([source[:, :halo], source[:, -halo:]], axis=1)[None]]
         case "surround":
-            return [_surround(op, first, inputs[1], index)]
+            return [_surround(op, source, inputs[1], index)]
         case "store" | "load" | "collect" | "keep" | "recall":
             raise AssertionError(f"{op.move} is the runner's")
 
@@ -364,19 +364,19 @@ def _ends(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
     return zip(sizes, accumulate(sizes), strict=True)
 
 
-def _concat_heads(op: program.Rearrange, own: Array, shared: Array) -> Array:
+def _concat_heads(op: program.Rearrange, head_features: Array, shared: Array) -> Array:
     """Lay features that all heads share behind those of each."""
-    heads = own.reshape(*own.shape[:2], -1, op.parts[0].size)
+    heads = head_features.reshape(*head_features.shape[:2], -1, op.parts[0].size)
     copies = np.repeat(shared[:, :, None], heads.shape[2], axis=2)
-    return np.concatenate([heads, copies], axis=-1).reshape(*own.shape[:2], -1)
+    return np.concatenate([heads, copies], axis=-1).reshape(*head_features.shape[:2], -1)
 
 
 def _surround(op: program.Rearrange, x: Array, edges: Array, index: Mapping[str, int]) -> Array:
     """Lay the last rows of the chunk before, and the first of the next, around a chunk."""
     place, halo = chunk_of(op.spans[0], index), edges.shape[2] // 2
-    none = np.zeros_like(edges[0, :, :halo])
-    before = edges[place - 1, :, halo:] if place else none
-    after = edges[place + 1, :, :halo] if place + 1 < len(edges) else none
+    padding = np.zeros_like(edges[0, :, :halo])
+    before = edges[place - 1, :, halo:] if place else padding
+    after = edges[place + 1, :, :halo] if place + 1 < len(edges) else padding
     return np.concatenate([before, x, after], axis=1)
 
 
@@ -384,8 +384,8 @@ def _unpack_heads(op: program.Rearrange, x: Array) -> Array:
     width = sum(part.units * part.size for part in op.parts)
     out = np.zeros((*x.shape[1:-1], width))
     for rank in range(op.degree):
-        chosen = own_features(op.parts, op.degree, rank)
-        out[..., chosen[chosen >= 0]] = x[rank][..., chosen >= 0]
+        columns = own_features(op.parts, op.degree, rank)
+        out[..., columns[columns >= 0]] = x[rank][..., columns >= 0]
     return out
 
 

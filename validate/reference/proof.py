@@ -46,21 +46,21 @@ def prove(model: Model, workload: Workload, plan: Plan) -> Proof:
     Raises DeadlockError if ranks wait for each other.
     """
     small = shrink(model, workload, plan)
-    alone = Plan(tuple(axis for axis in plan.axes if axis[0] == "cfg"), patch=plan.patch)
-    whole = run_plan(*small, alone if plan.patch > 1 else Plan())[0]
+    reference_plan = Plan(tuple(axis for axis in plan.axes if axis[0] == "cfg"), patch=plan.patch)
+    reference = run_plan(*small, reference_plan if plan.patch > 1 else Plan())[0]
     outputs = run_plan(*small, plan)
     return Proof(
         model=model.name,
         plan=str(plan),
         ranks=len(outputs),
-        error=max(_errors(outputs, whole, plan), default=float("inf")),
+        error=max(_errors(outputs, reference, plan), default=float("inf")),
     )
 
 
-def _errors(outputs: Sequence[Array], whole: Array, plan: Plan) -> Iterator[float]:
+def _errors(outputs: Sequence[Array], reference: Array, plan: Plan) -> Iterator[float]:
     """Relative error of every rank that has the result; replicas have their part of the batch."""
     for rank, output in enumerate(outputs):
         if np.all(np.isnan(output)):
             continue
-        want = own_samples(whole, plan.replicas, plan.replica_of(rank))
-        yield float(np.linalg.norm(output - want) / np.linalg.norm(want))
+        expected = own_samples(reference, plan.replicas, plan.replica_of(rank))
+        yield float(np.linalg.norm(output - expected) / np.linalg.norm(expected))

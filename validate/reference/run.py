@@ -117,7 +117,7 @@ def execute(programs: Sequence[Program], workload: Workload, source: Source) -> 
             batch=int(np.asarray(workload.batch)),
         )
         ranks.append(_run(state))
-    return take_turns(ranks, partial(_complete, axes=axes), _deliver)
+    return take_turns(ranks, partial(_complete_group, axes=axes), _deliver)
 
 
 def take_turns(
@@ -149,7 +149,9 @@ def take_turns(
     return [done[rank] for rank in range(len(ranks))]
 
 
-def _complete(waiting: Mapping[int, Message], axes: Sequence[tuple[str, int]]) -> tuple[int, ...]:
+def _complete_group(
+    waiting: Mapping[int, Message], axes: Sequence[tuple[str, int]]
+) -> tuple[int, ...]:
     """Return a group of simulated ranks that all wait for the same message."""
     for rank, message in waiting.items():
         group = Plan(tuple(axes)).ranks_along(message.op.axis, rank)
@@ -165,24 +167,24 @@ def _complete(waiting: Mapping[int, Message], axes: Sequence[tuple[str, int]]) -
 
 
 def _deliver(messages: Sequence[Message]) -> list[Array]:
-    op, given = messages[0].op, [message.given for message in messages]
+    op, inputs = messages[0].op, [message.given for message in messages]
     degree = len(messages)
     if isinstance(op, ops.SendReceive):
-        moved = [given[(rank - op.offset) % degree] for rank in range(degree)]
+        shifted = [inputs[(rank - op.offset) % degree] for rank in range(degree)]
         if op.ends:
-            moved[0] = given[0]
-        return moved
+            shifted[0] = inputs[0]
+        return shifted
     match op.kind:
         case "all_reduce":
-            return [np.sum(given, axis=0)] * degree
+            return [np.sum(inputs, axis=0)] * degree
         case "all_gather":
-            return [np.concatenate(given)] * degree
+            return [np.concatenate(inputs)] * degree
         case "reduce_scatter":
-            return list(np.split(np.sum(given, axis=0), degree))
+            return list(np.split(np.sum(inputs, axis=0), degree))
         case "all_to_all":
-            return [np.stack([part[rank] for part in given]) for rank in range(degree)]
+            return [np.stack([part[rank] for part in inputs]) for rank in range(degree)]
         case "broadcast":
-            return [given[op.root]] * degree
+            return [inputs[op.root]] * degree
         case _:
             raise AssertionError(f"no strategy emits {op.kind}")
 
@@ -194,34 +196,34 @@ def _run(state: ReferenceRank) -> Rank:
     return state.values.get(output.name, np.full(shape_of(output), np.nan))
 
 
-def _loop(loop: Loop, place: Here, state: ReferenceRank) -> Turns:
+def _loop(loop: Loop, outer: Here, state: ReferenceRank) -> Turns:
     for turn in range(loop.first, loop.first + int(np.asarray(loop.count))):
-        here = place
+        position = outer
         if loop.layers:
-            here = place._replace(layer=turn)
+            position = outer._replace(layer=turn)
         elif loop.name in ("forward", "text_tower"):
-            here = forward_at(turn, place.layer, state.index, state.passes)
+            position = forward_at(turn, outer.layer, state.index, state.passes)
         elif loop.name == "piece":
-            here = _piece_at(turn, loop, state.index)
+            position = _piece_at(turn, loop, state.index)
         for item in loop.body:
             if isinstance(item, Loop):
-                yield from _loop(item, here, state)
+                yield from _loop(item, position, state)
             else:
-                yield from _step(item, here, state)
+                yield from _step(item, position, state)
 
 
 def forward_at(turn: int, layer: int, index: Mapping[str, int], passes: int) -> Here:
     """Say which forward of the step a turn is; outside its turns a pipeline stage idles on any."""
-    own = turn - index.get("pp", 0)
-    clipped = min(max(own, 0), passes - 1)
-    return Here(layer, index.get("cfg", 0) * passes + clipped, own)
+    own_turn = turn - index.get("pp", 0)
+    clipped = min(max(own_turn, 0), passes - 1)
+    return Here(layer, index.get("cfg", 0) * passes + clipped, own_turn)
 
 
 def _piece_at(turn: int, loop: Loop, index: Mapping[str, int]) -> Here:
     """Say which piece of the latents a turn has; before the first and behind the last it idles."""
-    own, done = turn - index.get("pp", 0), turn - loop.first
-    idle = own < 0 or (loop.first > 0 and own >= int(np.asarray(loop.count)))
-    return Here(forward=index.get("cfg", 0), turn=-1 if idle else 0, piece=own, done=done)
+    piece, done = turn - index.get("pp", 0), turn - loop.first
+    idle = piece < 0 or (loop.first > 0 and piece >= int(np.asarray(loop.count)))
+    return Here(forward=index.get("cfg", 0), turn=-1 if idle else 0, piece=piece, done=done)
 
 
 def shape_of(tensor: Tensor) -> tuple[int, ...]:
@@ -230,63 +232,63 @@ def shape_of(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _step(  # noqa: C901, PLR0912  # one case an operation
-    op: ops.Op, here: Here, state: ReferenceRank
+    op: ops.Op, position: Here, state: ReferenceRank
 ) -> Turns:
     """Run one operation and check that what it made has the shape it said."""
     if isinstance(op, ops.Collective) and op.kind == "broadcast":
         state.values.setdefault(op.x.name, np.zeros(shape_of(op.x)))
     if isinstance(op, ops.Collective) and op.weights:
-        yield from _fetch(op, here, state)
+        yield from _fetch(op, position, state)
         return
-    given = [_read(tensor, here, state) for tensor in op.reads[_kept_inputs(op) :]]
-    index = here.along(state.index)
+    inputs = [_read_tensor(tensor, position, state) for tensor in op.reads[_kept_inputs(op) :]]
+    index = position.along(state.index)
     match op:
         case ops.Matmul():
-            weight = state.source.weight(op.weight, here.layer, state.index)
-            route = given[1] if op.route is not None else None
-            first = op.weight.place(state.index)[0] * op.weight.local_experts
-            made = [matmul(given[0], weight, route, first)]
+            weight = state.source.weight(op.weight, position.layer, state.index)
+            route = inputs[1] if op.route is not None else None
+            first_expert = op.weight.place(state.index)[0] * op.weight.local_experts
+            outputs = [matmul(inputs[0], weight, route, first_expert)]
         case ops.HeadProduct():
-            matrices = state.source.weight(op.weight, here.layer, state.index)
-            made = [head_product(op, given[0], matrices)]
+            matrices = state.source.weight(op.weight, position.layer, state.index)
+            outputs = [head_product(op, inputs[0], matrices)]
         case ops.Attention():
-            out, total = attention(op, given[0], given[1], given[2], index)
-            made = [out] if op.log_sum_exp is None else [out, total]
+            out, total = attention(op, inputs[0], inputs[1], inputs[2], index)
+            outputs = [out] if op.log_sum_exp is None else [out, total]
         case ops.LinearAttention():
-            made = [linear_attention(op, given[0], given[1])]
+            outputs = [linear_attention(op, inputs[0], inputs[1])]
         case ops.CausalConvolution():
-            taps = state.source.weight(op.weight, here.layer, state.index)
-            made = list(causal_convolution(op, given[0], given[1], taps))
+            taps = state.source.weight(op.weight, position.layer, state.index)
+            outputs = list(causal_convolution(op, inputs[0], inputs[1], taps))
         case ops.Recurrence():
-            rates = state.source.weight(op.weight, here.layer, state.index)
-            features, gates, before = given
-            made = list(recurrence(op, features, gates, before, rates))
+            rates = state.source.weight(op.weight, position.layer, state.index)
+            features, gates, old_state = inputs
+            outputs = list(recurrence(op, features, gates, old_state, rates))
         case ops.Depthwise():
-            kernels = state.source.weight(op.weight, here.layer, state.index)
-            made = [depthwise(op, given[0], kernels, state.index)]
+            kernels = state.source.weight(op.weight, position.layer, state.index)
+            outputs = [depthwise(op, inputs[0], kernels, state.index)]
         case ops.Pointwise():
-            made = pointwise(op, given, index)
+            outputs = pointwise(op, inputs, index)
         case ops.Rearrange():
-            made = _rearrange(op, given, here, state)
+            outputs = _rearrange(op, inputs, position, state)
         case ops.Collective() | ops.SendReceive():
-            made = [(yield Message(op, given[0]))]
+            outputs = [(yield Message(op, inputs[0]))]
         case ops.Convolve():
-            made = []
-    for tensor, value in zip(op.writes, made, strict=True):
+            outputs = []
+    for tensor, value in zip(op.writes, outputs, strict=True):
         shape = shape_of(tensor)
         assert value.shape == shape, f"{tensor.name}: made {value.shape}, said {shape}"
         state.values[tensor.name] = value
 
 
-def _fetch(op: ops.Collective, here: Here, state: ReferenceRank) -> Turns:
+def _fetch(op: ops.Collective, position: Here, state: ReferenceRank) -> Turns:
     """Gather the parts of a layer's weights, and check that they are the whole."""
-    layer = here.layer + (op.stream == "comm")
+    layer = position.layer + (op.stream == "comm")
     flat = [state.source.weight(weight, layer, state.index).ravel() for weight in op.weights]
-    whole = np.zeros(shape_of(op.out))
-    whole.flat[: sum(map(len, flat))] = np.concatenate(flat)
+    expected = np.zeros(shape_of(op.out))
+    expected.flat[: sum(map(len, flat))] = np.concatenate(flat)
     place = state.index[op.axis]
-    met = yield Message(op, whole[place : place + 1])
-    assert np.array_equal(met, whole), f"{op.out.name}: not the weights of layer {layer}"
+    gathered = yield Message(op, expected[place : place + 1])
+    assert np.array_equal(gathered, expected), f"{op.out.name}: not the weights of layer {layer}"
 
 
 def _kept_inputs(op: ops.Op) -> int:
@@ -296,53 +298,55 @@ def _kept_inputs(op: ops.Op) -> int:
     return len(op.inputs) if op.move == "recall" else int(op.move in ("load", "append"))
 
 
-def _read(tensor: Tensor, here: Here, state: ReferenceRank) -> Array:
+def _read_tensor(tensor: Tensor, position: Here, state: ReferenceRank) -> Array:
     """Return a value made earlier, or an input; texts and conditioning differ by forward."""
     value = state.values.get(tensor.name)
     if value is None and tensor.name == state.program.output.name:
         value = state.values[tensor.name] = _input(tensor, state, forward=0)
-    elif value is None and any(tensor.name == given.name for given in state.program.inputs):
-        return _input(tensor, state, here.forward)
-    if state.idle(here) and (value is None or value.shape != shape_of(tensor)):
+    elif value is None and any(
+        tensor.name == program_input.name for program_input in state.program.inputs
+    ):
+        return _input(tensor, state, position.forward)
+    if state.idle(position) and (value is None or value.shape != shape_of(tensor)):
         return np.zeros(shape_of(tensor))
     assert value is not None, f"{tensor.name} is read before it is made"
     return value
 
 
 def _input(tensor: Tensor, state: ReferenceRank, forward: int) -> Array:
-    size, *rest = shape_of(tensor)
-    full = state.source.array(f"{tensor.name}#{forward}", (state.batch, *rest))
-    first = state.replica * size if size < state.batch else 0
-    return full[first : first + size]
+    size, *sizes = shape_of(tensor)
+    full = state.source.array(f"{tensor.name}#{forward}", (state.batch, *sizes))
+    start = state.replica * size if size < state.batch else 0
+    return full[start : start + size]
 
 
 def _rearrange(  # noqa: PLR0911  # one case a move
-    op: ops.Rearrange, given: list[Array], here: Here, state: ReferenceRank
+    op: ops.Rearrange, inputs: list[Array], position: Here, state: ReferenceRank
 ) -> list[Array]:
-    key = (op.inputs[0].name, here.layer, here.forward)
+    key = (op.inputs[0].name, position.layer, position.forward)
     match op.move:
         case "store" | "keep":
-            if not state.idle(here):
-                for tensor, value in zip(op.outputs, given, strict=True):
-                    state.kept[tensor.name, here.layer, here.forward] = value
-            return given
+            if not state.idle(position):
+                for tensor, value in zip(op.outputs, inputs, strict=True):
+                    state.kept[tensor.name, position.layer, position.forward] = value
+            return inputs
         case "recall":
-            keys = [(tensor.name, here.layer, here.forward) for tensor in op.inputs]
-            none = [np.zeros(shape_of(out)) for out in op.outputs]
-            return [state.kept.get(key, zero) for key, zero in zip(keys, none, strict=True)]
+            keys = [(tensor.name, position.layer, position.forward) for tensor in op.inputs]
+            zeros = [np.zeros(shape_of(out)) for out in op.outputs]
+            return [state.kept.get(key, zero) for key, zero in zip(keys, zeros, strict=True)]
         case "load":
             return [state.kept[key]]
         case "append":
-            if state.idle(here):
+            if state.idle(position):
                 return [np.zeros(shape_of(op.outputs[0]))]
-            before = state.kept.get(key, np.zeros(shape_of(op.inputs[0])))
-            state.kept[key] = np.concatenate([before, given[0]], axis=1)
+            old_rows = state.kept.get(key, np.zeros(shape_of(op.inputs[0])))
+            state.kept[key] = np.concatenate([old_rows, inputs[0]], axis=1)
             return [state.kept[key]]
         case "collect":
             out = op.outputs[0]
-            kept = state.values.get(out.name, np.zeros(shape_of(out))).copy()
-            if not state.idle(here):
-                kept[here.turn] = given[0]
-            return [kept]
+            collected = state.values.get(out.name, np.zeros(shape_of(out))).copy()
+            if not state.idle(position):
+                collected[position.turn] = inputs[0]
+            return [collected]
         case _:
-            return rearrange(op, given, here.along(state.index))
+            return rearrange(op, inputs, position.along(state.index))

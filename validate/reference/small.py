@@ -65,30 +65,32 @@ def shrink(model: Model, workload: Workload, plan: Plan) -> tuple[Model, Workloa
     return small, _workload(model, workload, plan)
 
 
-def _numerics(known: Numerics | None) -> Numerics | None:
+def _numerics(numerics: Numerics | None) -> Numerics | None:
     """Keep what the numbers depend on, for small heads and few features."""
-    if known is None:
+    if numerics is None:
         return None
-    pairs = [axis * HEAD_SIZE // (2 * sum(known.axes)) for axis in known.axes]
-    rest = HEAD_SIZE // 2 - sum(pairs)
-    axes = tuple(2 * (n + (rest if place == 0 else 0)) for place, n in enumerate(pairs))
+    pairs = [axis * HEAD_SIZE // (2 * sum(numerics.axes)) for axis in numerics.axes]
+    remainder = HEAD_SIZE // 2 - sum(pairs)
+    axes = tuple(2 * (n + (remainder if index == 0 else 0)) for index, n in enumerate(pairs))
     return replace(
-        known,
+        numerics,
         axes=axes,
-        conditions=tuple(replace(one, features=min(one.features, FFN)) for one in known.conditions),
-        rows=tuple(replace(one, features=min(one.features, FFN)) for one in known.rows),
+        conditions=tuple(
+            replace(entry, features=min(entry.features, FFN)) for entry in numerics.conditions
+        ),
+        rows=tuple(replace(entry, features=min(entry.features, FFN)) for entry in numerics.rows),
     )
 
 
-def _order(model: Model, few: Sequence[Block]) -> tuple[int, ...]:
-    """Keep `few` layers of each kind, as evenly among all others as they stand."""
-    kept, seen = [], [0] * len(few)
+def _order(model: Model, small_blocks: Sequence[Block]) -> tuple[int, ...]:
+    """Keep `small_blocks` layers of each kind, as evenly among all others as they stand."""
+    small_order, counts = [], [0] * len(small_blocks)
     for kind in model.order:
-        count, whole, number = few[kind].count, model.blocks[kind].count, seen[kind]
-        if number * count // whole != (number - 1) * count // whole:
-            kept.append(kind)
-        seen[kind] += 1
-    return tuple(kept)
+        count, total, number = small_blocks[kind].count, model.blocks[kind].count, counts[kind]
+        if number * count // total != (number - 1) * count // total:
+            small_order.append(kind)
+        counts[kind] += 1
+    return tuple(small_order)
 
 
 def _widths(model: Model) -> dict[int, int]:
@@ -96,7 +98,7 @@ def _widths(model: Model) -> dict[int, int]:
     hidden = {tower.hidden for block in model.blocks for tower in block.towers}
     hidden |= {c.width for b in model.blocks for t in b.towers for c in t.cross}
     hidden |= {t.modulation.inputs for b in model.blocks for t in b.towers if t.modulation}
-    return {old: HIDDEN + 16 * place for place, old in enumerate(sorted(hidden))}
+    return {old: HIDDEN + 16 * index for index, old in enumerate(sorted(hidden))}
 
 
 def _tower(tower: Tower, widths: Mapping[int, int], plan: Plan) -> Tower:
@@ -141,12 +143,12 @@ def _recurrence(spec: DeltaRule | Mamba | None) -> DeltaRule | Mamba | None:
 def _ffn(ffn: Ffn | None, plan: Plan) -> Ffn | None:
     if ffn is None:
         return None
-    degree, cut = plan.degree("tp"), max(1, plan.expert_ranks // plan.ep)
+    degree, expert_split = plan.degree("tp"), max(1, plan.expert_ranks // plan.ep)
     experts = min(ffn.experts, max(8, plan.ep + ffn.experts % plan.ep))
-    over = cut if experts else degree
+    split = expert_split if experts else degree
     return replace(
         ffn,
-        width=FFN * over + ffn.width % over,
+        width=FFN * split + ffn.width % split,
         experts=experts,
         active=min(ffn.active, max(1, experts // 2)) if experts else 0,
         shared=FFN * degree + ffn.shared % degree if ffn.shared else 0,

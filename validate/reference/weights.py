@@ -61,8 +61,8 @@ def kept(full: Array, places: NDArray[np.int64], axis: int) -> Array:
     array([6., 0.])
     """
     shape = [-1 if number == axis else 1 for number in range(full.ndim)]
-    there = (places >= 0).reshape(shape)
-    return np.where(there, full.take(np.maximum(places, 0), axis), 0.0)
+    is_present = (places >= 0).reshape(shape)
+    return np.where(is_present, full.take(np.maximum(places, 0), axis), 0.0)
 
 
 def own_samples(whole: Array, degree: int, place: int) -> Array:
@@ -73,8 +73,8 @@ def own_samples(whole: Array, degree: int, place: int) -> Array:
     """
     if degree == 1 or len(whole) == 1:
         return whole
-    each = len(whole) // degree
-    return whole[place * each : (place + 1) * each]
+    share = len(whole) // degree
+    return whole[place * share : (place + 1) * share]
 
 
 @lru_cache(maxsize=1024)
@@ -88,13 +88,15 @@ def own_features(parts: tuple[Part, ...], degree: int, rank: int) -> NDArray[np.
     >>> own_features((Part(5),), 2, 1)
     array([ 3,  4, -1])
     """
-    chosen, start = [], 0
+    feature_groups, start = [], 0
     for part in parts:
-        each = part.local(degree)
+        share = part.local(degree)
         if part.units >= degree:
-            mine = np.arange(rank * each, (rank + 1) * each)
+            own_indices = np.arange(rank * share, (rank + 1) * share)
         else:
-            mine = np.arange(each) + rank * part.units // degree * part.size
-        chosen.append(np.where(mine < part.units * part.size, start + mine, -1))
+            own_indices = np.arange(share) + rank * part.units // degree * part.size
+        feature_groups.append(
+            np.where(own_indices < part.units * part.size, start + own_indices, -1)
+        )
         start += part.units * part.size
-    return np.concatenate(chosen)
+    return np.concatenate(feature_groups)

@@ -105,15 +105,15 @@ class Report:
 
     def to_dict(self) -> dict[str, object]:
         """Return what ``--format json`` prints; nothing is known of what was not done."""
-        ran = {name: None for name in ("error", "bound") if not self.bound}
-        timed = {name: None for name in ("step_s", "predicted_s") if not self.step_s}
+        missing_run = {name: None for name in ("error", "bound") if not self.bound}
+        missing_times = {name: None for name in ("step_s", "predicted_s") if not self.step_s}
         values = {**asdict(self), "case": self.case.to_dict(), "passed": self.passed}
-        return values | ran | timed
+        return values | missing_run | missing_times
 
     def passes(self, gate: float) -> bool:
         """Whether it is right, and a step as long as predicted where one was timed."""
-        apart = abs(self.predicted_s / self.step_s - 1) if self.step_s else 0.0
-        return self.passed and apart <= gate
+        step_error = abs(self.predicted_s / self.step_s - 1) if self.step_s else 0.0
+        return self.passed and step_error <= gate
 
     def rows(self) -> list[list[str]]:
         """Make a row of each check of a plan's engines: what, and how it ended."""
@@ -130,7 +130,9 @@ class Report:
         if self.step_s:
             lines.append(["step", f"{self.step_s:.4f} s, predicted {self.predicted_s:.4f} s"])
         longest = sorted(self.layers, key=lambda layer: -layer[2])[:LONGEST]
-        lines += [["longest layer", f"{s:.6f} s, {name} of {one}"] for one, name, s in longest]
+        lines += [
+            ["longest layer", f"{s:.6f} s, {name} of {engine}"] for engine, name, s in longest
+        ]
         return [*lines, *[["left out", reason] for reason in self.left_out]]
 
     def parts(self) -> list[Part]:
@@ -153,11 +155,13 @@ def check(case: Case, hardware: str, results: Path, tell: Tell, how: How | None 
     small = replace(subject, model=model, workload=one_token(workload))
     report = Report(case=case, number_error=0.0, collectives={})
     if how.before is not None:
-        before = how.before
-        report = replace(report, number_error=before.number_error, collectives=before.collectives)
+        previous = how.before
+        report = replace(
+            report, number_error=previous.number_error, collectives=previous.collectives
+        )
     elif how.place is None or not how.place.rank:
         tell(f"{case.key}: proving layers on numbers")
-        report = _proved(small)
+        report = _number_report(small)
     if how.numbers_only:
         return replace(report, left_out=("engines: numbers alone were asked for",))
     try:
@@ -165,7 +169,7 @@ def check(case: Case, hardware: str, results: Path, tell: Tell, how: How | None 
     except RunError as error:
         return replace(report, left_out=(f"engines: {error}",))
     try:
-        return _built(report, small, subject, how, results, tell)
+        return _engine_report(report, small, subject, how, results, tell)
     except RunError as error:
         raise ModelError(f"{case.key}: {error}") from None
 
@@ -183,49 +187,51 @@ def refuse(case: Case, hardware: str, profile: str = "") -> Subject:
     subject = engines_of(case, hardware, profile)
     if subject.objections:
         raise IllegalPlanError(f"plan {subject.plan}: {subject.objections}")
-    check_tensorrt(_question(subject, profile), subject.plan)
+    check_tensorrt(_scenario_of(subject, profile), subject.plan)
     return subject
 
 
-def _written(subject: Subject, recipe: Recipe) -> tuple[tuple[EngineNetwork, ...], Document]:
+def _networks_of(subject: Subject, recipe: Recipe) -> tuple[tuple[EngineNetwork, ...], Document]:
     return tensorrt.written(subject.model, subject.workload, subject.plan, recipe)
 
 
-def _proved(small: Subject) -> Report:
+def _number_report(small: Subject) -> Report:
     """Compare all ranks' layers with the unsplit model, both in numpy.
 
     Of a model that is computed also the layers that are exported, with the same on one rank.
     """
-    networks, order = _written(small, Recipe(compute="fp32"))
-    whole = run_plan(small.model, small.workload, Plan())[0]
-    worst = _apart(order, run_networks(networks, order), whole)
+    networks, order = _networks_of(small, Recipe(compute="fp32"))
+    reference = run_plan(small.model, small.workload, Plan())[0]
+    worst = _largest_error(order, run_networks(networks, order), reference)
     if small.model.numerics is not None:
-        computed = Recipe(compute="fp32", numerics=small.model.numerics)
-        networks, order = _written(small, computed)
-        worst = max(worst, _apart(order, run_networks(networks, order), _unsplit(small)))
+        recipe = Recipe(compute="fp32", numerics=small.model.numerics)
+        networks, order = _networks_of(small, recipe)
+        worst = max(
+            worst, _largest_error(order, run_networks(networks, order), _unsplit_output(small))
+        )
     collectives: Counter[str] = Counter()
     for network in networks:
         collectives.update(tensorrt.counts(network))
     return Report(case=small.case, number_error=worst, collectives=dict(collectives))
 
 
-def _unsplit(small: Subject) -> Array:
+def _unsplit_output(small: Subject) -> Array:
     """Compute what one rank gives, by the reference where no network computes the model."""
     if small.model.numerics is None:
         return run_plan(small.model, small.workload, Plan())[0]
     return unsplit(small.model, small.workload)
 
 
-def _apart(order: Document, outputs: Sequence[Array], whole: Array) -> float:
+def _largest_error(order: Document, outputs: Sequence[Array], reference: Array) -> float:
     """Return the largest relative error of all ranks' samples."""
     worst = 0.0
     for rank, output in zip(order["ranks"], outputs, strict=True):
-        want = whole[rank["sample"] : rank["sample"] + len(output)]
-        worst = max(worst, float(np.abs(output - want).max() / np.abs(want).max()))
+        expected = reference[rank["sample"] : rank["sample"] + len(output)]
+        worst = max(worst, float(np.abs(output - expected).max() / np.abs(expected).max()))
     return worst
 
 
-def _built(
+def _engine_report(
     report: Report, small: Subject, subject: Subject, how: How, results: Path, tell: Tell
 ) -> Report:
     """Build, and run where there are GPUs enough and a TensorRT that runs collectives."""
@@ -235,56 +241,58 @@ def _built(
     gpus = min(gpus, how.gpus) if how.gpus else gpus
     if is_rtx(library) or (how.place is None and gpus < small.plan.gpus):
         if how.place is None or not how.place.rank:
-            report = _only_built(report, small, library, gpus, how)
-        why = f"{gpus} GPUs here, wanted {small.plan.gpus}"
+            report = _build_report(report, small, library, gpus, how)
+        reason = f"{gpus} GPUs here, wanted {small.plan.gpus}"
         if is_rtx(library):
-            why = "TensorRT-RTX builds engines here, and does not run those of several GPUs"
-        return replace(report, left_out=(f"run: {why}",))
-    ranks, built = _run(small, results / "small", how, tell, weights="drawn")
+            reason = "TensorRT-RTX builds engines here, and does not run those of several GPUs"
+        return replace(report, left_out=(f"run: {reason}",))
+    ranks, engine_files = _run_engines(small, results / "small", how, tell, weights="drawn")
     report = replace(
         report,
-        engines=len(built),
-        engine_bytes=sum(path.stat().st_size for path in built),
+        engines=len(engine_files),
+        engine_bytes=sum(path.stat().st_size for path in engine_files),
         error=max(rank.error for rank in ranks),
         bound=RUN_BOUNDS.get(small.case.precision, LOOSE),
     )
     if not how.full:
         return replace(report, left_out=("timing at full size: not asked for",))
-    ranks, _ = _run(subject, results / "full", how, tell, weights="filler", steps=TIMED)
-    here = 0 if how.place is None else how.place.rank
+    ranks, _ = _run_engines(subject, results / "full", how, tell, weights="filler", steps=TIMED)
+    own_rank = 0 if how.place is None else how.place.rank
     return replace(
         report,
         step_s=median(ranks),
         predicted_s=predicted(subject, how.profile),
-        layers=ranks[here].layers,
+        layers=ranks[own_rank].layers,
     )
 
 
 def median(ranks: Sequence[RankResult]) -> float:
     """Seconds of a step behind the first, of which the slowest rank tells."""
-    behind = [rank.seconds[1:] or rank.seconds for rank in ranks]
-    return float(np.median([max(step) for step in zip(*behind, strict=True)]))
+    later_steps = [rank.seconds[1:] or rank.seconds for rank in ranks]
+    return float(np.median([max(step) for step in zip(*later_steps, strict=True)]))
 
 
 def predicted(subject: Subject, profile: str) -> float:
     """Seconds of a step that the planner says; without a graph, also what waits for the host."""
-    step = price(_question(subject, profile), subject.plan).step_s
+    step = price(_scenario_of(subject, profile), subject.plan).step_s
     if subject.case.mode == "graph":
         return step
-    order = _written(subject, _recipe(subject))[1]
+    order = _networks_of(subject, _recipe(subject))[1]
     return step + tensorrt.enqueue(order, Seconds(step), allowed()).exposed
 
 
-def _only_built(report: Report, small: Subject, library: ModuleType, gpus: int, how: How) -> Report:
-    before = how.before
+def _build_report(
+    report: Report, small: Subject, library: ModuleType, gpus: int, how: How
+) -> Report:
+    previous = how.before
     if not gpus and not is_rtx(library):
         return report
-    if before is not None:
-        return replace(report, engines=before.engines, engine_bytes=before.engine_bytes)
+    if previous is not None:
+        return replace(report, engines=previous.engines, engine_bytes=previous.engine_bytes)
     recipe = _recipe(small)
     options = Options(level=0, capability="" if gpus else CAPABILITY, outside=how.outside)
     sizes = []
-    for network in _written(small, recipe)[0]:
+    for network in _networks_of(small, recipe)[0]:
         sizes += [len(engine) for engine in build_network(network, library, options)]
     return replace(report, engines=len(sizes), engine_bytes=sum(sizes))
 
@@ -292,12 +300,14 @@ def _only_built(report: Report, small: Subject, library: ModuleType, gpus: int, 
 def build_network(network: EngineNetwork, library: ModuleType, options: Options) -> list[bytes]:
     """Build the engines of a network on made-up weights: one, or one a rank."""
     document, arrays = tensorrt.document_of(network), tensorrt.arrays_of(network)
-    plain = Share(document=document, arrays=arrays, weights=drawn())
-    made = []
+    share = Share(document=document, arrays=arrays, weights=drawn())
+    engines = []
     for rank in range(1 if network.shared else network.ranks):
-        put = writer(document, len) if options.outside else None  # into no file
-        made.append(build(library, replace(plain, rank=rank, outside=put), options).plan)
-    return made
+        weight_writer = writer(document, len) if options.outside else None  # into no file
+        engines.append(
+            build(library, replace(share, rank=rank, outside=weight_writer), options).plan
+        )
+    return engines
 
 
 def _recipe(subject: Subject) -> Recipe:
@@ -313,10 +323,10 @@ def _recipe(subject: Subject) -> Recipe:
 def _request(case: Case, hardware: str, profile: str) -> Request:
     """Ask for what export writes: text towers run as often as it lets them, for this TensorRT."""
     request = replace(case, mode="graph").request(hardware, profile)
-    return replace(request, text_tower=None, tensorrt_version=_installed())
+    return replace(request, text_tower=None, tensorrt_version=_installed_version())
 
 
-def _installed() -> str:
+def _installed_version() -> str:
     """Version of the TensorRT that is here, as far as it is known; empty for the newest."""
     try:
         library = load()
@@ -326,7 +336,7 @@ def _installed() -> str:
     return "" if is_rtx(library) else version(library)
 
 
-def _question(subject: Subject, profile: str) -> Scenario:
+def _scenario_of(subject: Subject, profile: str) -> Scenario:
     return Scenario(
         request=_request(subject.case, subject.deployment.hardware.name, profile),
         model=subject.model,
@@ -335,11 +345,11 @@ def _question(subject: Subject, profile: str) -> Scenario:
     )
 
 
-def _run(
+def _run_engines(
     subject: Subject, path: Path, how: How, tell: Tell, *, weights: str, steps: int = 0
 ) -> tuple[list[RankResult], list[Path]]:
     """Export a plan, build its engines, and run it, one process a GPU."""
-    scenario = _question(subject, how.profile)
+    scenario = _scenario_of(subject, how.profile)
     execution = Execution(
         weights=weights,
         steps=steps,
@@ -350,19 +360,22 @@ def _run(
         layers=steps > 0,
     )
     files = tensorrt_folder(scenario, price(scenario, subject.plan))
-    judge = None if weights == "filler" else _judge(subject)  # fillers mean nothing
+    judge = None if weights == "filler" else _rank_judge(subject)  # fillers mean nothing
     return build_and_run(files, path, execution, judge, tell)
 
 
-def _judge(small: Subject) -> Judge:
+def _rank_judge(small: Subject) -> Judge:
     """Make what compares a rank with the unsplit model: error of its root mean square."""
-    whole = _unsplit(small)
-    scale = float(np.sqrt(np.mean(whole**2)))
+    reference = _unsplit_output(small)
+    scale = float(np.sqrt(np.mean(reference**2)))
 
     def error(folder: harness.Folder, rank: int) -> float:
-        out = harness.result_of(folder.path, rank).output.astype(np.float64)
+        output = harness.result_of(folder.path, rank).output.astype(np.float64)
         ranks = cast("list[Document]", folder.plan["ranks"])
-        first = ranks[rank]["sample"]
-        return float(np.sqrt(np.mean((out - whole[first : first + len(out)]) ** 2))) / scale
+        sample = ranks[rank]["sample"]
+        return (
+            float(np.sqrt(np.mean((output - reference[sample : sample + len(output)]) ** 2)))
+            / scale
+        )
 
     return error

@@ -29,8 +29,8 @@ def validate(arguments: argparse.Namespace) -> Answer | None:
     cases, gate = checked_cases(arguments), share(arguments.gate)
     for case in cases:
         if case.mode not in MODES:
-            wanted = " or ".join(MODES)
-            raise InputError(f"mode: got {case.mode}, wanted {wanted} for --backend tensorrt")
+            modes = " or ".join(MODES)
+            raise InputError(f"mode: got {case.mode}, wanted {modes} for --backend tensorrt")
     check_proof(case.plan for case in cases)
     hardware, how = _setup(arguments, cases)
     for case in cases:
@@ -40,9 +40,11 @@ def validate(arguments: argparse.Namespace) -> Answer | None:
     reports: list[Report] = []
     for case in cases:
         # what was just found of the same engines, launched in another way
-        same = reports and replace(reports[-1].case, mode=case.mode) == case
-        before = reports[-1] if same else None
-        reports.append(check(case, hardware, folder, system.complain, replace(how, before=before)))
+        same_engines = reports and replace(reports[-1].case, mode=case.mode) == case
+        previous = reports[-1] if same_engines else None
+        reports.append(
+            check(case, hardware, folder, system.complain, replace(how, before=previous))
+        )
     if how.place is not None and how.place.rank:
         return None
     return answer(reports, gate, arguments.format, numbers_only=how.numbers_only)
@@ -75,9 +77,9 @@ def place_among(gpus: int | None, plans: Sequence[str]) -> Place | None:
         return None
     place = find_place(env)
     for plan in plans:
-        wanted = parse_plan(plan).gpus
-        if wanted != place.world:
-            raise InputError(f"ranks: got {place.world} started, wanted the {wanted} of {plan}")
+        ranks = parse_plan(plan).gpus
+        if ranks != place.world:
+            raise InputError(f"ranks: got {place.world} started, wanted the {ranks} of {plan}")
     return place
 
 

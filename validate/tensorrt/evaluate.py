@@ -62,33 +62,33 @@ def evaluate(document: Document, held: Held, inputs: Values) -> Rank:
     for table in document["tables"]:
         values[table["name"]] = _numbers(held.arrays[table["name"]][held.rank])
     layers, outs = document["layers"], document["outputs"]
-    last = {name: number for number, layer in enumerate(layers) for name in layer["inputs"]}
-    last |= {out["value"]: len(layers) for out in outs}
+    last_use = {name: number for number, layer in enumerate(layers) for name in layer["inputs"]}
+    last_use |= {out["value"]: len(layers) for out in outs}
     for number, layer in enumerate(layers):
-        given = [values[name] for name in layer["inputs"]]
+        operands = [values[name] for name in layer["inputs"]]
         if held.watch is not None:
-            held.watch(layer, given)
-        made = yield from _layer(document, layer, held, given)
-        made[0] = _with_learned(document, layer, held, made[0])
+            held.watch(layer, operands)
+        results = yield from _layer(document, layer, held, operands)
+        results[0] = _with_learned(document, layer, held, results[0])
         for name in layer["inputs"]:
-            if last[name] == number:  # let go of what no later layer reads
+            if last_use[name] == number:  # let go of what no later layer reads
                 values.pop(name, None)
-        for out, value in zip(layer["outputs"], made, strict=True):
+        for out, value in zip(layer["outputs"], results, strict=True):
             shape = tuple(out["shape"])
             assert value.shape == shape, f"{out['name']}: made {value.shape}, said {shape}"
             values[out["name"]] = value
     return {out["name"]: values[out["value"]] for out in outs}
 
 
-def _with_learned(document: Document, layer: Layer, held: Held, made: Array) -> Array:
+def _with_learned(document: Document, layer: Layer, held: Held, result: Array) -> Array:
     """Multiply by and add what is learned behind a layer, if anything is."""
     for learned in layer.get("learned", []):
         rank = index_of(document, held.rank).get("tp", 0)
         numbers = held.learned and held.learned(learned, rank)
         if numbers is not None:
             shaped = _numbers(numbers).reshape(learned["shape"])
-            made = made * shaped if learned["kind"] == "gain" else made + shaped
-    return made
+            result = result * shaped if learned["kind"] == "gain" else result + shaped
+    return result
 
 
 def together(ranks: Sequence[Rank]) -> list[dict[str, Array]]:
@@ -96,10 +96,10 @@ def together(ranks: Sequence[Rank]) -> list[dict[str, Array]]:
 
     Raises RuntimeError if ranks wait for each other, or meet in different collectives.
     """
-    return take_turns(ranks, _complete, deliver)
+    return take_turns(ranks, _complete_group, deliver)
 
 
-def _complete(waiting: Mapping[int, EngineMessage]) -> tuple[int, ...]:
+def _complete_group(waiting: Mapping[int, EngineMessage]) -> tuple[int, ...]:
     """Find ranks that all wait for each other's message."""
     for message in waiting.values():
         if all(rank in waiting for rank in message.members):
@@ -112,67 +112,67 @@ def deliver(messages: Sequence[EngineMessage]) -> list[Array]:
 
     Where NCCL gives a root alone a result, the others get zeros of its shape.
     """
-    kinds = {(one.operation, one.members) for one in messages}
+    kinds = {(example.operation, example.members) for example in messages}
     if len(kinds) > 1:
         raise RuntimeError(f"ranks meet in different collectives: {sorted(kinds)}")
-    one = messages[0]
-    if one.operation not in _DELIVERED:
-        raise RuntimeError(f"no such collective: {one.operation}")
-    return _DELIVERED[one.operation]([message.given for message in messages], one.root)
+    example = messages[0]
+    if example.operation not in _DELIVERIES:
+        raise RuntimeError(f"no such collective: {example.operation}")
+    return _DELIVERIES[example.operation]([message.given for message in messages], example.root)
 
 
-def _exchanged(given: Sequence[Array], _root: int) -> list[Array]:
+def _exchanged_chunks(messages: Sequence[Array], _root: int) -> list[Array]:
     """Give each rank its chunk of every rank's message."""
-    cut = [np.split(message, len(given)) for message in given]
-    return [np.concatenate([parts[rank] for parts in cut]) for rank in range(len(given))]
+    chunks = [np.split(message, len(messages)) for message in messages]
+    return [np.concatenate([parts[rank] for parts in chunks]) for rank in range(len(messages))]
 
 
-def _of_root(root: int, result: Array, count: int) -> list[Array]:
+def _root_results(root: int, result: Array, count: int) -> list[Array]:
     return [result if rank == root else np.zeros_like(result) for rank in range(count)]
 
 
-def _sum(given: Sequence[Array]) -> Array:
-    return np.asarray(sum(given))
+def _sum(messages: Sequence[Array]) -> Array:
+    return np.asarray(sum(messages))
 
 
-_DELIVERED: Final[Mapping[str, Callable[[Sequence[Array], int], list[Array]]]] = {
+_DELIVERIES: Final[Mapping[str, Callable[[Sequence[Array], int], list[Array]]]] = {
     "all_reduce": lambda given, _: [_sum(given)] * len(given),
     "all_gather": lambda given, _: [np.concatenate(given)] * len(given),
     "reduce_scatter": lambda given, _: list(np.split(_sum(given), len(given))),
-    "all_to_all": _exchanged,
+    "all_to_all": _exchanged_chunks,
     "broadcast": lambda given, root: [given[root]] * len(given),
     "scatter": lambda given, root: list(np.split(given[root], len(given))),
-    "reduce": lambda given, root: _of_root(root, _sum(given), len(given)),
-    "gather": lambda given, root: _of_root(root, np.concatenate(given), len(given)),
+    "reduce": lambda given, root: _root_results(root, _sum(given), len(given)),
+    "gather": lambda given, root: _root_results(root, np.concatenate(given), len(given)),
     "keys": lambda given, _: [np.concatenate(given, axis=3)] * len(given),
 }
 """By operation, from the messages of all ranks and the root's number to their results."""
 
 
 def _layer(
-    document: Document, layer: Layer, held: Held, given: list[Array]
+    document: Document, layer: Layer, held: Held, operands: list[Array]
 ) -> Generator[EngineMessage, Array, list[Array]]:
-    made: Any
+    result: Any
     match layer["kind"]:
         case "constant":
-            made = held.arrays[layer["name"]]
+            result = held.arrays[layer["name"]]
         case "weight":
-            made = _weight(document, layer, held)
+            result = _weight(document, layer, held)
         case "reach":
-            made = np.asarray(scale_of(layer, held.reaches), np.float32)
+            result = np.asarray(scale_of(layer, held.reaches), np.float32)
         case "collective":
             members = _members(document, layer, held.rank)
-            made = yield EngineMessage(
+            result = yield EngineMessage(
                 operation=layer["operation"],
                 members=members,
-                given=given[0],
+                given=operands[0],
                 root=max(0, layer["root"]),
             )
         case "attention":
-            made = yield from _attention(document, layer, given)
+            result = yield from _attention(document, layer, operands)
         case kind:
-            made = _KINDS[kind](layer, *given)
-    return [_numbers(part) for part in (made if isinstance(made, tuple) else (made,))]
+            result = _LAYER_KINDS[kind](layer, *operands)
+    return [_numbers(part) for part in (result if isinstance(result, tuple) else (result,))]
 
 
 def _numbers(array: NDArray[np.generic]) -> Array:
@@ -201,13 +201,15 @@ def _members(document: Document, layer: Layer, rank: int) -> tuple[int, ...]:
 
 
 def _attention(
-    document: Document, layer: Layer, given: list[Array]
+    document: Document, layer: Layer, operands: list[Array]
 ) -> Generator[EngineMessage, Array, Array]:
-    query, key, value, *mask = given
+    query, key, value, *mask = operands
     if layer["ranks"] != 1:
         members = tuple(range(document["ranks"]))
-        both = yield EngineMessage(operation="keys", members=members, given=np.stack([key, value]))
-        key, value = both
+        joined = yield EngineMessage(
+            operation="keys", members=members, given=np.stack([key, value])
+        )
+        key, value = joined
     repeat = query.shape[1] // key.shape[1]
     key, value = (np.repeat(x, repeat, axis=1) for x in (key, value))
     scores = query @ key.swapaxes(2, 3)
@@ -225,21 +227,21 @@ def _softmax(x: Array, axis: int) -> Array:
 
 def _convolution(layer: Layer, x: Array, kernels: Array) -> Array:
     """Convolve each feature with its own kernel."""
-    down, across = layer["padding"]
-    wide = np.pad(x, ((0, 0), (0, 0), (down, down), (across, across)))
-    windows = np.lib.stride_tricks.sliding_window_view(wide, kernels.shape[2:], axis=(2, 3))
+    pad_rows, pad_columns = layer["padding"]
+    padded = np.pad(x, ((0, 0), (0, 0), (pad_rows, pad_rows), (pad_columns, pad_columns)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, kernels.shape[2:], axis=(2, 3))
     return np.asarray(np.einsum("bfyxij,fij->bfyx", windows, kernels[:, 0]))
 
 
 def _shuffle(layer: Layer, x: Array) -> Array:
-    first, second = layer["first"], layer["second"]
-    x = (x.transpose(first) if first else x).reshape(layer["to"])
-    return x.transpose(second) if second else x
+    order_in, order_out = layer["first"], layer["second"]
+    x = (x.transpose(order_in) if order_in else x).reshape(layer["to"])
+    return x.transpose(order_out) if order_out else x
 
 
 def _slice(layer: Layer, x: Array) -> Array:
-    ends = zip(layer["start"], layer["outputs"][0]["shape"], strict=True)
-    return x[tuple(slice(start, start + count) for start, count in ends)]
+    extents = zip(layer["start"], layer["outputs"][0]["shape"], strict=True)
+    return x[tuple(slice(start, start + count) for start, count in extents)]
 
 
 def _cache(_: Layer, cache: Array, new: Array, starts: Array) -> Array:
@@ -251,8 +253,8 @@ def _cache(_: Layer, cache: Array, new: Array, starts: Array) -> Array:
 
 
 def _topk(layer: Layer, x: Array) -> tuple[Array, NDArray[np.intp]]:
-    chosen = np.argsort(-x, axis=layer["axis"], kind="stable")[..., : layer["count"]]
-    return np.take_along_axis(x, chosen, axis=layer["axis"]), chosen
+    indices = np.argsort(-x, axis=layer["axis"], kind="stable")[..., : layer["count"]]
+    return np.take_along_axis(x, indices, axis=layer["axis"]), indices
 
 
 def _quantize(layer: Layer, x: Array, scale: Array) -> NDArray[np.generic]:
@@ -266,16 +268,16 @@ def _dequantize(layer: Layer, x: Array, scale: Array) -> Array:
     return x * scale
 
 
-def _dynamic_quantize(layer: Layer, x: Array, whole: Array) -> tuple[Array, Array]:
+def _dynamic_quantize(layer: Layer, x: Array, global_scale: Array) -> tuple[Array, Array]:
     blocks = x.reshape(*x.shape[:-1], -1, layer["block"])
-    scales = (np.abs(blocks).max(axis=-1) / 6 / whole).astype(np.float32)
-    kept = _numbers(floats(bits(scales, "fp8"), "fp8"))
-    each = np.maximum(kept * whole, 2.0**-100)[..., None]
-    codes = fp4_codes((blocks / each).astype(np.float32))
-    return _numbers(fp4_values(codes)).reshape(x.shape), kept
+    scales = (np.abs(blocks).max(axis=-1) / 6 / global_scale).astype(np.float32)
+    rounded_scales = _numbers(floats(bits(scales, "fp8"), "fp8"))
+    block_scale = np.maximum(rounded_scales * global_scale, 2.0**-100)[..., None]
+    codes = fp4_codes((blocks / block_scale).astype(np.float32))
+    return _numbers(fp4_values(codes)).reshape(x.shape), rounded_scales
 
 
-_TWO: Final[dict[str, Callable[[Array, Array], Array]]] = {
+_BINARY: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "AND": np.logical_and,
     "DIV": np.divide,
     "EQUAL": np.equal,
@@ -286,7 +288,7 @@ _TWO: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "SUB": np.subtract,
     "SUM": np.add,
 }
-_ONE: Final[dict[str, Callable[[Array], Array]]] = {
+_UNARY: Final[dict[str, Callable[[Array], Array]]] = {
     "SQRT": np.sqrt,
     "COS": np.cos,
     "SIN": np.sin,
@@ -296,14 +298,16 @@ _ONE: Final[dict[str, Callable[[Array], Array]]] = {
     "GELU_TANH": gelu,
     "GELU_ERF": lambda x: x * (1 + np.vectorize(erf)(x / 2**0.5)) / 2,
 }
-_MEANS: Final[dict[str, Callable[..., Array]]] = {"AVG": np.mean, "SUM": np.sum}
-_KINDS: Final[dict[str, Callable[..., Any]]] = {
+_REDUCTIONS: Final[dict[str, Callable[..., Array]]] = {"AVG": np.mean, "SUM": np.sum}
+_LAYER_KINDS: Final[dict[str, Callable[..., Any]]] = {
     "matmul": lambda layer, x, y: x @ (y.swapaxes(-1, -2) if layer["transpose"] else y),
     "convolution": _convolution,
-    "elementwise": lambda layer, x, y: _TWO[layer["operation"]](x, y),
-    "unary": lambda layer, x: _ONE[layer["operation"]](x),
-    "activation": lambda layer, x: _ONE[layer["operation"]](x),
-    "reduce": lambda layer, x: _MEANS[layer["operation"]](x, axis=layer["axis"], keepdims=True),
+    "elementwise": lambda layer, x, y: _BINARY[layer["operation"]](x, y),
+    "unary": lambda layer, x: _UNARY[layer["operation"]](x),
+    "activation": lambda layer, x: _UNARY[layer["operation"]](x),
+    "reduce": lambda layer, x: _REDUCTIONS[layer["operation"]](
+        x, axis=layer["axis"], keepdims=True
+    ),
     "cast": lambda _, x: x,
     "identity": lambda _, x: x,
     "shuffle": _shuffle,

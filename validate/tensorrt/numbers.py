@@ -59,22 +59,22 @@ def run_networks(
 
     def call(step: Document) -> None:
         if "engine" not in step:
-            _moved(step, memories)
+            _copy_buffer(step, memories)
             return
         name = step["engine"]
-        alone = [[rank] for rank in range(len(memories))]
-        for group in order["groups"].get(name, alone):
-            held = [
+        single_groups = [[rank] for rank in range(len(memories))]
+        for group in order["groups"].get(name, single_groups):
+            rank_data = [
                 Held(
                     arrays=arrays[name],
                     weights=numbers.weights,
-                    rank=place,
+                    rank=member,
                     learned=numbers.learned,
                     watch=numbers.watch,
                 )
-                for place in range(len(group))
+                for member in range(len(group))
             ]
-            _call(documents[name], held, step["bind"], [memories[rank] for rank in group])
+            _call(documents[name], rank_data, step["bind"], [memories[rank] for rank in group])
 
     for step in order["once"]:
         call(step)
@@ -86,11 +86,11 @@ def run_networks(
     return [memory[order["output"]] for memory in memories]
 
 
-def _moved(step: Document, memories: Sequence[Memory]) -> None:
+def _copy_buffer(step: Document, memories: Sequence[Memory]) -> None:
     """Copy a buffer into another, of the same rank or of the one that it is sent to."""
     source, target = step.get("copy") or step["send"]
-    same = [(rank, rank) for rank in range(len(memories))]
-    for sender, receiver in step.get("pairs", same):
+    own_pairs = [(rank, rank) for rank in range(len(memories))]
+    for sender, receiver in step.get("pairs", own_pairs):
         memories[receiver][target] = memories[sender][source].copy()
 
 
@@ -115,22 +115,22 @@ def _memory(order: Document, rank: Document, numbers: Numbers) -> Memory:
         memory[name] = np.full(shape, buffer.get("start", 0.0))
         if start is not None:
             forward = 0 if start["forward"] is None else rank["forward"] + start["forward"]
-            first, every = rank["sample"], (rank["samples"], *shape[1:])
-            whole = np.asarray(numbers.given(start["name"], forward, every), np.float64)
-            memory[name] = whole[first : first + shape[0]]
+            first_sample, full_shape = rank["sample"], (rank["samples"], *shape[1:])
+            full_input = np.asarray(numbers.given(start["name"], forward, full_shape), np.float64)
+            memory[name] = full_input[first_sample : first_sample + shape[0]]
     return memory
 
 
 def _call(
-    document: Document, held: Sequence[Held], bind: Document, memories: Sequence[Memory]
+    document: Document, held_ranks: Sequence[Held], bind: Document, memories: Sequence[Memory]
 ) -> None:
-    wanted = [value["name"] for value in document["inputs"]]
+    input_names = [value["name"] for value in document["inputs"]]
     ranks = [
-        evaluate(document, mine, {name: memory[bind[name][0]] for name in wanted})
-        for mine, memory in zip(held, memories, strict=True)
+        evaluate(document, rank_data, {name: memory[bind[name][0]] for name in input_names})
+        for rank_data, memory in zip(held_ranks, memories, strict=True)
     ]
-    for memory, made in zip(memories, together(ranks), strict=True):
-        for name, value in made.items():
+    for memory, outputs in zip(memories, together(ranks), strict=True):
+        for name, value in outputs.items():
             buffer, place = bind[name]
             if buffer == "predictions":
                 memory[buffer][place] = value
@@ -143,10 +143,10 @@ def largest_activations(
 ) -> dict[str, float]:
     """Run the unsplit model; return the largest activation by a weight's name and layer."""
     work = replace(one_token(workload), precision="bf16")
-    made, order = written(model, work, Plan(), Recipe(compute="fp32", numerics=model.numerics))
+    networks, order = written(model, work, Plan(), Recipe(compute="fp32", numerics=model.numerics))
     weights = {
         layer.name: named(str(layer.attributes["weight"]), cast(int, layer.attributes["layer"]))
-        for network in made
+        for network in networks
         for layer in network.of("weight")
     }
     largest: dict[str, float] = {}
@@ -158,5 +158,5 @@ def largest_activations(
             largest[name] = max(largest.get(name, 0.0), top)
 
     numbers = Numbers(weights=source.weights, learned=source.learned, given=given, watch=watch)
-    run_networks(made, order, numbers)
+    run_networks(networks, order, numbers)
     return largest

@@ -73,7 +73,7 @@ def probe(environment: Mapping[str, str]) -> Host:
     )
     cuda, gpus, apart = _cuda()
     library, error = _tensorrt()
-    driver, mig = _managed()
+    driver, mig = _driver_and_slices()
     return Host(
         system=f"{platform.machine()} {platform.system()} {platform.release()}",
         processor=platform.machine(),
@@ -87,7 +87,7 @@ def probe(environment: Mapping[str, str]) -> Host:
         tensorrt_error=error,
         nccl=find_nccl(folders),
         searched=folders,
-        beside=_beside(),
+        beside=_package_nccl(),
         packages={name: text for name in PACKAGES if (text := _package(name))},
         shared_bytes=system.shared_memory(),
     )
@@ -108,7 +108,7 @@ def _distribution() -> str:
     return f"{release.get('NAME', '')} {release.get('VERSION_ID', '')}".strip()
 
 
-def _managed() -> tuple[str, int]:
+def _driver_and_slices() -> tuple[str, int]:
     """Version of the driver, and how many GPUs are cut into slices (MIG)."""
     nvml = _open("libnvidia-ml.so.1")
     text, count = ctypes.create_string_buffer(96), ctypes.c_uint()
@@ -122,11 +122,11 @@ def _managed() -> tuple[str, int]:
 
 
 def _is_cut(nvml: ctypes.CDLL, place: int) -> bool:
-    handle, now, later = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
+    handle, current, pending = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
     if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(place), ctypes.byref(handle)):
         return False
-    failed = nvml.nvmlDeviceGetMigMode(handle, ctypes.byref(now), ctypes.byref(later))
-    return not failed and bool(now.value)
+    failed = nvml.nvmlDeviceGetMigMode(handle, ctypes.byref(current), ctypes.byref(pending))
+    return not failed and bool(current.value)
 
 
 def _cuda() -> tuple[str, tuple[NamedGpu, ...], tuple[tuple[int, int], ...]]:
@@ -140,7 +140,7 @@ def _cuda() -> tuple[str, tuple[NamedGpu, ...], tuple[tuple[int, int], ...]]:
     count = number.value
     gpus = tuple(_gpu(cuda, place) for place in range(count))
     pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
-    return newest, gpus, tuple(pair for pair in pairs if not _reach(cuda, *pair))
+    return newest, gpus, tuple(pair for pair in pairs if not _can_reach(cuda, *pair))
 
 
 def _gpu(cuda: ctypes.CDLL, place: int) -> NamedGpu:
@@ -153,7 +153,7 @@ def _gpu(cuda: ctypes.CDLL, place: int) -> NamedGpu:
     return NamedGpu(name=text.value.decode(errors="replace"), capability=(parts[0], parts[1]))
 
 
-def _reach(cuda: ctypes.CDLL, a: int, b: int) -> bool:
+def _can_reach(cuda: ctypes.CDLL, a: int, b: int) -> bool:
     number = ctypes.c_int()
     return not cuda.cuDeviceCanAccessPeer(ctypes.byref(number), a, b) and bool(number.value)
 
@@ -187,17 +187,17 @@ def find_nccl(
 
 def _nccl(path: str) -> InstalledLibrary:
     library, number = _open(path), ctypes.c_int()
-    ask = getattr(library, "ncclGetVersion", None)
-    answered = ask is not None and ask(ctypes.byref(number)) == 0
+    get_version = getattr(library, "ncclGetVersion", None)
+    answered = get_version is not None and get_version(ctypes.byref(number)) == 0
     return InstalledLibrary(version=shown_version(number.value) if answered else "", path=path)
 
 
-def _beside() -> str:
+def _package_nccl() -> str:
     """Folder of NCCL in a Python package, "" where there is none."""
     spec = find_spec("nvidia.nccl") if find_spec("nvidia") else None
     places = list(spec.submodule_search_locations or ()) if spec else []
-    inside = [str(Path(place) / "lib") for place in places]
-    return next((place for place in inside if (Path(place) / "libnccl.so.2").exists()), "")
+    library_folders = [str(Path(place) / "lib") for place in places]
+    return next((place for place in library_folders if (Path(place) / "libnccl.so.2").exists()), "")
 
 
 def _package(name: str) -> str:

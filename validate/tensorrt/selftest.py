@@ -77,12 +77,12 @@ def run_all(gpus: int, results: Path, tell: Tell) -> Ran:
     reason = obstacle(gpus)
     if reason:
         return reason
-    here = numbers(version(load()))
-    ops = [op for op, since in allowed().since.items() if since <= here]
-    tried = [_tried(op, gpus, results, tell) for op in ops]
-    rows = [row for collective in tried for row in collective.rows]
+    installed = numbers(version(load()))
+    ops = [op for op, since in allowed().since.items() if since <= installed]
+    outcomes = [_try_collective(op, gpus, results, tell) for op in ops]
+    rows = [row for collective in outcomes for row in collective.rows]
     system.write(results / ROWS, "".join(f"{line(row)}\n" for row in rows))
-    return tried
+    return outcomes
 
 
 def obstacle(gpus: int) -> str:
@@ -95,18 +95,18 @@ def obstacle(gpus: int) -> str:
         return str(error)
     if is_rtx(library):
         return "TensorRT-RTX runs no collectives"
-    here = numbers(version(library))
-    return "" if here >= allowed().first else f"TensorRT {version(library)} has no collectives"
+    installed = numbers(version(library))
+    return "" if installed >= allowed().first else f"TensorRT {version(library)} has no collectives"
 
 
-def _tried(op: str, gpus: int, results: Path, tell: Tell) -> Tried:
+def _try_collective(op: str, gpus: int, results: Path, tell: Tell) -> Tried:
     execution = Execution(weights="drawn", steps=STEPS, graph=True)
     worst, rows = 0.0, list[Row]()
     for size in SIZES:
         tell(f"{op} of {size} bytes on {gpus} GPUs")
         path = results / f"{op}.{size}"
         files = folder_of(op, size, gpus)
-        judge = _judge(expected(json.loads(files["plan.json"]), op, path / "inputs"))
+        judge = _rank_judge(expected(json.loads(files["plan.json"]), op, path / "inputs"))
         try:
             ranks, _ = build_and_run(files, path, execution, judge, tell)
         except RunError as error:
@@ -134,10 +134,10 @@ def _row(op: str, size: int, ranks: Sequence[RankResult]) -> Row:
 def network_of(op: str, size: int, ranks: int) -> EngineNetwork:
     """Write the network of one collective, whose message is about `size` bytes."""
     share = max(1, size // (4 * WIDTH * ranks))
-    whole, part = (share * ranks, WIDTH), (share, WIDTH)
-    given = part if op in ("all_gather", "gather") else whole
-    made = part if op in ("reduce_scatter", "scatter") else whole
-    out = Value("met", made, "fp32")
+    full_shape, share_shape = (share * ranks, WIDTH), (share, WIDTH)
+    input_shape = share_shape if op in ("all_gather", "gather") else full_shape
+    output_shape = share_shape if op in ("reduce_scatter", "scatter") else full_shape
+    out = Value("met", output_shape, "fp32")
     attributes = {
         "operation": op,
         "reduce": "SUM" if op in REDUCING_OPS else "NONE",
@@ -151,7 +151,7 @@ def network_of(op: str, size: int, ranks: int) -> EngineNetwork:
     return EngineNetwork(
         name=op,
         axes=(("all", ranks),),
-        inputs=(Value("given", given, "fp32"),),
+        inputs=(Value("given", input_shape, "fp32"),),
         outputs=(("made", out),),
         layers=(layer,),
         constants={},
@@ -162,8 +162,8 @@ def network_of(op: str, size: int, ranks: int) -> EngineNetwork:
 def folder_of(op: str, size: int, ranks: int) -> dict[str, bytes]:
     """Return the files of a folder that runs one collective many times a step."""
     network = network_of(op, size, ranks)
-    ((given,), ((_, made),)) = network.inputs, network.outputs
-    rows = given.shape[0]
+    ((input_value,), ((_, output_value),)) = network.inputs, network.outputs
+    rows = input_value.shape[0]
     plan: dict[str, object] = {
         "schema": SCHEMA,
         "model": op,
@@ -172,8 +172,8 @@ def folder_of(op: str, size: int, ranks: int) -> dict[str, bytes]:
         "precision": "fp32",
         "engines": [{"name": op}],
         "buffers": {
-            "given": _buffer(given, {"name": "given", "forward": 0}),
-            "made": _buffer(made, None),
+            "given": _buffer(input_value, {"name": "given", "forward": 0}),
+            "made": _buffer(output_value, None),
         },
         "groups": {op: [list(range(ranks))]},
         "once": [],
@@ -198,8 +198,8 @@ def folder_of(op: str, size: int, ranks: int) -> dict[str, bytes]:
     return {"plan.json": json.dumps(plan).encode(), **network_files([network])}
 
 
-def _buffer(value: Value, given: Mapping[str, object] | None) -> dict[str, object]:
-    return {"shape": list(value.shape), "dtype": value.dtype, "given": given}
+def _buffer(value: Value, source: Mapping[str, object] | None) -> dict[str, object]:
+    return {"shape": list(value.shape), "dtype": value.dtype, "given": source}
 
 
 def _needs(op: str) -> dict[str, str]:
@@ -214,25 +214,25 @@ def expected(plan: Document, op: str, inputs: Path) -> list[Array | None]:
     inputs : folder of numbers to start with, which are drawn where there is none.
     """
     shape, ranks = tuple(plan["buffers"]["given"]["shape"]), plan["ranks"]
-    given = harness.given_from(inputs)
-    whole = given("given", 0, (ranks[0]["samples"], *shape[1:])).astype(np.float64)
+    draw_input = harness.given_from(inputs)
+    all_inputs = draw_input("given", 0, (ranks[0]["samples"], *shape[1:])).astype(np.float64)
     members = tuple(range(len(ranks)))
     messages = [
-        EngineMessage(operation=op, members=members, given=whole[start : start + shape[0]])
+        EngineMessage(operation=op, members=members, given=all_inputs[start : start + shape[0]])
         for start in (rank["sample"] for rank in ranks)
     ]
-    alone = op in ("reduce", "gather")
-    return [None if alone and rank else result for rank, result in enumerate(deliver(messages))]
+    root_only = op in ("reduce", "gather")
+    return [None if root_only and rank else result for rank, result in enumerate(deliver(messages))]
 
 
-def _judge(wanted: Sequence[Array | None]) -> Judge:
+def _rank_judge(expected_outputs: Sequence[Array | None]) -> Judge:
     """Make what compares a rank's numbers with those that it is to have."""
 
     def error(folder: harness.Folder, rank: int) -> float:
-        want = wanted[rank]
-        if want is None:
+        target = expected_outputs[rank]
+        if target is None:
             return 0.0
         out = harness.result_of(folder.path, rank).output
-        return float(np.abs(out - want).max() / np.abs(want).max())
+        return float(np.abs(out - target).max() / np.abs(target).max())
 
     return error

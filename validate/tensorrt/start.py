@@ -81,21 +81,23 @@ def build_and_run(
         return _as_rank(
             files, path.with_name(f"{path.name}.{socket.gethostname()}"), execution, judge
         )
-    folder = _written(files, path, execution)
-    made = _build(folder, execution, tell)
+    folder = _prepared_folder(files, path, execution)
+    engines = _build(folder, execution, tell)
     world = len(cast("list[object]", folder.plan["ranks"]))
     start(command(folder.path, execution), world, TOTAL_S, children())
-    return [_ran(folder, rank, execution, judge) for rank in range(world)], made
+    return [_rank_result(folder, rank, execution, judge) for rank in range(world)], engines
 
 
-def _written(files: Mapping[str, bytes], path: Path, execution: Execution) -> harness.Folder:
+def _prepared_folder(
+    files: Mapping[str, bytes], path: Path, execution: Execution
+) -> harness.Folder:
     """Write the folder, or take the same that a run before has left with its engines."""
     digest = json.loads(files["plan.json"])["digest"]
     if execution.again:
         with suppress(RunError):
-            there = harness.open_folder(path)
-            if there.plan["digest"] == digest:
-                return there
+            existing = harness.open_folder(path)
+            if existing.plan["digest"] == digest:
+                return existing
     return harness.open_folder(write_folder(files, str(path), force=True))
 
 
@@ -127,54 +129,54 @@ def _as_rank(
 ) -> tuple[list[RankResult], list[Path]]:
     place = cast(Place, execution.place)
     digest = str(json.loads(files["plan.json"])["digest"])
-    joined = join(place.rank, place.world, meets_at(place, 1), MEET_S, digest)
-    connections, made = replace(joined, limit_s=TOTAL_S), []
+    opened = join(place.rank, place.world, meets_at(place, 1), MEET_S, digest)
+    connections, engines = replace(opened, limit_s=TOTAL_S), []
     try:
-        failed = ""
+        failure = ""
         if place.local == 0:
             try:
-                folder = _written(files, path, execution)
-                made = _build(folder, execution, lambda line: None)  # noqa: ARG005
+                folder = _prepared_folder(files, path, execution)
+                engines = _build(folder, execution, lambda line: None)  # noqa: ARG005
             except (RunError, InputError) as refusal:
-                failed = str(refusal)
-        _agree(connections, "built", failed)
-        failed, ran = _one(path, execution, judge)
-        _agree(connections, "ran", failed)
-        said = connections.say("measured", [ran.error, list(ran.seconds)])
-        heard = cast("list[tuple[float, list[float]]]", said)
-        ranks = [RankResult(error=error, seconds=tuple(each)) for error, each in heard]
-        ranks[place.rank] = ran
-        return ranks, made
+                failure = str(refusal)
+        _agree(connections, "built", failure)
+        failure, own_result = _run_own_rank(path, execution, judge)
+        _agree(connections, "ran", failure)
+        replies = connections.say("measured", [own_result.error, list(own_result.seconds)])
+        results = cast("list[tuple[float, list[float]]]", replies)
+        ranks = [RankResult(error=error, seconds=tuple(times)) for error, times in results]
+        ranks[place.rank] = own_result
+        return ranks, engines
     finally:
         connections.close()
 
 
-def _agree(connections: Connections, what: str, failed: str) -> None:
+def _agree(connections: Connections, topic: str, failure: str) -> None:
     """Hear whether every rank has done something; raise what those said that have not."""
-    heard = [str(word) for word in connections.say(what, failed)]
-    complaints = [f"rank {rank}: {word}" for rank, word in enumerate(heard) if word]
+    replies = [str(word) for word in connections.say(topic, failure)]
+    complaints = [f"rank {rank}: {word}" for rank, word in enumerate(replies) if word]
     if complaints:
         raise RunError("; ".join(complaints))
 
 
-def _one(path: Path, execution: Execution, judge: Judge) -> tuple[str, RankResult]:
+def _run_own_rank(path: Path, execution: Execution, judge: Judge) -> tuple[str, RankResult]:
     """Run this rank in a process of its own: what failed, and what it did."""
-    none = RankResult(error=0.0, seconds=())
+    no_result = RankResult(error=0.0, seconds=())
     place = cast(Place, execution.place)
     address, port = meets_at(place, 2)
-    told = {"RANK": place.rank, "WORLD_SIZE": place.world, "MASTER_PORT": port}
-    env = {**children(), "MASTER_ADDR": address, **{key: str(n) for key, n in told.items()}}
+    rank_env = {"RANK": place.rank, "WORLD_SIZE": place.world, "MASTER_PORT": port}
+    env = {**children(), "MASTER_ADDR": address, **{key: str(n) for key, n in rank_env.items()}}
     words = [sys.executable, *command(path, execution)]
     try:
-        done = subprocess.run(  # noqa: S603  # this very program
+        process = subprocess.run(  # noqa: S603  # this very program
             words, env=env, capture_output=True, text=True, check=False, timeout=TOTAL_S
         )
-        if done.returncode:
-            lines = done.stderr.strip().splitlines()
-            return lines[-1] if lines else f"ended with {done.returncode}", none
-        return "", _ran(harness.open_folder(path), place.rank, execution, judge)
+        if process.returncode:
+            lines = process.stderr.strip().splitlines()
+            return lines[-1] if lines else f"ended with {process.returncode}", no_result
+        return "", _rank_result(harness.open_folder(path), place.rank, execution, judge)
     except (RunError, OSError, subprocess.TimeoutExpired) as error:
-        return " ".join(str(error).split()), none
+        return " ".join(str(error).split()), no_result
 
 
 def _build(folder: harness.Folder, execution: Execution, tell: Tell) -> list[Path]:
@@ -182,7 +184,9 @@ def _build(folder: harness.Folder, execution: Execution, tell: Tell) -> list[Pat
     return harness.build_all(folder, source, Options(outside=execution.outside), tell)
 
 
-def _ran(folder: harness.Folder, rank: int, execution: Execution, judge: Judge) -> RankResult:
+def _rank_result(
+    folder: harness.Folder, rank: int, execution: Execution, judge: Judge
+) -> RankResult:
     seconds = harness.result_of(folder.path, rank).seconds
     layers = harness.layers_of(folder.path, rank) if execution.layers else ()
     error = judge(folder, rank) if judge else 0.0

@@ -59,16 +59,16 @@ def query_runs(op: Attention, index: Mapping[str, int]) -> list[QueryRun]:
     2 4 (Piece(keys=((0, 0, 4),), diagonal=False, window=0),)
     """
     queries, keys = attention_positions(op, index)
-    kept = np.flatnonzero(keys >= 0)
+    real_keys = np.flatnonzero(keys >= 0)
     if not op.causal and not op.window:
-        return [QueryRun(start=0, stop=len(queries), pieces=_keys(kept))]
-    if np.any(np.diff(keys[kept]) <= 0):
+        return [QueryRun(start=0, stop=len(queries), pieces=_key_pieces(real_keys))]
+    if np.any(np.diff(keys[real_keys]) <= 0):
         raise AssertionError(f"keys of {op.out.name} are not in the order of their positions")
-    starts, stops = _bounds(op, queries, keys[kept])
-    return [_query_run(op, kept, starts, stops, where) for where in _cuts(stops)]
+    starts, stops = _key_bounds(op, queries, keys[real_keys])
+    return [_query_run(op, real_keys, starts, stops, bounds) for bounds in _cuts(stops)]
 
 
-def _bounds(op: Attention, queries: Numbers, keys: Numbers) -> tuple[Numbers, Numbers]:
+def _key_bounds(op: Attention, queries: Numbers, keys: Numbers) -> tuple[Numbers, Numbers]:
     """First key that each query sees, and the one after the last."""
     stops = np.full(len(queries), len(keys))
     if op.causal:
@@ -82,33 +82,36 @@ def _bounds(op: Attention, queries: Numbers, keys: Numbers) -> tuple[Numbers, Nu
 def _cuts(stops: Numbers) -> list[tuple[int, int]]:
     """Find runs of queries that see as many keys, or each one more than the query before."""
     rises, cuts, start = np.diff(stops), [], 0
-    for place in range(1, len(stops)):
-        rise = int(rises[place - 1])
-        if rise not in (0, 1) or (place - 1 > start and rise != rises[place - 2]):
-            cuts.append((start, place))
-            start = place
+    for row in range(1, len(stops)):
+        rise = int(rises[row - 1])
+        if rise not in (0, 1) or (row - 1 > start and rise != rises[row - 2]):
+            cuts.append((start, row))
+            start = row
     return [*cuts, (start, len(stops))]
 
 
 def _query_run(
-    op: Attention, kept: Numbers, starts: Numbers, stops: Numbers, where: tuple[int, int]
+    op: Attention, real_keys: Numbers, starts: Numbers, stops: Numbers, bounds: tuple[int, int]
 ) -> QueryRun:
-    start, stop = where
-    first, last = int(stops[start]), int(stops[stop - 1])
-    if first == last:
+    start, stop = bounds
+    first_stop, last_stop = int(stops[start]), int(stops[stop - 1])
+    if first_stop == last_stop:
         low = int(starts[start])
-        return QueryRun(start=start, stop=stop, pieces=_keys(kept[low:first]))
+        return QueryRun(start=start, stop=stop, pieces=_key_pieces(real_keys[low:first_stop]))
     if op.window:
-        pieces = _keys(kept[:last], diagonal=True, window=op.window)
+        pieces = _key_pieces(real_keys[:last_stop], diagonal=True, window=op.window)
     else:
-        pieces = (*_keys(kept[: first - 1]), *_keys(kept[first - 1 : last], diagonal=True))
+        pieces = (
+            *_key_pieces(real_keys[: first_stop - 1]),
+            *_key_pieces(real_keys[first_stop - 1 : last_stop], diagonal=True),
+        )
     return QueryRun(start=start, stop=stop, pieces=pieces)
 
 
-def _keys(kept: Numbers, *, diagonal: bool = False, window: int = 0) -> tuple[Piece, ...]:
-    if not len(kept):
+def _key_pieces(rows: Numbers, *, diagonal: bool = False, window: int = 0) -> tuple[Piece, ...]:
+    if not len(rows):
         return ()
-    return (Piece(keys=tuple(from_rows(kept)), diagonal=diagonal, window=window),)
+    return (Piece(keys=tuple(from_rows(rows)), diagonal=diagonal, window=window),)
 
 
 TOLERANCE: Final = 0.03
@@ -181,20 +184,20 @@ def shape_for(op: Attention, setting: Setting) -> KernelShape:
 def _attend(
     kernel: "Softmax",
     run: QueryRun,
-    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    qkv: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     setting: Setting,
     *,
     sums: bool,
 ) -> Result:
     """Attend a run of queries to each of its pieces, of which every query sees some, and merge."""
-    q = given[0].narrow(1, run.start, run.stop - run.start)
+    q = qkv[0].narrow(1, run.start, run.stop - run.start)
     if not run.pieces:
-        nothing = torch.full(q.shape[:3], -math.inf, dtype=setting.wide, device=q.device)
-        return q.new_zeros(*q.shape[:3], given[2].shape[-1]), nothing
+        no_sums = torch.full(q.shape[:3], -math.inf, dtype=setting.wide, device=q.device)
+        return q.new_zeros(*q.shape[:3], qkv[2].shape[-1]), no_sums
     several = len(run.pieces) > 1
     results = []
     for piece in run.pieces:
-        k, v = (layout.join([x], piece.keys, 1) for x in given[1:])
+        k, v = (layout.join([x], piece.keys, 1) for x in qkv[1:])
         ask = Ask(diagonal=piece.diagonal, window=piece.window, sums=sums or several)
         results.append(kernel(q, k, v, ask))
     if not several:
@@ -219,10 +222,10 @@ Softmax = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Ask], Result]
 
 def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ask: Ask) -> Result:
     """Attention written out, in wide sums; for small sizes, and to judge the other kernels."""
-    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    wide_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     groups = k.shape[2]
-    grouped = torch.unflatten(q.to(wide), 2, (groups, -1)) / math.sqrt(q.shape[-1])
-    scores = torch.einsum("bqgrd,bkgd->bgrqk", grouped, k.to(wide))
+    grouped = torch.unflatten(q.to(wide_dtype), 2, (groups, -1)) / math.sqrt(q.shape[-1])
+    scores = torch.einsum("bqgrd,bkgd->bgrqk", grouped, k.to(wide_dtype))
     if ask.diagonal or ask.window:
         rows = torch.arange(q.shape[1], device=q.device)[:, None] + k.shape[1] - q.shape[1]
         columns = torch.arange(k.shape[1], device=q.device)[None]
@@ -232,7 +235,7 @@ def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ask: Ask) -> Result
         scores = scores.masked_fill(hidden, -math.inf)
     sums = torch.logsumexp(scores, dim=-1)
     weights = torch.exp(scores - sums[..., None])
-    out = torch.einsum("bgrqk,bkgd->bqgrd", weights, v.to(wide))
+    out = torch.einsum("bgrqk,bkgd->bqgrd", weights, v.to(wide_dtype))
     return out.flatten(2, 3).to(q.dtype), sums.flatten(1, 2).transpose(1, 2)
 
 
@@ -348,9 +351,11 @@ def _order(shape: KernelShape) -> list[str]:
 
 def _is_right(name: str, shape: KernelShape) -> bool:
     rows = 1 if shape.single else _PROBE_ROWS
-    draw = torch.Generator(shape.device).manual_seed(1)
+    generator = torch.Generator(shape.device).manual_seed(1)
     q, k, v = (
-        torch.randn((1, count, heads, size), generator=draw, device=shape.device, dtype=shape.dtype)
+        torch.randn(
+            (1, count, heads, size), generator=generator, device=shape.device, dtype=shape.dtype
+        )
         for count, heads, size in (
             (rows, shape.heads, shape.size),
             (_PROBE_ROWS, shape.key_value_heads, shape.size),

@@ -75,54 +75,58 @@ def run_case(subject: Subject, bench: Bench, name: str, *, first: bool = False) 
     progress, stage = bench.progress, subject.case.stage
     clock = clock_of(bench.device, progress)
     progress.phase(f"weights of {name}", STEP_S)
-    _collect(bench.device)
+    _free_memory(bench.device)
     state = state_of(subject, bench)
     progress.phase(f"warm-up of {name}", COMPILE_S)
-    plain, others = _beforehand(subject, state, first=first)
+    plain_output, moved_outputs = _prepare_step(subject, state, first=first)
     bench.fuser.begin()
     step = step_of(make_routines(state)[stage], state)
-    counts = _counted(step, state, clock)
+    counts = _issued_counts(step, state, clock)
     if bench.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    begun = perf_counter()
+    start = perf_counter()
     if subject.case.mode == "graph" and bench.device.type == "cuda":
         progress.phase(f"capture of {name}", STEP_S)
-        step = _captured(step)
-    capture_s, once = perf_counter() - begun, repeat(step, 1, clock)
-    output = _result(state)
-    slowest = max(cast("list[float]", bench.rendezvous.say(f"{name}: one step", once.median)))
+        step = _captured_step(step)
+    capture_s, first_step = perf_counter() - start, repeat(step, 1, clock)
+    output = _host_result(state)
+    slowest = max(cast("list[float]", bench.rendezvous.say(f"{name}: one step", first_step.median)))
     count = repeats_for(slowest, bench.budget_s)
     progress.phase(f"timing of {name}", 60 + 3 * count * slowest)
-    times, memory_held = repeat(step, count, clock), _memory(bench.device)
+    times, memory_held = repeat(step, count, clock), _peak_memory(bench.device)
     del step
     progress.phase(f"classes of {name}", 60 + 20 * slowest)
-    inside = look_inside(
+    step_profile = look_inside(
         subject,
         state,
         clock,
         slowest,
         lambda late: any(bench.rendezvous.say(f"{name}: behind", late)),
     )
-    classes, waiting = inside.merged(
-        bench.rendezvous.say(f"{name}: classes", list(inside.messages))
+    classes, waiting = step_profile.merged(
+        bench.rendezvous.say(f"{name}: classes", list(step_profile.messages))
     )
     row = replace(
-        _timed(subject.case, times, memory_held),
+        _timed_row(subject.case, times, memory_held),
         classes_s=classes,
-        classes_by=inside.how,
+        classes_by=step_profile.how,
         waiting_s=waiting,
         compile_s=sum(bench.fuser.spent),
         capture_s=capture_s,
         counts={" ".join(map(str, key)): count for key, count in sorted(counts.items())},
         distinct_layers=state.weights.distinct,
-        kernels=_kernels(state, stage),
+        kernels=_kernel_names(state, stage),
     )
-    wanted = proof.expected_counts(replace(state.program, stages=tuple(_loops(state, stage))))
-    miscounted = tuple(proof.differences(counts, wanted))
-    return Ran(row=row, miscounted=miscounted, output=output, plain=plain, perturbed=others)
+    expected = proof.expected_counts(
+        replace(state.program, stages=tuple(_stage_loops(state, stage)))
+    )
+    miscounted = tuple(proof.differences(counts, expected))
+    return Ran(
+        row=row, miscounted=miscounted, output=output, plain=plain_output, perturbed=moved_outputs
+    )
 
 
-def _timed(case: Case, times: RepeatTimes, memory_held: tuple[float, float, float]) -> Measured:
+def _timed_row(case: Case, times: RepeatTimes, memory_held: tuple[float, float, float]) -> Measured:
     """Begin a row with its times and its memory."""
     return Measured(
         case=case,
@@ -145,10 +149,10 @@ def state_of(subject: Subject, bench: Bench) -> RankState:
     dtype = dtype_of(subject.case.precision)
     setting = proof.setting_for(work, bench.comm.rank, bench.device, dtype)
     stages = proof.program_of(work, bench.comm.rank).transformer
-    weights = drawn(setting, _distinct(stages, bench.device))
-    given = inputs_drawn(setting, int(np.asarray(subject.workload.batch)))
+    weights = drawn(setting, _distinct_layers(stages, bench.device))
+    inputs = inputs_drawn(setting, int(np.asarray(subject.workload.batch)))
     fuser = fuser_for(subject.case.mode, bench.fuser)
-    state = proof.state_for(work, bench.comm, setting, weights, given, fuser=fuser)
+    state = proof.state_for(work, bench.comm, setting, weights, inputs, fuser=fuser)
     weights.prepare(stages)
     return state
 
@@ -168,111 +172,111 @@ def dtype_of(precision: str) -> torch.dtype:
     return DTYPES[precision]
 
 
-def _distinct(stages: Sequence[Loop], device: torch.device) -> int:
+def _distinct_layers(stages: Sequence[Loop], device: torch.device) -> int:
     """Layers that can have weights of their own in what memory is free."""
     if device.type != "cuda":
         return 0
-    free = torch.cuda.mem_get_info()[0]
-    moving = max(float(np.max(memory.activations(stage))) for stage in stages)
+    free_bytes = torch.cuda.mem_get_info()[0]
+    activation_bytes = max(float(np.max(memory.activations(stage))) for stage in stages)
     layers = max(_layers(stage) for stage in stages)
     return fitting(
         layers,
         memory.weights(stages),
-        0.93 * free - 1.3 * moving - float(np.max(memory.caches(stages))),
+        0.93 * free_bytes - 1.3 * activation_bytes - float(np.max(memory.caches(stages))),
     )
 
 
 def _layers(loop: Loop) -> int:
-    own = loop.first + int(np.asarray(loop.count)) if loop.layers else 1
+    own_count = loop.first + int(np.asarray(loop.count)) if loop.layers else 1
     inner = [_layers(item) for item in loop.body if isinstance(item, Loop)]
-    return max([own, *inner])
+    return max([own_count, *inner])
 
 
-def _ahead_of(stage: str, state: RankState) -> None:
+def _run_earlier_stages(stage: str, state: RankState) -> None:
     """Run what comes before the stage that is timed: a text tower, or the prefill of a decode."""
-    plain = replace(state, fuser=None)
-    routines = make_routines(plain)
-    for other in ("text_tower", "prefill"):
-        if other in routines and other != stage:
-            plain.begin()
-            play(routines[other], plain)
+    uncompiled = replace(state, fuser=None)
+    routines = make_routines(uncompiled)
+    for earlier in ("text_tower", "prefill"):
+        if earlier in routines and earlier != stage:
+            uncompiled.begin()
+            play(routines[earlier], uncompiled)
 
 
-def _plain(stage: str, state: RankState) -> torch.Tensor | None:
+def _plain_step(stage: str, state: RankState) -> torch.Tensor | None:
     """Take one step with kernels called one by one; what it gave. Nothing of it is counted."""
-    plain = replace(state, fuser=None, counts=Counter())
-    back = plain.marked()
-    step_of(make_routines(plain)[stage], plain)()
-    output = _result(plain)
-    back()
-    plain.values.clear()
+    uncompiled = replace(state, fuser=None, counts=Counter())
+    restore = uncompiled.marked()
+    step_of(make_routines(uncompiled)[stage], uncompiled)()
+    output = _host_result(uncompiled)
+    restore()
+    uncompiled.values.clear()
     return output
 
 
-def _beforehand(
+def _prepare_step(
     subject: Subject, state: RankState, *, first: bool
 ) -> tuple[torch.Tensor | None, tuple[torch.Tensor, ...]]:
     """Run what comes before a step; of the first case, take it by kernels called one by one too.
 
     Returns what that gave where the case is another, and what it gave rounded otherwise.
     """
-    stage, others = subject.case.stage, []
+    stage, outputs = subject.case.stage, []
     for seed in range(DRAWS if first else 0):
-        moved = perturbed(state, seed)
-        _ahead_of(stage, moved)
-        others.append(_plain(stage, moved))
-    _ahead_of(stage, state)
-    plain = _plain(stage, state) if first and subject.case.mode != "eager" else None
-    return plain, tuple(output for output in others if output is not None)
+        moved_state = perturbed(state, seed)
+        _run_earlier_stages(stage, moved_state)
+        outputs.append(_plain_step(stage, moved_state))
+    _run_earlier_stages(stage, state)
+    plain_output = _plain_step(stage, state) if first and subject.case.mode != "eager" else None
+    return plain_output, tuple(output for output in outputs if output is not None)
 
 
 def step_of(routine: Routine, state: RankState) -> Callable[[], None]:
     """Make a step that can be taken again: it starts from the same latents and the same cache."""
-    back = state.marked()
+    restore = state.marked()
 
     def step() -> None:
         state.begin()
-        back()
+        restore()
         play(routine, state)
 
     return step
 
 
-def _counted(step: Callable[[], None], state: RankState, clock: Clock) -> Counter[CountKey]:
+def _issued_counts(step: Callable[[], None], state: RankState, clock: Clock) -> Counter[CountKey]:
     """Take the first step, which compiles, and count what it issues."""
-    before = Counter(state.counts)
+    old_counts = Counter(state.counts)
     step()
     clock.wait()
-    return state.counts - before
+    return state.counts - old_counts
 
 
-def _loops(state: RankState, stage: str) -> list[Loop]:
+def _stage_loops(state: RankState, stage: str) -> list[Loop]:
     return [loop for loop in state.program.stages if loop.name == stage]
 
 
-def _kernels(state: RankState, stage: str) -> str:
+def _kernel_names(state: RankState, stage: str) -> str:
     """Name the attention kernels of a stage."""
     names = {
         kernel_for(shape_for(op, state.setting))
-        for loop in _loops(state, stage)
+        for loop in _stage_loops(state, stage)
         for op in loop.walk()
         if isinstance(op, Attention)
     }
     return " ".join(sorted(names))
 
 
-def _result(state: RankState) -> torch.Tensor | None:
+def _host_result(state: RankState) -> torch.Tensor | None:
     """Bring what a step gave to the host: the change of the latents, or the scores."""
     output = state.program.output
-    made = state.values.get(output.name)
-    if made is None:
+    value = state.values.get(output.name)
+    if value is None:
         return None
     if output.name in {tensor.name for tensor in state.program.inputs}:
-        made = made.float() - state.given(output, 0).float()
-    return made.float().cpu()
+        value = value.float() - state.given(output, 0).float()
+    return value.float().cpu()
 
 
-def _captured(step: Callable[[], None]) -> Callable[[], None]:
+def _captured_step(step: Callable[[], None]) -> Callable[[], None]:
     """Record a step as a CUDA graph; the way to replay it."""
     gc.collect()
     torch.cuda.empty_cache()
@@ -284,14 +288,14 @@ def _captured(step: Callable[[], None]) -> Callable[[], None]:
     return replay
 
 
-def _collect(device: torch.device) -> None:
+def _free_memory(device: torch.device) -> None:
     """Give back what an earlier case held."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def _memory(device: torch.device) -> tuple[float, float, float]:
+def _peak_memory(device: torch.device) -> tuple[float, float, float]:
     """Most bytes of tensors, of PyTorch's pools, and of the device in all."""
     if device.type != "cuda":
         return 0.0, 0.0, 0.0

@@ -16,20 +16,22 @@ from validate.torch.steps import fetcher
 
 def step_of(layer: ExpertLayer, state: RankState) -> Step:
     """Make the step of a layer of experts."""
-    values, of, out = state.values, state.weights.of, layer.combine.outputs[0].name
+    values, weight_of, out = state.values, state.weights.of, layer.combine.outputs[0].name
     fetch = fetcher(layer.reads, state)
-    activate, weigh = _activation(layer.activation, state), _compiled("weigh", _weigh, state)
+    activate, weigh = _activation(layer.activation, state), _lazily_compiled("weigh", _weigh, state)
     first = layer.up.weight.place(state.setting.index)[0] * layer.up.weight.local_experts
 
-    def step(here: Here) -> None:
-        x, route, gates = fetch(here)
-        up, down = (_matrices(of(op.weight, here.layer)) for op in (layer.up, layer.down))
+    def step(position: Here) -> None:
+        x, route, gates = fetch(position)
+        up, down = (
+            _matrices(weight_of(op.weight, position.layer)) for op in (layer.up, layer.down)
+        )
         order, ends = sorted_rows(route, first, len(up))
         sources = order // route.shape[-1]
         (active,) = activate(grouped(x.flatten(0, -2).index_select(0, sources), up, ends)[None])
-        back = grouped(active[0], down, ends)
-        places = torch.empty_like(order).index_copy_(0, order, _numbers(order))
-        (sums,) = weigh(back, places, gates.flatten(0, -2), ends[-1:])
+        expert_outputs = grouped(active[0], down, ends)
+        places = torch.empty_like(order).index_copy_(0, order, _range_like(order))
+        (sums,) = weigh(expert_outputs, places, gates.flatten(0, -2), ends[-1:])
         values[out] = torch.unflatten(sums, 0, x.shape[:2])
 
     return step
@@ -42,11 +44,11 @@ def sorted_rows(route: torch.Tensor, first: int, experts: int) -> tuple[torch.Te
 
     Returns the places of the choices in that order, and where each expert's end.
     """
-    numbered = route.flatten() - first
-    numbered = torch.where(numbered < 0, experts, numbered)
-    named, order = torch.sort(numbered, stable=True)
-    numbers = torch.arange(experts, device=route.device, dtype=named.dtype)
-    return order, torch.searchsorted(named, numbers, right=True)
+    local_expert = route.flatten() - first
+    local_expert = torch.where(local_expert < 0, experts, local_expert)
+    sorted_experts, order = torch.sort(local_expert, stable=True)
+    numbers = torch.arange(experts, device=route.device, dtype=sorted_experts.dtype)
+    return order, torch.searchsorted(sorted_experts, numbers, right=True)
 
 
 def grouped(rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
@@ -67,15 +69,15 @@ def grouped(rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> tor
 
 
 def _weigh(
-    back: torch.Tensor, places: torch.Tensor, gates: torch.Tensor, end: torch.Tensor
+    expert_outputs: torch.Tensor, places: torch.Tensor, gates: torch.Tensor, end: torch.Tensor
 ) -> tuple[torch.Tensor]:
     """Add up what the experts of each row gave, weighed; of experts elsewhere nothing."""
     elsewhere = (places >= end).unflatten(0, gates.shape)[..., None]
-    chosen = back.index_select(0, places).unflatten(0, gates.shape)
-    return (chosen.mul_(gates[..., None]).masked_fill_(elsewhere, 0.0).sum(dim=1),)
+    row_outputs = expert_outputs.index_select(0, places).unflatten(0, gates.shape)
+    return (row_outputs.mul_(gates[..., None]).masked_fill_(elsewhere, 0.0).sum(dim=1),)
 
 
-def _numbers(like: torch.Tensor) -> torch.Tensor:
+def _range_like(like: torch.Tensor) -> torch.Tensor:
     return torch.arange(len(like), device=like.device, dtype=like.dtype)
 
 
@@ -87,19 +89,19 @@ def _matrices(weight: torch.Tensor) -> torch.Tensor:
 def _activation(op: Pointwise, state: RankState) -> Function:
     """Look up the activation of experts, ready to be called."""
     bound = functions.bind(op, replace(state.setting, traced=state.fuser is not None))
-    return _compiled(op, lambda x: bound.run([x]), state)
+    return _lazily_compiled(op, lambda x: bound.run([x]), state)
 
 
-def _compiled(key: Hashable, function: Function, state: RankState) -> Function:
+def _lazily_compiled(key: Hashable, function: Function, state: RankState) -> Function:
     """Compile a function when it is first called, where anything is compiled."""
     fuser = state.fuser
     if fuser is None:
         return function
-    ready: list[Function] = []
+    compiled: list[Function] = []
 
-    def run(*given: torch.Tensor) -> Sequence[torch.Tensor]:
-        if not ready:
-            ready.append(fuser.compiled(key, function, given))
-        return ready[0](*given)
+    def run(*inputs: torch.Tensor) -> Sequence[torch.Tensor]:
+        if not compiled:
+            compiled.append(fuser.compiled(key, function, inputs))
+        return compiled[0](*inputs)
 
     return run

@@ -88,21 +88,28 @@ class Full:
 
 def is_known(wholes: Wholes, subject: Subject, bench: Bench) -> bool:
     """Whether there is a result to compare a case with on this rank."""
-    return _whole(wholes, subject, bench.comm.rank) is not None
+    return _matching_whole(wholes, subject, bench.comm.rank) is not None
 
 
 def compared(wholes: Wholes, subject: Subject, bench: Bench, ran: Ran) -> Full:
     """Compare a step's result at full size with that of the first plan; note the first one."""
-    bound, rows = bounds(subject, bench)
-    unjudged, whole = Full(bound=bound, row_bound=rows), _whole(wholes, subject, bench.comm.rank)
+    bound, row_limit = bounds(subject, bench)
+    unjudged, whole = (
+        Full(bound=bound, row_bound=row_limit),
+        _matching_whole(wholes, subject, bench.comm.rank),
+    )
     if whole is None:
-        first = ran.output if ran.plain is None else ran.plain
-        if first is None:
+        baseline = ran.output if ran.plain is None else ran.plain
+        if baseline is None:
             return unjudged
-        far = [distance(other, first) for other in ran.perturbed]
-        grown_to = (max(error for error, _ in far), max(row for _, row in far)) if far else (0, 0)
-        made = subject.case.mode if ran.plain is None else "eager"
-        whole = Whole(against=f"{subject.plan} {made}", result=first, grown=grown_to)
+        distances = [distance(other, baseline) for other in ran.perturbed]
+        growth = (
+            (max(error for error, _ in distances), max(row for _, row in distances))
+            if distances
+            else (0, 0)
+        )
+        mode = subject.case.mode if ran.plain is None else "eager"
+        whole = Whole(against=f"{subject.plan} {mode}", result=baseline, grown=growth)
         for key in [key for key in wholes if key.partition(" | ")[0] != subject.case.subject]:
             del wholes[key]  # later plans are of this subject
         wholes[_key(subject, bench.comm.rank)] = whole
@@ -112,7 +119,7 @@ def compared(wholes: Wholes, subject: Subject, bench: Bench, ran: Ran) -> Full:
         return unjudged
     error, row = distance(ran.output, whole.result)
     return Full(
-        bound=max(bound, whole.grown[0]), row_bound=max(rows, whole.grown[1]),
+        bound=max(bound, whole.grown[0]), row_bound=max(row_limit, whole.grown[1]),
         error=error, row=row, against=whole.against,
     )  # fmt: skip
 
@@ -125,11 +132,11 @@ def bounds(subject: Subject, bench: Bench) -> tuple[float, float]:
     model, dtype = subject.model, dtype_of(subject.case.precision)
     work = ProvedWork(model=model, workload=subject.workload, plan=subject.plan)
     setting = setting_for(work, bench.comm.rank, bench.device, dtype)
-    small = bound_of(model, setting)
-    routed = small > BOUNDS[dtype] and not setting.quantised
+    small_bound = bound_of(model, setting)
+    routed = small_bound > BOUNDS[dtype] and not setting.quantised
     if routed or setting.quantised:
-        return small, math.inf if routed else ROW * small
-    bound = max(small, grown(model, dtype))
+        return small_bound, math.inf if routed else ROW * small_bound
+    bound = max(small_bound, grown(model, dtype))
     return bound, ROW * bound
 
 
@@ -150,9 +157,9 @@ def distance(got: torch.Tensor, want: torch.Tensor) -> tuple[float, float]:
         return math.inf, math.inf
     rows = (got - want).reshape(-1, got.shape[-1]).norm(dim=1)
     scales = want.reshape(-1, want.shape[-1]).norm(dim=1)
-    usual = scales.square().mean().sqrt()
+    mean_scale = scales.square().mean().sqrt()
     error = rows.square().sum().sqrt() / scales.square().sum().sqrt()
-    return float(error), float((rows / scales.clamp(min=usual)).max())
+    return float(error), float((rows / scales.clamp(min=mean_scale)).max())
 
 
 def _samples(subject: Subject, rank: int) -> tuple[int, int]:
@@ -168,15 +175,15 @@ def _key(subject: Subject, rank: int) -> str:
     return subject.case.subject + (f" | part {place} of {degree}" if degree > 1 else "")
 
 
-def _whole(wholes: Wholes, subject: Subject, rank: int) -> Whole | None:
+def _matching_whole(wholes: Wholes, subject: Subject, rank: int) -> Whole | None:
     """Find what to compare with: the same samples, or the whole batch with them in it."""
     whole_batch = wholes.get(_key(subject, rank))
     if whole_batch is not None or subject.case.subject not in wholes:
         return whole_batch
     place, degree = _samples(subject, rank)
     whole = wholes[subject.case.subject]
-    each = len(whole.result) // degree
-    return replace(whole, result=whole.result[place * each : (place + 1) * each])
+    share = len(whole.result) // degree
+    return replace(whole, result=whole.result[place * share : (place + 1) * share])
 
 
 def sample(subject: Subject, bench: Bench, output: torch.Tensor | None) -> object:
@@ -195,14 +202,14 @@ def apart(samples: Sequence[object]) -> float:
     >>> apart([["x", [3.0, 4.0]], ["x", [3.0, 4.5]], None, ["y", [7.0]]])
     0.1
     """
-    first: dict[str, torch.Tensor] = {}
+    first_values: dict[str, torch.Tensor] = {}
     worst = 0.0
-    for sampled in samples:
-        if sampled is None:
+    for entry in samples:
+        if entry is None:
             continue
-        key, values = cast("tuple[str, list[float]]", sampled)
+        key, values = cast("tuple[str, list[float]]", entry)
         got = torch.tensor(values, dtype=torch.float64)
-        want = first.setdefault(key, got)
+        want = first_values.setdefault(key, got)
         gap = float((got - want).norm() / want.norm())
         worst = gap if not gap <= worst else worst
     return worst

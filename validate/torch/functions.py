@@ -98,8 +98,8 @@ def _inverse_root(wide: torch.Tensor) -> torch.Tensor:
 def _vector(x: torch.Tensor, row: torch.Tensor, place: int) -> torch.Tensor:
     """One of a conditioning row's vectors, which repeat where there are too few."""
     width = x.shape[-1]
-    first = place % (row.shape[-1] // width) * width
-    return row[..., first : first + width]
+    start = place % (row.shape[-1] // width) * width
+    return row[..., start : start + width]
 
 
 def _modulated_norm(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
@@ -120,10 +120,10 @@ def _merge(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
     """Weigh two attention parts by their log-sum-exps ``[batch, rows, heads]``."""
     left, left_sum, right, right_sum = inputs
     share = torch.nan_to_num(torch.sigmoid(right_sum - left_sum))  # 0 where neither has keys
-    before, after = (
+    left_heads, right_heads = (
         torch.unflatten(part, -1, (op.heads[0], op.size)).to(setting.wide) for part in (left, right)
     )
-    merged = torch.lerp(before, after, share[..., None])
+    merged = torch.lerp(left_heads, right_heads, share[..., None])
     total = torch.logaddexp(left_sum, right_sum)
     return [merged.flatten(-2).to(setting.dtype_of(op.outputs[0])), total]
 
@@ -138,9 +138,9 @@ def _merge_all(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
 
 
 def _route(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
-    chosen = torch.topk(inputs[0], shape_of(op.outputs[0])[-1], dim=-1)
-    gates = torch.softmax(chosen.values.to(setting.wide), dim=-1)
-    return [chosen.indices.to(torch.int32), gates.to(inputs[0].dtype)]
+    top = torch.topk(inputs[0], shape_of(op.outputs[0])[-1], dim=-1)
+    gates = torch.softmax(top.values.to(setting.wide), dim=-1)
+    return [top.indices.to(torch.int32), gates.to(inputs[0].dtype)]
 
 
 def _guidance(inputs: Values) -> Tensors:
@@ -152,8 +152,8 @@ def _guidance(inputs: Values) -> Tensors:
 def _step(inputs: Values) -> Tensors:
     x, noise = inputs
     width = min(x.shape[-1], noise.shape[-1])
-    moved = torch.add(x[..., :width], noise[..., :width], alpha=STEP)
-    return [moved if width == x.shape[-1] else torch.cat([moved, x[..., width:]], dim=-1)]
+    stepped = torch.add(x[..., :width], noise[..., :width], alpha=STEP)
+    return [stepped if width == x.shape[-1] else torch.cat([stepped, x[..., width:]], dim=-1)]
 
 
 def _rotary(op: Pointwise, setting: Setting) -> Bound:
@@ -173,12 +173,12 @@ def _turn_tail(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:
     """Turn the last features of every head; of a latent row the others are normed."""
     x, cos, sin = inputs
     heads = torch.unflatten(x, -1, (-1, op.size))
-    first, last = heads[..., : -op.turned], heads[..., -op.turned :]
+    head, tail = heads[..., : -op.turned], heads[..., -op.turned :]
     if op.function == "latent":
-        first = rms_norm(first, setting)
-    swapped = torch.unflatten(last, -1, (2, op.turned // 2)).flip(-2).flatten(-2)
-    turned = torch.addcmul(last * cos, swapped, sin).to(x.dtype)
-    return [torch.cat([first, turned], -1).flatten(-2)]
+        head = rms_norm(head, setting)
+    swapped = torch.unflatten(tail, -1, (2, op.turned // 2)).flip(-2).flatten(-2)
+    turned = torch.addcmul(tail * cos, swapped, sin).to(x.dtype)
+    return [torch.cat([head, turned], -1).flatten(-2)]
 
 
 def _turn(op: Pointwise, setting: Setting, inputs: Values) -> Tensors:

@@ -43,26 +43,26 @@ class Fuser:
         self, key: Hashable, function: Function, examples: Sequence[torch.Tensor]
     ) -> Function:
         """Compile `function` for tensors like `examples`, or give back what was compiled before."""
-        full = (key, tuple((tuple(x.shape), x.stride(), x.dtype) for x in examples))
-        if full not in self.made:
-            self.made[full] = self._compile(function, examples)
-        return self.made[full]
+        cache_key = (key, tuple((tuple(x.shape), x.stride(), x.dtype) for x in examples))
+        if cache_key not in self.made:
+            self.made[cache_key] = self._compile(function, examples)
+        return self.made[cache_key]
 
     def _compile(self, function: Function, examples: Sequence[torch.Tensor]) -> Function:
         if sum(self.spent) > self.budget_s:
             self.failures.append(f"over the budget of {self.budget_s:.0f} s for compilation")
             return function
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
-            made = self._made(function, examples)
-            made(*examples)
+            compiled = self._compile_graph(function, examples)
+            compiled(*examples)
         except Exception as error:  # noqa: BLE001  # a compiler may fail in any way
             self.failures.append(" ".join(f"{type(error).__name__}: {error}".split())[:200])
-            made = function
-        self.spent.append(time.perf_counter() - begun)
-        return made
+            compiled = function
+        self.spent.append(time.perf_counter() - start)
+        return compiled
 
-    def _made(self, function: Function, examples: Sequence[torch.Tensor]) -> Function:
+    def _compile_graph(self, function: Function, examples: Sequence[torch.Tensor]) -> Function:
         """Call inductor itself: guards of `torch.compile` take 60 us a call, and shapes stay."""
         graph = make_fx(function, tracing_mode="fake")(*examples)
         if self.backend == "inductor":

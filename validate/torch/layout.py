@@ -32,8 +32,8 @@ def runs(blocks: Numbers, rows: Numbers) -> list[Run]:
     stops = [*starts[1:], len(rows)]
     joined = []
     for start, stop in zip(starts, stops, strict=True):
-        first = max(int(rows[start]), 0)
-        joined.append((int(blocks[start]), first, first + stop - start))
+        first_row = max(int(rows[start]), 0)
+        joined.append((int(blocks[start]), first_row, first_row + stop - start))
     return joined
 
 
@@ -92,8 +92,8 @@ def _kernel(op: Rearrange, setting: Setting) -> Kernel:  # noqa: C901, PLR0911, 
             rows = from_rows(positions(op.spans[0], setting.index))
             return lambda inputs: [join(inputs, rows, 1)]
         case "heads":
-            own = from_rows(own_features(op.parts, op.degree, setting.index[op.axis]))
-            return lambda inputs: [join(inputs, own, -1)]
+            own_runs = from_rows(own_features(op.parts, op.degree, setting.index[op.axis]))
+            return lambda inputs: [join(inputs, own_runs, -1)]
         case "pack_heads":
             return partial(_pack_heads, op, setting)
         case "pack_rows":
@@ -118,9 +118,9 @@ def _kernel(op: Rearrange, setting: Setting) -> Kernel:  # noqa: C901, PLR0911, 
 
 def _concat_heads(part: Part, inputs: Values) -> Tensors:
     """Lay features that all heads share behind those of each."""
-    own = torch.unflatten(inputs[0], -1, (-1, part.size))
-    shared = inputs[1][:, :, None].expand(-1, -1, own.shape[2], -1)
-    return [torch.cat([own, shared], -1).flatten(-2)]
+    head_features = torch.unflatten(inputs[0], -1, (-1, part.size))
+    shared = inputs[1][:, :, None].expand(-1, -1, head_features.shape[2], -1)
+    return [torch.cat([head_features, shared], -1).flatten(-2)]
 
 
 def _surround(op: Rearrange, setting: Setting) -> Kernel:
@@ -128,27 +128,27 @@ def _surround(op: Rearrange, setting: Setting) -> Kernel:
     place = 0
     for axis, degree in op.spans[0].axes:
         place = place * degree + setting.index[axis]
-    ranks, _, both, _ = shape_of(op.inputs[1])
-    halo = both // 2
+    ranks, _, border_rows, _ = shape_of(op.inputs[1])
+    halo = border_rows // 2
 
     def run(inputs: Values) -> Tensors:
         x, edges = inputs
-        none = torch.zeros_like(x[:, :halo])
-        before = edges[place - 1, :, halo:] if place else none
-        after = edges[place + 1, :, :halo] if place + 1 < ranks else none
+        no_rows = torch.zeros_like(x[:, :halo])
+        before = edges[place - 1, :, halo:] if place else no_rows
+        after = edges[place + 1, :, :halo] if place + 1 < ranks else no_rows
         return [torch.cat([before, x, after], 1)]
 
     return run
 
 
-def _own(part: Part, degree: int) -> bool:
+def _has_own_units(part: Part, degree: int) -> bool:
     """Whether each rank has features of its own, side by side."""
     return part.units % degree == 0
 
 
 def _pack_heads(op: Rearrange, setting: Setting, inputs: Values) -> Tensors:
     """From ``[b, r, f]`` to ``[degree, b, r, f / degree]``, part by part."""
-    blocks = [_by_rank(op, x) for x in inputs]
+    blocks = [_views_by_rank(op, x) for x in inputs]
     if setting.traced or len(blocks) * len(op.parts) == 1:
         joined = [torch.cat(parts, -1) if len(parts) > 1 else parts[0] for parts in blocks]
         return [(torch.cat(joined, 2) if len(joined) > 1 else joined[0]).contiguous()]
@@ -164,17 +164,17 @@ def _pack_heads(op: Rearrange, setting: Setting, inputs: Values) -> Tensors:
     return [out]
 
 
-def _by_rank(op: Rearrange, x: torch.Tensor) -> Tensors:
+def _views_by_rank(op: Rearrange, x: torch.Tensor) -> Tensors:
     """Cut features into views ``[degree, b, r, w]``, one a part."""
     widths = [part.units * part.size for part in op.parts]
     views = []
     for part, features in zip(op.parts, torch.split(x, widths, -1), strict=True):
-        if _own(part, op.degree):
+        if _has_own_units(part, op.degree):
             views.append(torch.unflatten(features, -1, (op.degree, -1)).permute(2, 0, 1, 3))
         else:
             ranks = range(op.degree)
-            own = [from_rows(own_features((part,), op.degree, rank)) for rank in ranks]
-            views.append(torch.stack([join([features], runs, -1) for runs in own]))
+            rank_runs = [from_rows(own_features((part,), op.degree, rank)) for rank in ranks]
+            views.append(torch.stack([join([features], runs, -1) for runs in rank_runs]))
     return views
 
 
@@ -184,29 +184,29 @@ def _unpack_heads(op: Rearrange, setting: Setting) -> Bound:
     def straight(inputs: Values) -> Tensors:
         return [inputs[0].permute(1, 2, 0, 3).flatten(-2)]
 
-    if len(op.parts) == 1 and _own(op.parts[0], op.degree):
+    if len(op.parts) == 1 and _has_own_units(op.parts[0], op.degree):
         return Bound(straight)
     width = sum(part.units * part.size for part in op.parts)
-    chosen = np.zeros(width, np.int64)
+    sources = np.zeros(width, np.int64)
     for rank in range(op.degree):
-        own = own_features(op.parts, op.degree, rank)
-        chosen[own] = rank * len(own) + np.arange(len(own))
-    table = setting.table(chosen, torch.int64)
+        features = own_features(op.parts, op.degree, rank)
+        sources[features] = rank * len(features) + np.arange(len(features))
+    table = setting.table(sources, torch.int64)
     return Bound(lambda inputs: [straight(inputs)[0].index_select(-1, inputs[1])], (table,))
 
 
 def _unpack_rows(op: Rearrange, setting: Setting) -> Kernel:
     """From ``[degree, b, r, f]`` to ``[b, rows, f]``: free for one sample with rows in order."""
     sources = row_sources(op.spans, op.axis, op.degree, setting.index)
-    rows, each = len(sources), shape_of(op.inputs[0])[2]
-    straight = np.array_equal(sources, np.arange(rows))
-    taken = runs(sources // each, np.where(sources < 0, -1, sources % each))
+    rows, rank_rows = len(sources), shape_of(op.inputs[0])[2]
+    in_order = np.array_equal(sources, np.arange(rows))
+    source_runs = runs(sources // rank_rows, np.where(sources < 0, -1, sources % rank_rows))
 
     def run(inputs: Values) -> Tensors:
         x = inputs[0]
-        if straight:
+        if in_order:
             return [x.transpose(0, 1).flatten(1, 2).narrow(1, 0, rows)]
-        return [join(list(x), taken, 1)]
+        return [join(list(x), source_runs, 1)]
 
     return run
 
@@ -214,13 +214,13 @@ def _unpack_rows(op: Rearrange, setting: Setting) -> Kernel:
 def _pack_rows(op: Rearrange, setting: Setting) -> Kernel:
     """From ``[b, rows, f]`` to ``[degree, b, r, f]``, the way back of `_unpack_rows`."""
     targets = joined_rows(op.spans, op.axis, op.degree, setting.index)
-    every = from_rows(targets.reshape(-1))
-    each = [from_rows(rows) for rows in targets]
+    all_runs = from_rows(targets.reshape(-1))
+    rank_runs = [from_rows(rows) for rows in targets]
 
     def run(inputs: Values) -> Tensors:
         x = inputs[0]
         if x.shape[0] == 1:
-            return [torch.unflatten(join([x], every, 1), 1, (op.degree, -1)).transpose(0, 1)]
-        return [torch.stack([join([x], runs, 1) for runs in each])]
+            return [torch.unflatten(join([x], all_runs, 1), 1, (op.degree, -1)).transpose(0, 1)]
+        return [torch.stack([join([x], runs, 1) for runs in rank_runs])]
 
     return run

@@ -30,26 +30,26 @@ def message(lived: Lived, state: RankState, number: int, *, following: bool) -> 
     if isinstance(op, Collective):
         step = _collective(op, state, dies=op.x.name in lived.frees)
     elif op.stream == "comm" and not state.serial:
-        step = _beside(op, state, number, following=following)
+        step = _send_beside(op, state, number, following=following)
     else:
-        step = _handed_on(op, state)
-    return _told(freeing(step, lived.frees, state), op, state)
+        step = _stage_send(op, state)
+    return _announced(freeing(step, lived.frees, state), op, state)
 
 
-def _told(step: Step, op: Communication, state: RankState) -> Step:
+def _announced(step: Step, op: Communication, state: RankState) -> Step:
     """Tell of a message before it starts."""
     text, progress = f"{op.kind} {op.axis} {op.out.name}".encode(), state.progress
     ranks, inner = state.groups[op.axis].ranks, state.around(step, "communication", op.stream)
 
-    def told(here: Here) -> None:
+    def told(position: Here) -> None:
         progress.message(text, ranks)
-        inner(here)
+        inner(position)
         progress.waits(now=False)
 
     return told
 
 
-def _sending(op: Communication, x: torch.Tensor, group: Group, state: RankState) -> Noted:
+def _note_sent(op: Communication, x: torch.Tensor, group: Group, state: RankState) -> Noted:
     return sending(op, x, group.ranks, state.sent if state.checked else None)
 
 
@@ -63,16 +63,16 @@ def _collective(op: Collective, state: RankState, *, dies: bool) -> Step:
     fetch, group = fetcher((op.x,), state), state.groups[op.axis]
     shape, name = shape_of(op.out), op.out.name
 
-    def step(here: Here) -> None:
+    def step(position: Here) -> None:
         if op.kind == "broadcast" and op.x.name not in state.values:
             state.values[op.x.name] = zeros(op.x, state)
-        x = fetch(here)[0]
-        alone = x._base is None and x.is_contiguous()  # noqa: SLF001  # no view of another
-        noted = _sending(op, x, group, state)
-        made = _exchange(op, x.contiguous(), shape, group, in_place=dies and alone)
-        state.values[name] = made
-        _count(op, state, x, made)
-        noted(made)
+        x = fetch(position)[0]
+        owns_memory = x._base is None and x.is_contiguous()  # noqa: SLF001  # no view of another
+        note_result = _note_sent(op, x, group, state)
+        received = _exchange(op, x.contiguous(), shape, group, in_place=dies and owns_memory)
+        state.values[name] = received
+        _count(op, state, x, received)
+        note_result(received)
 
     return step
 
@@ -83,36 +83,36 @@ def _exchange(
     handle = group.handle
     match op.kind:
         case "all_reduce":
-            made = x if in_place else x.clone()
-            dist.all_reduce(made, group=handle)
+            received = x if in_place else x.clone()
+            dist.all_reduce(received, group=handle)
         case "broadcast":
-            made = x if in_place or op.x.name == op.out.name else x.clone()
-            dist.broadcast(made, src=group.ranks[op.root], group=handle)
+            received = x if in_place or op.x.name == op.out.name else x.clone()
+            dist.broadcast(received, src=group.ranks[op.root], group=handle)
         case "all_gather":
-            made = x.new_empty(shape)
-            _ALL_GATHER(made, x, group=handle)
+            received = x.new_empty(shape)
+            _ALL_GATHER(received, x, group=handle)
         case "reduce_scatter":
-            made = x.new_empty(shape)
-            _REDUCE_SCATTER(made, x, group=handle)
+            received = x.new_empty(shape)
+            _REDUCE_SCATTER(received, x, group=handle)
         case "all_to_all":
-            made = x.new_empty(shape)
-            dist.all_to_all_single(made, x, group=handle)
+            received = x.new_empty(shape)
+            dist.all_to_all_single(received, x, group=handle)
         case _:
             raise AssertionError(f"no strategy emits {op.kind}")
-    return made
+    return received
 
 
-def _handed_on(op: SendReceive, state: RankState) -> Step:
+def _stage_send(op: SendReceive, state: RankState) -> Step:
     """Send to the next stage of a pipeline; nothing reaches the first."""
     fetch, group = fetcher((op.x,), state), state.groups[op.axis]
 
-    def step(here: Here) -> None:
-        x = fetch(here)[0].contiguous()
-        noted = _sending(op, x, group, state)
+    def step(position: Here) -> None:
+        x = fetch(position)[0].contiguous()
+        note_result = _note_sent(op, x, group, state)
         out = x if op.ends and group.place == 0 else torch.empty_like(x)
         _pass_on(op, x, out, group)
         state.values[op.out.name] = out
-        noted(out)
+        note_result(out)
         _count(op, state, x)
 
     return step
@@ -126,12 +126,12 @@ def _pass_on(
     To NCCL it is the same pair of a send and a receive, but PyTorch issues it in one call, where
     its batches of sends take the host several times as long.
     """
-    to, come = group.place + op.offset, group.place - op.offset
+    target, origin = group.place + op.offset, group.place - op.offset
     sends, receives = [0] * group.degree, [0] * group.degree
-    if not op.ends or 0 <= to < group.degree:
-        sends[to % group.degree] = x.numel()
-    if not op.ends or 0 <= come < group.degree:
-        receives[come % group.degree] = out.numel()
+    if not op.ends or 0 <= target < group.degree:
+        sends[target % group.degree] = x.numel()
+    if not op.ends or 0 <= origin < group.degree:
+        receives[origin % group.degree] = out.numel()
     return dist.all_to_all_single(
         out.view(-1)[: sum(receives)],
         x.view(-1)[: sum(sends)],
@@ -142,7 +142,7 @@ def _pass_on(
     )
 
 
-def _beside(op: SendReceive, state: RankState, number: int, *, following: bool) -> Step:
+def _send_beside(op: SendReceive, state: RankState, number: int, *, following: bool) -> Step:
     """Send while compute goes on; whoever reads what arrives waits for it.
 
     What arrives lies in a buffer of its own that every layer uses again. It is free by then: the
@@ -150,15 +150,15 @@ def _beside(op: SendReceive, state: RankState, number: int, *, following: bool) 
     """
     fetch, group = fetcher((op.x,), state), state.groups[op.axis]
 
-    def step(here: Here) -> None:
-        x = fetch(here)[0].contiguous()
+    def step(position: Here) -> None:
+        x = fetch(position)[0].contiguous()
         if state.lane is None:
             if following:
                 state.pending.pop(op.x.name).wait()
-            noted, out = _sending(op, x, group, state), torch.empty_like(x)
+            note_result, out = _note_sent(op, x, group, state), torch.empty_like(x)
             work = _pass_on(op, x, out, group, later=True)
             assert work is not None
-            wait = partial(_arrive, work, partial(noted, out), state)
+            wait = partial(_arrive, work, partial(note_result, out), state)
         else:
             key = (number, tuple(x.shape), x.dtype)
             out = state.buffers.get(key, x)
@@ -172,11 +172,11 @@ def _beside(op: SendReceive, state: RankState, number: int, *, following: bool) 
     return step
 
 
-def _arrive(work: dist.Work, noted: Callable[[], None], state: RankState) -> None:
+def _arrive(work: dist.Work, note_result: Callable[[], None], state: RankState) -> None:
     state.progress.waits()
     work.wait()
     state.progress.waits(now=False)
-    noted()
+    note_result()
 
 
 def _on_lane(
@@ -191,22 +191,22 @@ def _on_lane(
     if not following:
         lane.wait_event(current.record_event())
     with torch.cuda.stream(lane):
-        noted = _sending(op, buffers[0], group, state)
+        note_result = _note_sent(op, buffers[0], group, state)
         _pass_on(op, *buffers, group)
-        noted(buffers[1])
-        done = lane.record_event()
-    return partial(current.wait_event, done)
+        note_result(buffers[1])
+        finished = lane.record_event()
+    return partial(current.wait_event, finished)
 
 
 def waits(names: Sequence[str], state: RankState) -> list[Step]:
     """Make a step that waits for messages under way, if there are any."""
     awaited = tuple(names)
 
-    def step(here: Here) -> None:
-        del here
+    def step(position: Here) -> None:
+        del position
         for name in awaited:
-            arrived = state.pending.pop(name, None)
-            if arrived is not None:
-                arrived.wait()
+            pending = state.pending.pop(name, None)
+            if pending is not None:
+                pending.wait()
 
     return [step] if awaited else []

@@ -40,14 +40,14 @@ class _Notes(TorchDispatchMode):  # type: ignore[misc]  # untyped
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401  # PyTorch's own signature
         del types
         name, kwargs = func.overloadpacket.__name__, kwargs or {}
-        out = _shaped(func, args, kwargs) if name in PRODUCTS else func(*args, **kwargs)
+        out = _zero_product(func, args, kwargs) if name in PRODUCTS else func(*args, **kwargs)
         if not VIEWS.fullmatch(name):
             self.add(name, (args, kwargs), out)
         return out
 
     def add(self, name: str, inputs: object, outputs: object) -> None:
         """Note a kernel with the frames of diffusers and PyTorch's modules, innermost first."""
-        self.rows.append((name, _described(inputs), _described(outputs), _frames()))
+        self.rows.append((name, _operands_of(inputs), _operands_of(outputs), _frames()))
 
 
 def noted(run: Callable[[], object]) -> list[Noted]:
@@ -61,10 +61,10 @@ def noted(run: Callable[[], object]) -> list[Noted]:
 @contextmanager
 def _as_on_gpus(notes: _Notes) -> Iterator[None]:
     """Let attention and norms be single kernels, and no type be changed by the device."""
-    usual = functional.scaled_dot_product_attention, functional.rms_norm, torch.autocast
+    originals = functional.scaled_dot_product_attention, functional.rms_norm, torch.autocast
 
-    def attention(query: Any, key: Any, value: Any, *rest: Any, **more: Any) -> Any:  # noqa: ANN401
-        mask = more.get("attn_mask", rest[0] if rest else None)
+    def attention(query: Any, key: Any, value: Any, *extra_args: Any, **options: Any) -> Any:  # noqa: ANN401
+        mask = options.get("attn_mask", extra_args[0] if extra_args else None)
         shape = (*query.shape[:-1], value.shape[-1])
         out = torch.empty_strided(shape, query.stride(), dtype=query.dtype, device=query.device)
         notes.add(ATTENTION, [query, key, value, mask], out)
@@ -72,7 +72,7 @@ def _as_on_gpus(notes: _Notes) -> Iterator[None]:
 
     def norm(x: Any, shape: Any, weight: Any = None, eps: Any = None) -> Any:  # noqa: ANN401
         if weight is not None and weight.dtype != x.dtype:
-            return usual[1](x, shape, weight, eps)
+            return originals[1](x, shape, weight, eps)
         out = torch.empty_like(x)
         notes.add("rms_norm", [x, weight], out)
         return out
@@ -83,27 +83,31 @@ def _as_on_gpus(notes: _Notes) -> Iterator[None]:
     try:
         yield
     finally:
-        functional.scaled_dot_product_attention, functional.rms_norm, torch.autocast = usual
+        functional.scaled_dot_product_attention, functional.rms_norm, torch.autocast = originals
 
 
-def _shaped(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401  # an operation of PyTorch
+def _zero_product(func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401  # an operation of PyTorch
     """Give zeros of the shape of a product."""
-    device = next(each.device for each in tree_flatten(args)[0] if isinstance(each, torch.Tensor))
+    device = next(
+        operand.device for operand in tree_flatten(args)[0] if isinstance(operand, torch.Tensor)
+    )
 
-    def bare(each: object) -> object:
-        if not isinstance(each, torch.Tensor):
-            return each
-        return torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device="meta")
+    def bare(operand: object) -> object:
+        if not isinstance(operand, torch.Tensor):
+            return operand
+        return torch.empty_strided(
+            operand.shape, operand.stride(), dtype=operand.dtype, device="meta"
+        )
 
     out = func(*tree_map(bare, args), **tree_map(bare, kwargs))
     return torch.zeros(out.shape, dtype=out.dtype, device=device)
 
 
-def _described(values: object) -> list[Described]:
+def _operands_of(values: object) -> list[Described]:
     return [
-        (tuple(each.shape), each.stride(), each.dtype.itemsize, str(each.dtype))
-        for each in tree_flatten(values)[0]
-        if isinstance(each, torch.Tensor)
+        (tuple(tensor.shape), tensor.stride(), tensor.dtype.itemsize, str(tensor.dtype))
+        for tensor in tree_flatten(values)[0]
+        if isinstance(tensor, torch.Tensor)
     ]
 
 

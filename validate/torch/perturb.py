@@ -43,9 +43,11 @@ def perturbed(state: RankState, seed: int) -> RankState:
 
     def moved(value: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(value)
-        for given, made in zip(value, out, strict=True):  # wide numbers of one sample at a time
-            part = torch.rand(given.shape, generator=draw, device=value.device, dtype=wide)
-            made.copy_(part.mul_(2 * reach).add_(1 - reach).mul_(given))
+        for source_row, target_row in zip(
+            value, out, strict=True
+        ):  # wide numbers of one sample at a time
+            factor = torch.rand(source_row.shape, generator=draw, device=value.device, dtype=wide)
+            target_row.copy_(factor.mul_(2 * reach).add_(1 - reach).mul_(source_row))
         return out
 
     def around(step: Step, kind: Class, stream: str) -> Step:
@@ -53,11 +55,11 @@ def perturbed(state: RankState, seed: int) -> RankState:
         if kind in EXACT:
             return step
 
-        def then_moved(here: Here) -> None:
-            before = dict(values)
-            step(here)
+        def then_moved(position: Here) -> None:
+            old_values = dict(values)
+            step(position)
             for name, value in values.items():
-                if value is not before.get(name) and value.dtype == dtype:
+                if value is not old_values.get(name) and value.dtype == dtype:
                     values[name] = moved(value)
 
         return then_moved

@@ -26,10 +26,10 @@ def seen() -> dict[str, object]:
             torch.cuda.get_device_properties(number).total_memory for number in range(count)
         ],
         "apart": [
-            [first, second]
-            for first in range(count)
-            for second in range(count)
-            if first != second and not torch.cuda.can_device_access_peer(first, second)
+            [gpu_a, gpu_b]
+            for gpu_a in range(count)
+            for gpu_b in range(count)
+            if gpu_a != gpu_b and not torch.cuda.can_device_access_peer(gpu_a, gpu_b)
         ],
     }
 

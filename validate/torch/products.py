@@ -24,13 +24,18 @@ def bind(op: Matmul, setting: Setting) -> Bound:
     if not setting.is_quantised(op.weight):
         return Bound(lambda inputs: [F.linear(inputs[0], inputs[1])])
     unit = torch.ones((), dtype=torch.float32, device=setting.device)
-    back = unit / scale_of(op.weight)
+    weight_scale = unit / scale_of(op.weight)
 
     def run(inputs: Values) -> list[torch.Tensor]:
         x, weight = inputs
         rows = x.flatten(0, -2).clamp(-LARGEST, LARGEST).to(QUANTISED)
         out = torch._scaled_mm(  # noqa: SLF001  # the only one there is
-            rows, weight.t(), scale_a=unit, scale_b=back, out_dtype=x.dtype, use_fast_accum=True
+            rows,
+            weight.t(),
+            scale_a=unit,
+            scale_b=weight_scale,
+            out_dtype=x.dtype,
+            use_fast_accum=True,
         )
         return [torch.unflatten(out, 0, x.shape[:-1])]
 
@@ -47,10 +52,10 @@ def bind_heads(op: HeadProduct, setting: Setting) -> Bound:
         weight = inputs[1].to(setting.dtype)
         if setting.is_quantised(op.weight):
             weight = weight / scale_of(op.weight)
-        own = torch.unflatten(weight.narrow(0, start, width), 0, (op.heads, -1))
-        matrices = own if op.turned else own.transpose(1, 2)
-        made = torch.einsum("brhk,hkn->brhn", x[..., : op.k], matrices)
-        return [torch.cat([made, x[..., op.k :]], -1).flatten(-2)]
+        head_weights = torch.unflatten(weight.narrow(0, start, width), 0, (op.heads, -1))
+        matrices = head_weights if op.turned else head_weights.transpose(1, 2)
+        product = torch.einsum("brhk,hkn->brhn", x[..., : op.k], matrices)
+        return [torch.cat([product, x[..., op.k :]], -1).flatten(-2)]
 
     return Bound(run)
 
@@ -88,18 +93,18 @@ def bind_depthwise(op: Depthwise, setting: Setting) -> Bound:
     """Make a convolution ready to run: inputs are x and the weight ``[features, 9]``."""
     line, places = int(op.line), positions(op.span, setting.index)
     lines = int(op.halo) // line
-    first, last = int(places[0]) == 0, int(places[-1]) == int(op.span.tokens) - 1
-    start, stop = (lines if first else lines - 1), (lines if last else lines - 1)
-    edges = (0, 0, int(first), int(last))
+    is_first, is_last = int(places[0]) == 0, int(places[-1]) == int(op.span.tokens) - 1
+    start, stop = (lines if is_first else lines - 1), (lines if is_last else lines - 1)
+    edges = (0, 0, int(is_first), int(is_last))
 
     def run(inputs: Values) -> list[torch.Tensor]:
         x, weight = inputs
         image = torch.unflatten(x, 1, (-1, line)).permute(0, 3, 1, 2)
-        kept = image[:, :, start : image.shape[2] - stop]
+        cropped = image[:, :, start : image.shape[2] - stop]
         kernels = weight.reshape(-1, 1, 3, 3)
-        whole = F.pad(kept, edges) if first != last else kept
-        padding = (1, 1) if first and last else (0, 1)
-        out = F.conv2d(whole, kernels, padding=padding, groups=len(kernels))
+        padded = F.pad(cropped, edges) if is_first != is_last else cropped
+        padding = (1, 1) if is_first and is_last else (0, 1)
+        out = F.conv2d(padded, kernels, padding=padding, groups=len(kernels))
         return [out.permute(0, 2, 3, 1).flatten(1, 2)]
 
     return Bound(run)

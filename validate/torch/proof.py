@@ -117,13 +117,13 @@ def check(
     if whole is None:
         whole = unsplit(work)
     source, batch = Source(), int(np.asarray(work.workload.batch))
-    weights, given = from_source(source, setting), inputs_from_source(source, setting, batch)
-    state = state_for(work, comm, setting, weights, given, fuser=fuser, checked=True)
+    weights, inputs = from_source(source, setting), inputs_from_source(source, setting, batch)
+    state = state_for(work, comm, setting, weights, inputs, fuser=fuser, checked=True)
     output = result(state)
-    mine = own_samples(whole, work.plan.replicas, setting.replica)
+    own_share = own_samples(whole, work.plan.replicas, setting.replica)
     expected = expected_counts(state.program)
     return Checked(
-        error=0.0 if output is None else _error(output, state, mine),
+        error=0.0 if output is None else _error(output, state, own_share),
         bound=bound_of(work.model, setting),
         miscounted=tuple(differences(state.counts, expected)),
         untrue=_first_untrue(state.sent, comm.rank, say) if say else "",
@@ -132,9 +132,9 @@ def check(
 
 def _first_untrue(sent: Sequence[Sent], rank: int, say: Say) -> str:
     """Judge each message of a rank by what all ranks say of theirs; the first wrong one of all."""
-    said = say("messages", [one.words() for one in sent])
-    found = [one for one in say("judged", untrue(sent, said, rank)) if one]
-    return min(cast("list[tuple[int, str]]", found))[1] if found else ""
+    replies = say("messages", [entry.words() for entry in sent])
+    faults = [entry for entry in say("judged", untrue(sent, replies, rank)) if entry]
+    return min(cast("list[tuple[int, str]]", faults))[1] if faults else ""
 
 
 def bound_of(model: Model, setting: Setting) -> float:
@@ -143,8 +143,8 @@ def bound_of(model: Model, setting: Setting) -> float:
     routed = any(tower.ffn and tower.ffn.experts for tower in towers)
     if setting.quantised:
         return QUANTISED
-    half = setting.dtype.itemsize == 2
-    return BOUNDS[setting.dtype] * (EXPERTS if routed and half else 1)
+    is_half = setting.dtype.itemsize == 2
+    return BOUNDS[setting.dtype] * (EXPERTS if routed and is_half else 1)
 
 
 def unsplit(work: ProvedWork) -> Array:

@@ -77,7 +77,7 @@ class Pending(NamedTuple):
     held: torch.Tensor
 
 
-def _bare(step: Step, kind: Class, stream: str) -> Step:
+def _unwrapped(step: Step, kind: Class, stream: str) -> Step:
     del kind, stream
     return step
 
@@ -106,7 +106,7 @@ class RankState:
     passes: int
     fuser: Fuser | None = None
     lane: Any = None  # torch.cuda.Stream, which builds without CUDA do not have
-    around: Around = _bare
+    around: Around = _unwrapped
     ahead: Step | None = None
     serial: bool = False
     progress: Progress = field(default_factory=unheard)

@@ -42,8 +42,8 @@ def bind_convolution(op: CausalConvolution) -> Bound:
     taps = op.weight.local_rows
 
     def run(inputs: Values) -> Tensors:
-        x, weight, before = inputs
-        rows = torch.cat([before, x], 1)
+        x, weight, old_rows = inputs
+        rows = torch.cat([old_rows, x], 1)
         out = F.conv1d(rows.transpose(1, 2), weight[:, None], groups=len(weight))
         return [F.silu(out.transpose(1, 2)), rows[:, rows.shape[1] - taps + 1 :]]
 
@@ -71,11 +71,11 @@ class _Rows:
 
     def padded(self, more: int) -> "_Rows":
         """Add rows that change nothing."""
-        down, along = (0, 0, 0, more), (0, more)
+        row_pad, scalar_pad = (0, 0, 0, more), (0, more)
         return _Rows(
-            query=F.pad(self.query, down), key=F.pad(self.key, down),
-            value=F.pad(self.value, down), fall=F.pad(self.fall, along),
-            size=None if self.size is None else F.pad(self.size, along),
+            query=F.pad(self.query, row_pad), key=F.pad(self.key, row_pad),
+            value=F.pad(self.value, row_pad), fall=F.pad(self.fall, scalar_pad),
+            size=None if self.size is None else F.pad(self.size, scalar_pad),
         )  # fmt: skip
 
     def part(self, start: int, end: int) -> "_Rows":
@@ -111,12 +111,12 @@ def _recurrence(op: Recurrence, setting: Setting, inputs: Values) -> Tensors:
 def _rounding(setting: Setting) -> Iterator[None]:
     """Let products round their inputs to 11 bits where these come from 16-bit numbers."""
     products = torch.backends.cuda.matmul
-    before = products.allow_tf32
+    old_setting = products.allow_tf32
     products.allow_tf32 = setting.dtype.itemsize == 2
     try:
         yield
     finally:
-        products.allow_tf32 = before
+        products.allow_tf32 = old_setting
 
 
 def _prompt(rows: _Rows, state: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -133,19 +133,19 @@ def _prompt(rows: _Rows, state: torch.Tensor, length: int) -> tuple[torch.Tensor
 def _rows(
     op: Recurrence, features: torch.Tensor, weight: torch.Tensor, gates: torch.Tensor
 ) -> _Rows:
-    shared, own = op.groups * op.key, op.heads * op.value
+    key_width, value_width = op.groups * op.key, op.heads * op.value
     step = F.softplus(gates[..., -op.heads :] + weight[:, 1]).transpose(1, 2)
     fall = -torch.exp(weight[:, 0])[:, None] * step
     if op.kind == "delta":
-        query, key, value = torch.split(features, [shared, shared, own], -1)
+        query, key, value = torch.split(features, [key_width, key_width, value_width], -1)
         return _Rows(
-            query=_unit(_shared(op, query)) / op.key**0.5, key=_unit(_shared(op, key)),
+            query=_unit(_per_head(op, query)) / op.key**0.5, key=_unit(_per_head(op, key)),
             value=_heads(value, op.heads), fall=fall,
             size=torch.sigmoid(gates[..., : op.heads]).transpose(1, 2),
         )  # fmt: skip
-    value, key, query = torch.split(features, [own, shared, shared], -1)
+    value, key, query = torch.split(features, [value_width, key_width, key_width], -1)
     return _Rows(
-        query=_shared(op, query), key=_shared(op, key), fall=fall, size=None,
+        query=_per_head(op, query), key=_per_head(op, key), fall=fall, size=None,
         value=_heads(value, op.heads) * step[..., None],
     )  # fmt: skip
 
@@ -154,7 +154,7 @@ def _heads(x: torch.Tensor, heads: int) -> torch.Tensor:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-def _shared(op: Recurrence, x: torch.Tensor) -> torch.Tensor:
+def _per_head(op: Recurrence, x: torch.Tensor) -> torch.Tensor:
     """Give every head what its group shares."""
     return _heads(x, op.groups).repeat_interleave(op.heads // op.groups, 1)
 
@@ -177,45 +177,45 @@ def _chunks(rows: _Rows, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     """Take chunks one after another, but for what they have in common."""
     total = torch.cumsum(rows.fall, -1)
     length = total.shape[-1]
-    later = torch.ones(length, length, dtype=torch.bool, device=total.device).tril()
-    apart = (total[..., :, None] - total[..., None, :]).masked_fill(~later, -torch.inf)
-    ages, since = torch.exp(apart), torch.exp(total)[..., None]
-    left = rows.key * torch.exp(total[..., -1:] - total)[..., None]  # by a chunk's end
-    change, through = rows.value, None
+    is_causal = torch.ones(length, length, dtype=torch.bool, device=total.device).tril()
+    log_decays = (total[..., :, None] - total[..., None, :]).masked_fill(~is_causal, -torch.inf)
+    decays, start_decays = torch.exp(log_decays), torch.exp(total)[..., None]
+    end_keys = rows.key * torch.exp(total[..., -1:] - total)[..., None]  # by a chunk's end
+    change, state_change = rows.value, None
     if rows.size is not None:
         scores = rows.key @ rows.key.transpose(-1, -2)
-        solved = inverse((rows.size[..., None] * ages * scores).tril(-1))
+        solved = inverse((rows.size[..., None] * decays * scores).tril(-1))
         solved = solved * rows.size[..., None, :]
-        change, through = solved @ rows.value, solved @ (rows.key * since)
-    states, state = _chain(rows, left, (change, through), total[..., -1], state)
-    if through is not None:
-        change = change - through @ states
-    own = (ages * (rows.query @ rows.key.transpose(-1, -2))) @ change
-    return (own + (rows.query * since) @ states).flatten(2, 3), state
+        change, state_change = solved @ rows.value, solved @ (rows.key * start_decays)
+    states, state = _chain(rows, end_keys, (change, state_change), total[..., -1], state)
+    if state_change is not None:
+        change = change - state_change @ states
+    chunk_out = (decays * (rows.query @ rows.key.transpose(-1, -2))) @ change
+    return (chunk_out + (rows.query * start_decays) @ states).flatten(2, 3), state
 
 
 def _chain(
     rows: _Rows,
-    left: torch.Tensor,
+    end_keys: torch.Tensor,
     changes: tuple[torch.Tensor, torch.Tensor | None],
     fall: torch.Tensor,
     state: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Follow the state from chunk to chunk: what each starts from, and the last one's end."""
-    change, through = changes
-    added = left.transpose(-1, -2) @ change
-    kept = torch.exp(fall)[..., None, None]
-    if through is not None:
-        same = torch.eye(rows.key.shape[-1], dtype=state.dtype, device=state.device)
-        kept = kept * same - left.transpose(-1, -2) @ through
+    change, state_change = changes
+    added = end_keys.transpose(-1, -2) @ change
+    carry = torch.exp(fall)[..., None, None]
+    if state_change is not None:
+        identity = torch.eye(rows.key.shape[-1], dtype=state.dtype, device=state.device)
+        carry = carry * identity - end_keys.transpose(-1, -2) @ state_change
     starts = []
     for chunk in range(added.shape[2]):
         starts.append(state)
-        more, times = added[:, :, chunk], kept[:, :, chunk]
-        if through is None:
-            state = torch.addcmul(more, times, state)
+        added_state, factor = added[:, :, chunk], carry[:, :, chunk]
+        if state_change is None:
+            state = torch.addcmul(added_state, factor, state)
         else:
-            all_heads = (part.flatten(0, 1) for part in (more, times, state))
+            all_heads = (part.flatten(0, 1) for part in (added_state, factor, state))
             state = torch.baddbmm(*all_heads).view_as(state)
     return torch.stack(starts, 2), state
 

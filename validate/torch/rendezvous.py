@@ -145,8 +145,8 @@ def absent(place: Place, missing: list[int]) -> str:
     'rank 3 of 4 did not arrive within 60 s'
     """
     ranks = ", ".join(map(str, missing))
-    named = f"rank {ranks}" if len(missing) == 1 else f"ranks {ranks}"
-    return f"{named} of {place.world} did not arrive within {RENDEZVOUS_S} s"
+    subject = f"rank {ranks}" if len(missing) == 1 else f"ranks {ranks}"
+    return f"{subject} of {place.world} did not arrive within {RENDEZVOUS_S} s"
 
 
 def open_store(place: Place) -> Store:
@@ -164,7 +164,7 @@ def open_store(place: Place) -> Store:
             ),
         )
     except (RuntimeError, ValueError) as error:
-        why, where = " ".join(str(error).split())[:160], f"{place.address}:{place.port}"
+        reason, address = " ".join(str(error).split())[:160], f"{place.address}:{place.port}"
         if place.rank and not place.hosted:
-            why = f"{absent(place, [0])}; {why}"
-        raise ApartError(f"rendezvous at {where} failed: {why}") from None
+            reason = f"{absent(place, [0])}; {reason}"
+        raise ApartError(f"rendezvous at {address} failed: {reason}") from None

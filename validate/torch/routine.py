@@ -30,17 +30,17 @@ class Routine:
 def make_routines(state: RankState) -> dict[str, Routine]:
     """Make the stages of a rank's program ready, without those that are only priced."""
     stages = state.program.transformer
-    whole = lived(stages, frozenset({state.program.output.name}))
-    live = _after(whole, frozenset({state.program.output.name}))
+    lifetimes = lived(stages, frozenset({state.program.output.name}))
+    needed_names = _names_after(lifetimes, frozenset({state.program.output.name}))
     return {
         stage.name: _routine(stage, state, after, compiles=False)
-        for stage, after in zip(stages, live, strict=True)
+        for stage, after in zip(stages, needed_names, strict=True)
     }
 
 
-def _after(items: Sequence[Lived], last: Names) -> list[Names]:
+def _names_after(items: Sequence[Lived], final_names: Names) -> list[Names]:
     """Names that are needed after each item of a body."""
-    lives, live = [], last
+    lives, live = [], final_names
     for work in reversed(items):
         lives.append(live)
         if isinstance(work.item, Loop):
@@ -67,30 +67,30 @@ def _body(loop: Loop, state: RankState, after: Names, *, compiles: bool) -> "lis
     end = after | arriving(loop.body)
     items = lived(with_layers(loop.body), end)
     steps: list[Step | Routine] = []
-    run: list[Lived] = []
-    sent: list[str] = []
-    for work, live in zip(items, _after(items, end), strict=True):
+    neighbours: list[Lived] = []
+    sent_names: list[str] = []
+    for work, live in zip(items, _names_after(items, end), strict=True):
         op = work.item
         if isinstance(op, Loop):
-            steps += [*_flush(run, state), *waits(sent, state)]
+            steps += [*_flush(neighbours, state), *waits(sent_names, state)]
             steps.append(_routine(op, state, live, compiles=compiles))
             continue
-        late = [name for name in sent if name in reads_of(op)]
+        awaited = [name for name in sent_names if name in reads_of(op)]
         if isinstance(op, SendReceive) and op.stream == "comm" and not state.serial:
-            steps += _flush(run, state)
-            number, following = len(sent), bool(late)
+            steps += _flush(neighbours, state)
+            number, following = len(sent_names), bool(awaited)
             steps.append(message(work, state, number, following=following))
-            sent.append(op.out.name)
+            sent_names.append(op.out.name)
             continue
-        if late:
-            steps += [*_flush(run, state), *waits(late, state)]
+        if awaited:
+            steps += [*_flush(neighbours, state), *waits(awaited, state)]
         if compiles and joins(op, state):
-            steps += _flush(run, state) if begins(op) else []
-            run.append(work)
+            steps += _flush(neighbours, state) if begins(op) else []
+            neighbours.append(work)
             continue
-        steps += _flush(run, state)
+        steps += _flush(neighbours, state)
         steps += _step(work, state)
-    return [*steps, *_flush(run, state), *waits(sent, state)]
+    return [*steps, *_flush(neighbours, state), *waits(sent_names, state)]
 
 
 def _step(work: Lived, state: RankState) -> list[Step]:
@@ -102,20 +102,20 @@ def _step(work: Lived, state: RankState) -> list[Step]:
     return [] if isinstance(work.item, Convolve) else [compute(work, state)]
 
 
-def _flush(run: list[Lived], state: RankState) -> list[Step]:
+def _flush(neighbours: list[Lived], state: RankState) -> list[Step]:
     """Make steps of the neighbours gathered so far; views at either end need no compiler."""
-    taken, run[:] = list(run), []
-    kernels = [place for place, work in enumerate(taken) if launches(_op(work))]
+    works, neighbours[:] = list(neighbours), []
+    kernels = [place for place, work in enumerate(works) if launches(_op(work))]
     if not kernels:
-        return [compute(work, state) for work in taken]
-    first, last = kernels[0], kernels[-1] + 1
-    before, middle, behind = taken[:first], taken[first:last], taken[last:]
-    made = [compute(work, state) for work in before]
-    if _worth(middle):
-        made.append(fused(middle, state))
+        return [compute(work, state) for work in works]
+    start, stop = kernels[0], kernels[-1] + 1
+    leading, compiled, trailing = works[:start], works[start:stop], works[stop:]
+    steps = [compute(work, state) for work in leading]
+    if _worth_compiling(compiled):
+        steps.append(fused(compiled, state))
     else:
-        made += [compute(work, state) for work in middle]
-    return [*made, *[compute(work, state) for work in behind]]
+        steps += [compute(work, state) for work in compiled]
+    return [*steps, *[compute(work, state) for work in trailing]]
 
 
 def _op(work: Lived) -> Work:
@@ -129,9 +129,9 @@ SINGLE_KERNELS: Final = (
 )  # fmt: skip
 
 
-def _worth(run: Sequence[Lived]) -> bool:
+def _worth_compiling(works: Sequence[Lived]) -> bool:
     """Whether compiling saves anything: not where one operation is one kernel anyway."""
-    ops = [_op(work) for work in run]
+    ops = [_op(work) for work in works]
     if all(isinstance(op, Matmul) or not launches(op) for op in ops):
         return False
     op = ops[0]

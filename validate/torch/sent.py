@@ -49,32 +49,32 @@ def sending(
 ) -> Noted:
     """Note what a message is given; returns what notes what it gives."""
     if into is None:
-        return lambda made: None  # noqa: ARG005
+        return lambda result: None  # noqa: ARG005
     pieces = len(ranks) if op.kind in ("reduce_scatter", "all_to_all") else 1
     rounds = torch.finfo(x.dtype).eps / 2 if x.is_floating_point() else 0.0
     sent = Sent(op, ranks, rounds, _sums(x, pieces), [])
     into.append(sent)
 
-    def note(made: torch.Tensor) -> None:
-        if made.is_cuda:
+    def note(result: torch.Tensor) -> None:
+        if result.is_cuda:
             torch.cuda.current_stream().synchronize()  # where a host is seen to wait
         pieces = len(ranks) if op.kind in ("all_gather", "all_to_all") else 1
-        sent.made.append(_sums(made, pieces))
+        sent.made.append(_sums(result, pieces))
 
     return note
 
 
 def _sums(x: torch.Tensor, pieces: int) -> torch.Tensor:
     """Return sums of each piece of a tensor with drawn signs, and its length as a vector."""
-    each = x.detach().reshape(pieces, -1).double()
-    signs = _signs(each.shape[1]).to(each.device)
-    return torch.cat([each @ signs, each.norm(dim=1, keepdim=True)], dim=1)
+    rows = x.detach().reshape(pieces, -1).double()
+    signs = _signs(rows.shape[1]).to(rows.device)
+    return torch.cat([rows @ signs, rows.norm(dim=1, keepdim=True)], dim=1)
 
 
 @lru_cache(maxsize=16)
 def _signs(count: int) -> torch.Tensor:
-    drawn = torch.randint(2, (count, SUMS), generator=torch.Generator().manual_seed(count))
-    return (2 * drawn - 1).double()
+    coins = torch.randint(2, (count, SUMS), generator=torch.Generator().manual_seed(count))
+    return (2 * coins - 1).double()
 
 
 def untrue(mine: Sequence[Sent], said: Sequence[object], rank: int) -> tuple[int, str] | None:
@@ -85,8 +85,8 @@ def untrue(mine: Sequence[Sent], said: Sequence[object], rank: int) -> tuple[int
     turns: dict[tuple[int, ...], list[list[list[object]]]] = defaultdict(list)
     for words in said:
         by_group = defaultdict(list)
-        for one in cast("list[list[Any]]", words):
-            by_group[tuple(one[0])].append(one)
+        for entry in cast("list[list[Any]]", words):
+            by_group[tuple(entry[0])].append(entry)
         for ranks, messages in by_group.items():
             turns[ranks].append(messages)
     counts: dict[tuple[int, ...], int] = defaultdict(int)
@@ -94,48 +94,50 @@ def untrue(mine: Sequence[Sent], said: Sequence[object], rank: int) -> tuple[int
         turn = counts[sent.ranks]
         counts[sent.ranks] += 1
         members = [messages[turn] for messages in turns[sent.ranks] if turn < len(messages)]
-        what = f"{sent.op.kind} {sent.op.axis} of {sent.op.out.name}"
-        if len(members) < len(sent.ranks) or any(one[1] != sent.op.out.name for one in members):
-            return number, f"{what} met another message on rank {rank}"
-        wrong = _wrong(sent, [np.asarray(one[2]) for one in members], sent.ranks.index(rank))
-        if wrong:
-            return number, f"{what} gave {wrong} on rank {rank}"
+        message_name = f"{sent.op.kind} {sent.op.axis} of {sent.op.out.name}"
+        if len(members) < len(sent.ranks) or any(entry[1] != sent.op.out.name for entry in members):
+            return number, f"{message_name} met another message on rank {rank}"
+        fault = _fault_of(sent, [np.asarray(entry[2]) for entry in members], sent.ranks.index(rank))
+        if fault:
+            return number, f"{message_name} gave {fault} on rank {rank}"
     return None
 
 
-def _wrong(sent: Sent, given: Sequence[Array], place: int) -> str:
+def _fault_of(sent: Sent, inputs: Sequence[Array], place: int) -> str:
     """Say what a message gave that it should not have, "" where all is well."""
-    want = _expected(sent.op, given, place)
-    if want is None or not np.isfinite(want).all():
+    expected = _expected(sent.op, inputs, place)
+    if expected is None or not np.isfinite(expected).all():
         return ""
-    made = sent.made[0].cpu().numpy()[:, :SUMS]
-    if not np.isfinite(made).all():
+    actual = sent.made[0].cpu().numpy()[:, :SUMS]
+    if not np.isfinite(actual).all():
         return "no numbers"
-    sums, lengths = want[:, :SUMS], want[:, SUMS:]
+    sums, lengths = expected[:, :SUMS], expected[:, SUMS:]
     adds = sent.op.kind in ("all_reduce", "reduce_scatter")
-    rounds = max(2**-40, sent.rounds * math.sqrt(len(given)) if adds else 0.0)
-    return "" if (abs(made - sums) <= DEVIATIONS * rounds * lengths).all() else "other numbers"
+    rounds = max(2**-40, sent.rounds * math.sqrt(len(inputs)) if adds else 0.0)
+    return "" if (abs(actual - sums) <= DEVIATIONS * rounds * lengths).all() else "other numbers"
 
 
-def _expected(op: Communication, given: Sequence[Array], place: int) -> Array | None:
+def _expected(op: Communication, inputs: Sequence[Array], place: int) -> Array | None:
     """Return sums of what a message must give to the rank at a place, by what all were given.
 
     Lengths are of what is added, for what rounding may do; None where nothing arrives.
     """
     if isinstance(op, SendReceive):
-        come = place - op.offset
-        nothing = op.ends and not 0 <= come < len(given)
-        return None if nothing else given[come % len(given)]
+        origin = place - op.offset
+        no_source = op.ends and not 0 <= origin < len(inputs)
+        return None if no_source else inputs[origin % len(inputs)]
     assert isinstance(op, Collective)
     match op.kind:
         case "broadcast":
-            return given[op.root]
+            return inputs[op.root]
         case "all_gather":
-            return np.concatenate(given)
+            return np.concatenate(inputs)
         case "all_to_all":
-            return np.array([one[place] for one in given])
+            return np.array([rank_sums[place] for rank_sums in inputs])
         case _:
-            parts = np.stack([one[place if op.kind == "reduce_scatter" else 0] for one in given])
+            parts = np.stack(
+                [rank_sums[place if op.kind == "reduce_scatter" else 0] for rank_sums in inputs]
+            )
             total = parts.sum(axis=0)
             total[SUMS] = math.sqrt(float((parts[:, SUMS] ** 2).sum()))
             return np.array([total])

@@ -23,7 +23,7 @@ from validate.torch.proof import Checked, ProvedWork, check, setting_for, unspli
 from validate.torch.rendezvous import SETTLE_S, ApartError
 
 PROOF_S: Final = 180
-_BAD: Final = ("failed", "out of memory")
+_FAILURES: Final = ("failed", "out of memory")
 Checks = tuple[Checked, Checked]
 """Of a plan at a small size: in 32 bits, and in the case's precision as the case is launched."""
 
@@ -49,20 +49,20 @@ class Session:
 
 def run_all(session: Session, cases: Sequence[Case]) -> int:
     """Run the cases that there is time for; returns how many were run."""
-    ran = 0
+    case_count = 0
     for number, case in enumerate(cases):
-        left = session.until - time.monotonic()
-        left_of_ranks = session.bench.rendezvous.say(f"{number}: time left", left)
-        if cast(float, left_of_ranks[0]) <= _needed(session, case):
+        time_left = session.until - time.monotonic()
+        times_left = session.bench.rendezvous.say(f"{number}: time left", time_left)
+        if cast(float, times_left[0]) <= _needed_seconds(session, case):
             continue
-        row = _one(session, case, number)
-        ran += 1
+        row = _case_row(session, case, number)
+        case_count += 1
         if session.leads:
             system.append_line(session.output / "results.jsonl", line(session.job.named(row)))
-    return ran
+    return case_count
 
 
-def _needed(session: Session, case: Case) -> float:
+def _needed_seconds(session: Session, case: Case) -> float:
     """Guess the seconds that a case will take, by what is predicted of its step."""
     steady = 5 + 3 * session.bench.budget_s
     try:
@@ -71,35 +71,37 @@ def _needed(session: Session, case: Case) -> float:
         return 0.0
 
 
-def _one(session: Session, case: Case, number: int) -> Measured:
+def _case_row(session: Session, case: Case, number: int) -> Measured:
     """Run a case; whatever goes wrong on any rank becomes its row."""
     try:
         subject = look_up(case, session.job.hardware)
         if subject.objections:
             return Measured(case=case, status="illegal", note=subject.objections)
-        row = _measured(session, subject, number)
+        row = _measured_row(session, subject, number)
     except ApartError:
         raise
     except Exception as error:  # noqa: BLE001  # recorded, and the run goes on
-        row = _failed(case, error)
-    return _agreed(session, row, number)
+        row = _failed_row(case, error)
+    return _agreed_row(session, row, number)
 
 
-def _failed(case: Case, error: Exception) -> Measured:
+def _failed_row(case: Case, error: Exception) -> Measured:
     kind = type(error).__name__
     text = " ".join(str(error).split())[:300] or kind
     row = failed(case, text if isinstance(error, ModelError) else f"{kind}: {text}")
-    full = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
-    return replace(row, status="out of memory") if full else row
+    out_of_memory = (
+        isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
+    )
+    return replace(row, status="out of memory") if out_of_memory else row
 
 
-def _agreed(session: Session, row: Measured, number: int) -> Measured:
+def _agreed_row(session: Session, row: Measured, number: int) -> Measured:
     """Hear what became of the case on every rank: it failed if it did on any.
 
     Raises ApartError if it failed here, and other ranks, which wait for this one, cannot be told.
     """
-    bad, say = row.status in _BAD, session.bench.rendezvous.say
-    if not bad:
+    is_bad, say = row.status in _FAILURES, session.bench.rendezvous.say
+    if not is_bad:
         words = say(f"{number}: outcome", [row.status, row.note])
     else:
         session.bench.progress.phase(f"agreeing on case {number + 1}", 4 * SETTLE_S)
@@ -108,27 +110,29 @@ def _agreed(session: Session, row: Measured, number: int) -> Measured:
         except ApartError:
             raise ApartError(f"{row.status}: {row.note}") from None
     outcomes = [(rank, *cast("tuple[Status, str]", outcome)) for rank, outcome in enumerate(words)]
-    failures = [outcome for outcome in outcomes if outcome[1] in (*_BAD, "wrong")]
+    failures = [outcome for outcome in outcomes if outcome[1] in (*_FAILURES, "wrong")]
     if not failures:
         return row
     rank, status, note = min(failures, key=lambda outcome: (is_aftermath(outcome[2]), outcome[0]))
     return replace(row, status=status, note=f"rank {rank}: {note}")
 
 
-def _measured(session: Session, subject: Subject, number: int) -> Measured:
+def _measured_row(session: Session, subject: Subject, number: int) -> Measured:
     bench, case = session.bench, subject.case
     name = f"case {number + 1} ({case.key})"
     proof = _proof(session, subject, name)
     known_somewhere = bench.rendezvous.say(
         f"{number}: known", is_known(session.wholes, subject, bench)
     )
-    ran = run_case(subject, bench, name, first=not any(known_somewhere))
-    full = compared(session.wholes, subject, bench, ran)
-    same = apart(bench.rendezvous.say(f"{number}: sample", sample(subject, bench, ran.output)))
-    row = _row(ran, proof, replace(full, replicas=same))
+    own_run = run_case(subject, bench, name, first=not any(known_somewhere))
+    comparison = compared(session.wholes, subject, bench, own_run)
+    replica_gap = apart(
+        bench.rendezvous.say(f"{number}: sample", sample(subject, bench, own_run.output))
+    )
+    row = _judged_row(own_run, proof, replace(comparison, replicas=replica_gap))
     row = replace(row, note="; ".join(part for part in (row.note, _remark(session, case)) if part))
     words = bench.rendezvous.say(f"{number}: results", _numbers(row))
-    merged = _merged(row, [cast("dict[str, float]", word) for word in words])
+    merged = _merged_row(row, [cast("dict[str, float]", word) for word in words])
     if not session.leads:
         return merged
     gpu = system.gpu()
@@ -152,19 +156,19 @@ def _proof(session: Session, subject: Subject, name: str) -> Checks:
         bench.fuser.begin()
         model, workload = shrink(subject.model, subject.workload, subject.plan)
         work = ProvedWork(model=model, workload=workload, plan=subject.plan)
-        whole = unsplit(work)
+        reference = unsplit(work)
 
         def checked(dtype: torch.dtype) -> Checked:
             setting = setting_for(work, bench.comm.rank, bench.device, dtype)
-            used = None if dtype == torch.float32 else fuser
+            case_fuser = None if dtype == torch.float32 else fuser
 
             def say(topic: str, words: object) -> list[object]:
                 return bench.rendezvous.say(f"{name}: {topic} in {dtype}", words)
 
-            return check(work, bench.comm, setting, fuser=used, whole=whole, say=say)
+            return check(work, bench.comm, setting, fuser=case_fuser, whole=reference, say=say)
 
-        own = dtype_of(case.precision)
-        session.proofs[key] = (checked(torch.float32), checked(own))
+        case_dtype = dtype_of(case.precision)
+        session.proofs[key] = (checked(torch.float32), checked(case_dtype))
     return session.proofs[key]
 
 
@@ -179,30 +183,30 @@ def _remark(session: Session, case: Case) -> str:
     return "; ".join(remarks)
 
 
-def _row(ran: Ran, proof: Checks, full: Full) -> Measured:
+def _judged_row(own_run: Ran, proof: Checks, comparison: Full) -> Measured:
     """Judge what a rank found: by the proofs at a small size, by its counts, and at full size."""
     exact, rough = proof
-    wrong = list(dict.fromkeys(each.untrue for each in proof if each.untrue))
-    wrong += [] if exact.error <= exact.bound else [f"error {exact.error:.2g} in 32 bits"]
-    wrong += [*exact.miscounted, *rough.miscounted, *ran.miscounted]
+    faults = list(dict.fromkeys(checked.untrue for checked in proof if checked.untrue))
+    faults += [] if exact.error <= exact.bound else [f"error {exact.error:.2g} in 32 bits"]
+    faults += [*exact.miscounted, *rough.miscounted, *own_run.miscounted]
     if not rough.error <= rough.bound:
-        wrong.append(f"error {rough.error:.2g} where {rough.bound:g} is allowed")
-    wrong += full.complaints
+        faults.append(f"error {rough.error:.2g} where {rough.bound:g} is allowed")
+    faults += comparison.complaints
     return replace(
-        ran.row,
-        status="wrong" if wrong else "done",
-        note="; ".join(wrong)[:300],
+        own_run.row,
+        status="wrong" if faults else "done",
+        note="; ".join(faults)[:300],
         error=rough.error,
         bound=rough.bound,
         exact_error=exact.error,
-        full_error=full.error,
-        full_bound=full.bound,
-        row_error=full.row,
-        full_against=full.against,
+        full_error=comparison.error,
+        full_bound=comparison.bound,
+        row_error=comparison.row,
+        full_against=comparison.against,
     )
 
 
-_LARGEST: Final = (
+_LARGEST_FIELDS: Final = (
     "step_s", "mean_s", "wall_s", "low_s", "high_s", "memory_bytes", "reserved_bytes",
     "process_bytes", "compile_s", "capture_s", "error", "exact_error", "full_error",
     "row_error", "waiting_s",
@@ -210,15 +214,17 @@ _LARGEST: Final = (
 
 
 def _numbers(row: Measured) -> dict[str, float]:
-    numbers = {name: float(getattr(row, name)) for name in _LARGEST}
+    numbers = {name: float(getattr(row, name)) for name in _LARGEST_FIELDS}
     return {**numbers, **{f"class {kind}": value for kind, value in row.classes_s.items()}}
 
 
-def _merged(row: Measured, words: Sequence[dict[str, float]]) -> Measured:
+def _merged_row(row: Measured, rank_numbers: Sequence[dict[str, float]]) -> Measured:
     """Largest of what all ranks found."""
-    top = {name: max(numbers.get(name, 0.0) for numbers in words) for name in words[0]}
+    largest = {
+        name: max(numbers.get(name, 0.0) for numbers in rank_numbers) for name in rank_numbers[0]
+    }
     return replace(
         row,
-        classes_s={kind: top[f"class {kind}"] for kind in row.classes_s},
-        **{name: top[name] for name in _LARGEST},  # type: ignore[arg-type]  # all are numbers
+        classes_s={kind: largest[f"class {kind}"] for kind in row.classes_s},
+        **{name: largest[name] for name in _LARGEST_FIELDS},  # type: ignore[arg-type]  # all are numbers
     )

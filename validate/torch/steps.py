@@ -82,8 +82,8 @@ def joins(op: Work, state: RankState) -> bool:
     """Whether an operation is compiled together with its neighbours."""
     fuser = state.fuser
     if isinstance(op, Matmul):
-        plain = op.route is None and not state.setting.is_quantised(op.weight)
-        return plain and fuser is not None and fuser.products
+        is_plain = op.route is None and not state.setting.is_quantised(op.weight)
+        return is_plain and fuser is not None and fuser.products
     fusible = isinstance(op, Pointwise) or (isinstance(op, Rearrange) and op.move not in BEYOND)
     return fuser is not None and fusible
 
@@ -108,14 +108,14 @@ def fetcher(tensors: Sequence[Tensor], state: RankState) -> Fetch:
     piped = "pp" in state.groups
     if not piped and not state.inputs.intersection(names):
         return lambda _: [values[name] for name in names]
-    return lambda here: [_value(tensor, state, here) for tensor in tensors]
+    return lambda position: [_value(tensor, state, position) for tensor in tensors]
 
 
-def _value(tensor: Tensor, state: RankState, here: Here) -> torch.Tensor:
+def _value(tensor: Tensor, state: RankState, position: Here) -> torch.Tensor:
     if tensor.name in state.inputs:
-        return state.given(tensor, here.forward)
+        return state.given(tensor, position.forward)
     value = state.values.get(tensor.name)
-    if state.idle(here) and (value is None or tuple(value.shape) != shape_of(tensor)):
+    if state.idle(position) and (value is None or tuple(value.shape) != shape_of(tensor)):
         return zeros(tensor, state)
     assert value is not None, f"{tensor.name} is read before it is made"
     return value
@@ -126,8 +126,8 @@ def compute(lived: Lived, state: RankState) -> Step:
     op = lived.item
     assert isinstance(op, Compute)
     if isinstance(op, Rearrange) and op.move in BEYOND:
-        beyond: Step = partial(_BEYOND[op.move], op, state)
-        return state.around(freeing(beyond, lived.frees, state), "layout", op.stream)
+        runner_step: Step = partial(_RUNNER_STEPS[op.move], op, state)
+        return state.around(freeing(runner_step, lived.frees, state), "layout", op.stream)
     bound = bind(op, state.setting)
     outs = [tensor.name for tensor in op.writes]
     if isinstance(op, Weighed):
@@ -141,12 +141,12 @@ def compute(lived: Lived, state: RankState) -> Step:
 
 def _product(op: Weighed, bound: Bound, outs: list[str], state: RankState) -> Step:
     fetch, values, run = fetcher(op.reads, state), state.values, bound.run
-    weight, of = op.weight, state.weights.of
+    weight, weight_of = op.weight, state.weights.of
 
-    def step(here: Here) -> None:
-        x, *others = fetch(here)
-        made = run([x, of(weight, here.layer), *others])
-        for name, value in zip(outs, made, strict=True):
+    def step(position: Here) -> None:
+        x, *more_inputs = fetch(position)
+        results = run([x, weight_of(weight, position.layer), *more_inputs])
+        for name, value in zip(outs, results, strict=True):
             values[name] = value
 
     return step
@@ -155,22 +155,22 @@ def _product(op: Weighed, bound: Bound, outs: list[str], state: RankState) -> St
 def _single(fetch: Fetch, bound: Bound, outs: list[str], state: RankState) -> Step:
     values, run, tables = state.values, bound.run, list(bound.tables)
 
-    def step(here: Here) -> None:
-        for name, made in zip(outs, run([*fetch(here), *tables]), strict=True):
-            values[name] = made
+    def step(position: Here) -> None:
+        for name, result in zip(outs, run([*fetch(position), *tables]), strict=True):
+            values[name] = result
 
     return step
 
 
 def freeing(step: Step, frees: Names, state: RankState) -> Step:
     """Let go of what nobody reads after a step."""
-    gone, values = tuple(frees), state.values
-    if not gone:
+    freed_names, values = tuple(frees), state.values
+    if not freed_names:
         return step
 
-    def both(here: Here) -> None:
-        step(here)
-        for name in gone:
+    def both(position: Here) -> None:
+        step(position)
+        for name in freed_names:
             values.pop(name, None)
 
     return both
@@ -180,65 +180,68 @@ def _checking(step: Step, op: Op, state: RankState) -> Step:
     """Say what is done, and check that what is made has the shape that the program says."""
     text = f"{CLASSES[type(op)]} {', '.join(writes_of(op))}".encode()
 
-    def both(here: Here) -> None:
+    def both(position: Here) -> None:
         state.progress.op(text)
-        step(here)
+        step(position)
         for tensor in op.writes:
-            made, shape = state.values[tensor.name], shape_of(tensor)
-            assert tuple(made.shape) == shape, f"{tensor.name}: made {made.shape}, said {shape}"
+            value, shape = state.values[tensor.name], shape_of(tensor)
+            assert tuple(value.shape) == shape, f"{tensor.name}: made {value.shape}, said {shape}"
 
     return both
 
 
 def fused(run: Sequence[Lived], state: RankState) -> Step:
     """Make one step of neighbouring operations, compiled when it is first taken."""
-    work = [one.item for one in run if isinstance(one.item, Pointwise | Rearrange | Matmul)]
+    ops = [entry.item for entry in run if isinstance(entry.item, Pointwise | Rearrange | Matmul)]
     setting = replace(state.setting, traced=True)
-    parts = [(op, bind(op, setting)) for op in work]
+    bound_ops = [(op, bind(op, setting)) for op in ops]
     written: set[str] = set()
     arriving: dict[str, Tensor] = {}
-    for op in work:
+    for op in ops:
         arriving |= {t.name: t for t in op.reads if t.name not in written}
         written |= set(writes_of(op))
-    frees = frozenset().union(*[one.frees for one in run])
+    frees = frozenset().union(*[entry.frees for entry in run])
     outs = sorted(written - frees)
     names = [*arriving]
     # what each takes besides its inputs: a layer's weight, or constant tables
-    owned: list[list[Weight | torch.Tensor]] = [
-        [op.weight] if isinstance(op, Matmul) else list(bound.tables) for op, bound in parts
+    extras_by_op: list[list[Weight | torch.Tensor]] = [
+        [op.weight] if isinstance(op, Matmul) else list(bound.tables) for op, bound in bound_ops
     ]
 
     def whole(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        here = dict(zip(names, tensors[: len(names)], strict=True))
-        rest = iter(tensors[len(names) :])
-        for (op, bound), own in zip(parts, owned, strict=True):
-            given = [here[name] for name in reads_of(op)]
-            mine = [next(rest) for _ in own]
-            here |= zip(writes_of(op), bound.run([*given, *mine]), strict=True)
-        return tuple(here[name] for name in outs)
+        values_by_name = dict(zip(names, tensors[: len(names)], strict=True))
+        extras = iter(tensors[len(names) :])
+        for (op, bound), op_extras in zip(bound_ops, extras_by_op, strict=True):
+            inputs = [values_by_name[name] for name in reads_of(op)]
+            own_extras = [next(extras) for _ in op_extras]
+            values_by_name |= zip(writes_of(op), bound.run([*inputs, *own_extras]), strict=True)
+        return tuple(values_by_name[name] for name in outs)
 
-    key = (tuple(work), tuple(outs), tuple(state.setting.index.items()))
+    key = (tuple(ops), tuple(outs), tuple(state.setting.index.items()))
     fetch = fetcher(tuple(arriving.values()), state)
-    fetch = _fetching(fetch, [one for own in owned for one in own], state)
-    step = _compiled(whole, key, fetch, outs, state)
-    kind: Class = "pointwise" if any(isinstance(op, Pointwise) for op in work) else "layout"
+    fetch = _with_extras(fetch, [entry for op_extras in extras_by_op for entry in op_extras], state)
+    step = _compiled_step(whole, key, fetch, outs, state)
+    kind: Class = "pointwise" if any(isinstance(op, Pointwise) for op in ops) else "layout"
     return state.around(freeing(step, frees, state), kind, "compute")
 
 
-def _fetching(fetch: Fetch, owned: list[Weight | torch.Tensor], state: RankState) -> Fetch:
+def _with_extras(fetch: Fetch, extras: list[Weight | torch.Tensor], state: RankState) -> Fetch:
     """Look up inputs, and then the weights of the layer and the tables."""
-    of = state.weights.of
-    if not any(isinstance(part, Weight) for part in owned):
-        tables = [part for part in owned if isinstance(part, torch.Tensor)]
-        return lambda here: [*fetch(here), *tables]
-    return lambda here: [
-        *fetch(here),
-        *[of(part, here.layer) if isinstance(part, Weight) else part for part in owned],
+    weight_of = state.weights.of
+    if not any(isinstance(extra, Weight) for extra in extras):
+        tables = [extra for extra in extras if isinstance(extra, torch.Tensor)]
+        return lambda position: [*fetch(position), *tables]
+    return lambda position: [
+        *fetch(position),
+        *[
+            weight_of(extra, position.layer) if isinstance(extra, Weight) else extra
+            for extra in extras
+        ],
     ]
 
 
-def _compiled(
-    whole: Callable[..., tuple[torch.Tensor, ...]],
+def _compiled_step(
+    function: Callable[..., tuple[torch.Tensor, ...]],
     key: tuple[object, ...],
     fetch: Fetch,
     outs: list[str],
@@ -246,81 +249,81 @@ def _compiled(
 ) -> Step:
     values, fuser = state.values, state.fuser
     assert fuser is not None
-    ready: list[Callable[..., Sequence[torch.Tensor]]] = []
+    compiled: list[Callable[..., Sequence[torch.Tensor]]] = []
 
-    def step(here: Here) -> None:
-        given = fetch(here)
-        if not ready:
+    def step(position: Here) -> None:
+        inputs = fetch(position)
+        if not compiled:
             state.progress.op(COMPILES)
-            ready.append(fuser.compiled(key, whole, given))
-        for name, made in zip(outs, ready[0](*given), strict=True):
-            values[name] = made
+            compiled.append(fuser.compiled(key, function, inputs))
+        for name, result in zip(outs, compiled[0](*inputs), strict=True):
+            values[name] = result
 
     return step
 
 
-def _store(op: Rearrange, state: RankState, here: Here) -> None:
-    (x,) = fetcher(op.inputs, state)(here)
-    key = (op.outputs[0].name, here.layer, here.forward)
+def _store(op: Rearrange, state: RankState, position: Here) -> None:
+    (x,) = fetcher(op.inputs, state)(position)
+    key = (op.outputs[0].name, position.layer, position.forward)
     rows = x.shape[1]
-    kept = state.kept.get(key)
-    if kept is None:
-        kept = x.new_empty((x.shape[0], rows + state.room, x.shape[2]))
-        state.kept[key] = kept
-    kept[:, :rows].copy_(x)
+    cache = state.kept.get(key)
+    if cache is None:
+        cache = x.new_empty((x.shape[0], rows + state.room, x.shape[2]))
+        state.kept[key] = cache
+    cache[:, :rows].copy_(x)
     state.lengths[key] = rows
 
 
-def _load(op: Rearrange, state: RankState, here: Here) -> None:
-    key = (op.inputs[0].name, here.layer, here.forward)
+def _load(op: Rearrange, state: RankState, position: Here) -> None:
+    key = (op.inputs[0].name, position.layer, position.forward)
     state.values[op.outputs[0].name] = state.kept[key][:, : state.lengths[key]]
 
 
-def _append(op: Rearrange, state: RankState, here: Here) -> None:
+def _append(op: Rearrange, state: RankState, position: Here) -> None:
     """Write new rows behind those kept; what is read is all of them."""
-    key = (op.inputs[0].name, here.layer, here.forward)
+    key = (op.inputs[0].name, position.layer, position.forward)
     out = op.outputs[0]
-    if state.idle(here):
+    if state.idle(position):
         state.values[out.name] = zeros(out, state)
         return
-    (x,) = fetcher(op.inputs[1:], state)(here)
-    start, kept = state.lengths[key], state.kept[key]
-    kept[:, start : start + x.shape[1]].copy_(x)
+    (x,) = fetcher(op.inputs[1:], state)(position)
+    start, cache = state.lengths[key], state.kept[key]
+    cache[:, start : start + x.shape[1]].copy_(x)
     state.lengths[key] = start + x.shape[1]
-    state.values[out.name] = kept[:, : start + x.shape[1]]
+    state.values[out.name] = cache[:, : start + x.shape[1]]
 
 
-def _collect(op: Rearrange, state: RankState, here: Here) -> None:
+def _collect(op: Rearrange, state: RankState, position: Here) -> None:
     """Put a forward's prediction beside the others of its step."""
     out = op.outputs[0]
-    if shape_of(out)[0] == 1 and not state.idle(here):
-        (x,) = fetcher(op.inputs, state)(here)
+    if shape_of(out)[0] == 1 and not state.idle(position):
+        (x,) = fetcher(op.inputs, state)(position)
         state.values[out.name] = x[None]
         return
-    kept = state.values.get(out.name)
-    if kept is None:
-        kept = state.values[out.name] = zeros(out, state)
-    if not state.idle(here):
-        (x,) = fetcher(op.inputs, state)(here)
-        kept[here.turn].copy_(x)
+    predictions = state.values.get(out.name)
+    if predictions is None:
+        predictions = state.values[out.name] = zeros(out, state)
+    if not state.idle(position):
+        (x,) = fetcher(op.inputs, state)(position)
+        predictions[position.turn].copy_(x)
 
 
-def _keep(op: Rearrange, state: RankState, here: Here) -> None:
+def _keep(op: Rearrange, state: RankState, position: Here) -> None:
     """Put tensors in place of those kept before."""
-    if state.idle(here):
+    if state.idle(position):
         return
-    for tensor, value in zip(op.outputs, fetcher(op.inputs, state)(here), strict=True):
-        state.states[tensor.name, here.layer, here.forward] = value
+    for tensor, value in zip(op.outputs, fetcher(op.inputs, state)(position), strict=True):
+        state.states[tensor.name, position.layer, position.forward] = value
 
 
-def _recall(op: Rearrange, state: RankState, here: Here) -> None:
+def _recall(op: Rearrange, state: RankState, position: Here) -> None:
     """Give what was kept; zeros where nothing is yet."""
-    for kept, out in zip(op.inputs, op.outputs, strict=True):
-        value = state.states.get((kept.name, here.layer, here.forward))
+    for stored, out in zip(op.inputs, op.outputs, strict=True):
+        value = state.states.get((stored.name, position.layer, position.forward))
         state.values[out.name] = zeros(out, state) if value is None else value
 
 
-_BEYOND = {
+_RUNNER_STEPS = {
     "store": _store, "load": _load, "append": _append, "collect": _collect, "keep": _keep,
     "recall": _recall,
 }  # fmt: skip

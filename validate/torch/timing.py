@@ -63,12 +63,12 @@ def clock_of(device: torch.device, progress: Progress | None = None) -> Clock:
             between=lambda start, stop: stop - start,
             wait=lambda: None,
         )
-    said = progress or unheard()
+    heartbeat = progress or unheard()
 
     def wait() -> None:
-        said.waits()
+        heartbeat.waits()
         torch.cuda.synchronize()
-        said.waits(now=False)
+        heartbeat.waits(now=False)
 
     return Clock(
         mark=_event,
@@ -87,15 +87,15 @@ def repeat(run: Callable[[], None], count: int, clock: Clock) -> RepeatTimes:
     """Run back to back, as steps follow each other, and time every one."""
     clock.wait()
     with uncollected():
-        begun = time.perf_counter()
+        wall_start = time.perf_counter()
         marks = [clock.mark(None)]
         for _ in range(count):
             run()
             marks.append(clock.mark(None))
         clock.wait()
-        wall = (time.perf_counter() - begun) / count
-    each = tuple(clock.between(start, stop) for start, stop in pairwise(marks))
-    return RepeatTimes(each=each, wall=wall)
+        wall = (time.perf_counter() - wall_start) / count
+    times = tuple(clock.between(start, stop) for start, stop in pairwise(marks))
+    return RepeatTimes(each=times, wall=wall)
 
 
 @contextmanager
@@ -158,8 +158,8 @@ class Inside:
         ranks = [cast("list[float]", messages) for messages in sent]
         if not self.messages or len({len(messages) for messages in ranks}) > 1:
             return dict(self.classes), 0.0
-        least = sum(map(min, zip(*ranks, strict=True)))
-        return {**self.classes, "communication": least}, sum(self.messages) - least
+        shortest = sum(map(min, zip(*ranks, strict=True)))
+        return {**self.classes, "communication": shortest}, sum(self.messages) - shortest
 
 
 def look_inside(
@@ -179,56 +179,60 @@ def look_inside(
     """
     turns = 1 if seconds > 1 else 3
     if state.setting.device.type != "cuda":
-        return _taken(subject, state, clock, turns, HOST)
+        return _profiled_step(subject, state, clock, turns, HOST)
     if subject.case.mode == "eager":
-        inside = _taken(subject, state, clock, turns, RUNNING)
-        if not on_any(inside.gaps > BEHIND * seconds):
-            return inside
-    return _taken(subject, state, clock, turns, RESTED)
+        profile = _profiled_step(subject, state, clock, turns, RUNNING)
+        if not on_any(profile.gaps > BEHIND * seconds):
+            return profile
+    return _profiled_step(subject, state, clock, turns, RESTED)
 
 
-def _taken(subject: Subject, state: RankState, clock: Clock, turns: int, how: str) -> Inside:
+def _profiled_step(
+    subject: Subject, state: RankState, clock: Clock, turns: int, how: str
+) -> Inside:
     log: list[tuple[str, Any, Any]] = []
 
     def around(step: Step, kind: str, stream: str) -> Step:
         del stream
 
-        def timed(here: Here) -> None:
+        def timed(position: Here) -> None:
             start = clock.mark(None)
-            step(here)
+            step(position)
             log.append((kind, start, clock.mark(None)))
 
         return timed
 
-    inside = state.instrumented(around, _rest if how == RESTED else None)
-    routine, back = make_routines(inside)[subject.case.stage], inside.marked()
+    observed_state = state.instrumented(around, _rest if how == RESTED else None)
+    routine, restore = make_routines(observed_state)[subject.case.stage], observed_state.marked()
 
     def step() -> None:
         if how == RUNNING:
             _rest(Here())
-        inside.begin()
-        back()
-        play(routine, inside)
+        observed_state.begin()
+        restore()
+        play(routine, observed_state)
 
     # compiled functions of a timed step are others, which hold products too
-    warms = turns > 1 or subject.case.mode == "compile"
-    for turn in range(turns + warms):
+    warm_ups = turns > 1 or subject.case.mode == "compile"
+    for turn in range(turns + warm_ups):
         step()
-        if warms and turn == 0:
+        if warm_ups and turn == 0:
             clock.wait()
             log.clear()
     clock.wait()
-    return _summed(log, clock, turns, how)
+    return _step_profile(log, clock, turns, how)
 
 
-def _summed(log: Sequence[tuple[str, Any, Any]], clock: Clock, turns: int, how: str) -> Inside:
+def _step_profile(
+    log: Sequence[tuple[str, Any, Any]], clock: Clock, turns: int, how: str
+) -> Inside:
     classes: dict[str, float] = {}
-    each = [(kind, clock.between(start, stop) / turns) for kind, start, stop in log]
-    for kind, seconds in each:
+    timed_ops = [(kind, clock.between(start, stop) / turns) for kind, start, stop in log]
+    for kind, seconds in timed_ops:
         classes[kind] = classes.get(kind, 0.0) + seconds
-    count = len(each) // turns
-    sent = [seconds for kind, seconds in each if kind == "communication"]
-    by_turn = len(sent) // turns if turns else 0
+    count = len(timed_ops) // turns
+    message_times = [seconds for kind, seconds in timed_ops if kind == "communication"]
+    per_turn = len(message_times) // turns if turns else 0
     gaps = [
         clock.between(before[2], after[1])
         for number, (before, after) in enumerate(pairwise(log), 1)
@@ -236,12 +240,12 @@ def _summed(log: Sequence[tuple[str, Any, Any]], clock: Clock, turns: int, how: 
     ]
     return Inside(
         classes=classes,
-        messages=tuple(sum(sent[place::by_turn]) for place in range(by_turn)),
+        messages=tuple(sum(message_times[index::per_turn]) for index in range(per_turn)),
         gaps=sum(gaps) / turns,
         how=how,
     )
 
 
-def _rest(here: Here) -> None:
-    del here
+def _rest(position: Here) -> None:
+    del position
     torch.cuda._sleep(AHEAD_CYCLES)  # noqa: SLF001  # PyTorch has no public wait on the device

@@ -77,8 +77,8 @@ def from_source(source: Source, setting: Setting) -> Weights:
 
     def make(weight: Weight, layer: int) -> torch.Tensor:
         share = np.swapaxes(source.weight(weight, layer, setting.index), -1, -2)
-        made = setting.table(np.ascontiguousarray(share), setting.dtype)
-        return quantise(made, weight) if setting.is_quantised(weight) else made
+        tensor = setting.table(np.ascontiguousarray(share), setting.dtype)
+        return quantise(tensor, weight) if setting.is_quantised(weight) else tensor
 
     return Weights(make=make)
 
@@ -92,15 +92,15 @@ def drawn(setting: Setting, distinct: int = 0) -> Weights:
     def make(weight: Weight, layer: int) -> torch.Tensor:
         rows = sum(part.units * part.size for part in weight.rows)
         columns = sum(part.units * part.size for part in weight.columns)
-        whole = _draw(f"{weight.name}@{layer}", (weight.experts, columns, rows), setting)
-        whole *= 1 / sqrt(rows)
-        share, degree, (group, rank) = whole, weight.degree, weight.place(setting.index)
+        full = _draw(f"{weight.name}@{layer}", (weight.experts, columns, rows), setting)
+        full *= 1 / sqrt(rows)
+        share, degree, (group, rank) = full, weight.degree, weight.place(setting.index)
         if weight.groups > 1:
-            whole = share = whole[group * weight.local_experts :][: weight.local_experts]
+            full = share = full[group * weight.local_experts :][: weight.local_experts]
         for side, parts, dim in (("rows", weight.rows, 2), ("columns", weight.columns, 1)):
             if weight.split == side and degree > 1:
                 runs = layout.from_rows(own_features(parts, degree, rank))
-                share = layout.join([whole], runs, dim).contiguous()
+                share = layout.join([full], runs, dim).contiguous()
         if share.untyped_storage().nbytes() > share.nbytes:
             share = share.clone()
         share = share if weight.experts > 1 else share[0]
@@ -110,19 +110,19 @@ def drawn(setting: Setting, distinct: int = 0) -> Weights:
 
 
 def _draw(name: str, shape: tuple[int, ...], setting: Setting) -> torch.Tensor:
-    draw = torch.Generator(setting.device).manual_seed(zlib.crc32(name.encode()))
-    return torch.randn(shape, generator=draw, device=setting.device, dtype=setting.dtype)
+    generator = torch.Generator(setting.device).manual_seed(zlib.crc32(name.encode()))
+    return torch.randn(shape, generator=generator, device=setting.device, dtype=setting.dtype)
 
 
 def inputs_from_source(source: Source, setting: Setting, batch: int) -> Given:
     """Give the inputs of the reference; replicas take their own samples of the batch."""
 
     def given(tensor: Tensor, forward: int) -> torch.Tensor:
-        shape, first = _samples(tensor, setting, batch)
+        shape, start = _samples(tensor, setting, batch)
         full = source.array(f"{tensor.name}#{forward}", (batch, *shape[1:]))
-        return setting.table(full[first : first + shape[0]], setting.dtype)
+        return setting.table(full[start : start + shape[0]], setting.dtype)
 
-    return _kept(given)
+    return _cached_inputs(given)
 
 
 def inputs_drawn(setting: Setting, batch: int) -> Given:
@@ -132,12 +132,12 @@ def inputs_drawn(setting: Setting, batch: int) -> Given:
     """
 
     def given(tensor: Tensor, _: int) -> torch.Tensor:
-        shape, first = _samples(tensor, setting, batch)
-        whole = _draw(tensor.name, (max(shape[0], batch), *shape[1:]), setting)
-        return whole[first : first + shape[0]].clone()
+        shape, start = _samples(tensor, setting, batch)
+        full = _draw(tensor.name, (max(shape[0], batch), *shape[1:]), setting)
+        return full[start : start + shape[0]].clone()
 
-    every = _kept(given)
-    return lambda tensor, _: every(tensor, 0)
+    cached = _cached_inputs(given)
+    return lambda tensor, _: cached(tensor, 0)
 
 
 def _samples(tensor: Tensor, setting: Setting, batch: int) -> tuple[tuple[int, ...], int]:
@@ -146,15 +146,15 @@ def _samples(tensor: Tensor, setting: Setting, batch: int) -> tuple[tuple[int, .
     return shape, setting.replica * shape[0] if shape[0] < batch else 0
 
 
-def _kept(make: Given) -> Given:
+def _cached_inputs(make: Given) -> Given:
     """Make each input once a forward, and keep it."""
-    made: dict[tuple[str, int], torch.Tensor] = {}
+    cache: dict[tuple[str, int], torch.Tensor] = {}
 
     def given(tensor: Tensor, forward: int) -> torch.Tensor:
         key = (tensor.name, forward)
-        if key not in made:
-            made[key] = make(tensor, forward)
-        return made[key]
+        if key not in cache:
+            cache[key] = make(tensor, forward)
+        return cache[key]
 
     return given
 

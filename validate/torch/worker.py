@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def work(place: Place, job: Job, output: Path) -> int:
     """Run the cases of a job, those that rank 0 has; returns how many were run."""
-    until = time.monotonic() + job.seconds
+    deadline = time.monotonic() + job.seconds
     progress = begin(place)
     device = _device(place, job.device)
     rendezvous = meet(place, progress, device)
@@ -64,15 +64,15 @@ def work(place: Place, job: Job, output: Path) -> int:
         fuser=Fuser(backend=job.backend),
         budget_s=job.budget_s,
     )
-    session = Session(bench=bench, output=output, job=job, until=until)
+    session = Session(bench=bench, output=output, job=job, until=deadline)
     if session.leads:
         _describe(output, job.hardware)
-    ran = run_all(session, _todo(job, bench))
+    case_count = run_all(session, _agreed_cases(job, bench))
     progress.end()
     if device.type == "cpu":
         dist.destroy_process_group()
     rendezvous.leave()
-    return ran
+    return case_count
 
 
 def _device(place: Place, kind: str) -> torch.device:
@@ -105,23 +105,23 @@ def _describe(output: Path, hardware: str) -> None:
     system.write(output / "manifest.json", json.dumps(document, indent=1) + "\n")
 
 
-def _todo(job: Job, bench: Bench) -> list[Case]:
+def _agreed_cases(job: Job, bench: Bench) -> list[Case]:
     """Cases to run, as rank 0 has them.
 
     Raises InputError if this rank was asked for something else, ApartError if another was.
     """
     keys = [case.key for case in job.cases]
-    said = cast("list[list[str]]", bench.rendezvous.say("cases to run", keys))
-    for rank, others in enumerate(said):
-        missing = [key for key in said[0] if key not in others]
+    keys_by_rank = cast("list[list[str]]", bench.rendezvous.say("cases to run", keys))
+    for rank, rank_keys in enumerate(keys_by_rank):
+        missing = [key for key in keys_by_rank[0] if key not in rank_keys]
         if missing:
             bench.rendezvous.leave()  # not before all have heard
         if missing and rank != bench.comm.rank:
             raise ApartError(f"rank {rank} was {OTHER_CASES}")
         if missing:
-            got = next(iter(others), "none")
+            got = next(iter(rank_keys), "none")
             raise InputError(f"{OTHER_CASES}: got {got}, wanted {missing[0]}")
-    return [case for case in job.cases if case.key in set(said[0])]
+    return [case for case in job.cases if case.key in set(keys_by_rank[0])]
 
 
 if __name__ == "__main__":

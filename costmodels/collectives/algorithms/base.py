@@ -17,8 +17,8 @@ Need = Callable[[Fabric], str]
 
 def multicast(fabric: Fabric) -> str:
     """Need a switch that adds and replicates."""
-    lacks = "it needs more than two GPUs on a multicasting NVLink switch"
-    return "" if fabric.multicast else lacks
+    reason = "it needs more than two GPUs on a multicasting NVLink switch"
+    return "" if fabric.multicast else reason
 
 
 def peers(fabric: Fabric) -> str:
@@ -43,8 +43,8 @@ def nvlink(fabric: Fabric) -> str:
 
 def one_gpu_a_node(fabric: Fabric) -> str:
     """Need nodes of one GPU."""
-    alone = fabric.nodes == fabric.ranks
-    return "" if alone else f"it needs one GPU a node, got {fabric.ranks} on {fabric.nodes}"
+    is_met = fabric.nodes == fabric.ranks
+    return "" if is_met else f"it needs one GPU a node, got {fabric.ranks} on {fabric.nodes}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

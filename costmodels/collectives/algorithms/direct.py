@@ -111,8 +111,10 @@ class Symmetric(Direct):
         return ranks - 1, ranks, passes
 
     def moves(self, message_bytes: float) -> Moves:
-        added = self.op == "all_reduce" and self.protocol == "Simple" and self.fabric.multicast
-        if added:
+        adds_in_switch = (
+            self.op == "all_reduce" and self.protocol == "Simple" and self.fabric.multicast
+        )
+        if adds_in_switch:
             return Moves(route="switch", sent=message_bytes, received=message_bytes)
         return Direct.moves(self, message_bytes)
 

@@ -80,15 +80,17 @@ class NvlsTree(Algorithm):
     curves_of = "nvls"
 
     def time(self, message_bytes: Amount) -> Amount:
-        nodes, network, lost = self.fabric.nodes, self.fabric.network, losses()
+        nodes, network, network_losses = self.fabric.nodes, self.fabric.network, losses()
         heads = min(self.fabric.local, network.bandwidth / network.pace if network else 0)
-        wave = cast(Amount, smaller(message_bytes, heads * lost.wave))
-        hop = replace(self.hop, sharpness=min(self.hop.sharpness, lost.sharpness))
+        wave = cast(Amount, smaller(message_bytes, heads * network_losses.wave))
+        hop = replace(self.hop, sharpness=min(self.hop.sharpness, network_losses.sharpness))
         travel = 2 * tree_depth(nodes) * (hop.step + wave * hop.per_byte)
         start = self.curve.start(1, message_bytes / self.fabric.ranks)
-        inside = (1 + self.curve.copy_reduce) * self.curve.per_byte_on(self.fabric)
-        outside = tree_passes(nodes) * hop.per_byte / (lost.branching if nodes > 2 else 1.0)
-        streams = message_bytes * inside, message_bytes * outside
+        node_per_byte = (1 + self.curve.copy_reduce) * self.curve.per_byte_on(self.fabric)
+        network_per_byte = (
+            tree_passes(nodes) * hop.per_byte / (network_losses.branching if nodes > 2 else 1.0)
+        )
+        streams = message_bytes * node_per_byte, message_bytes * network_per_byte
         return hop.join(self.curve, start, travel, streams)
 
     def moves(self, message_bytes: float) -> Moves:
@@ -146,9 +148,9 @@ class Collnet(Algorithm):
 
     def time(self, message_bytes: Amount) -> Amount:
         start = self.curve.start(2, message_bytes / self.fabric.ranks)
-        inside = self.curve.per_byte_on(self.fabric)
-        outside = self.hop.per_byte / self.hop.offload
-        streams = message_bytes * inside, message_bytes * outside
+        node_per_byte = self.curve.per_byte_on(self.fabric)
+        network_per_byte = self.hop.per_byte / self.hop.offload
+        streams = message_bytes * node_per_byte, message_bytes * network_per_byte
         return self.hop.join(self.curve, start, 2 * self.hop.step, streams)
 
     def moves(self, message_bytes: float) -> Moves:

@@ -29,28 +29,30 @@ class Pairwise(Algorithm):
         ranks = self.fabric.ranks
         local = ranks // self.fabric.nodes
         if self.op == "send_recv":
-            near, far = self.curve.per_byte_sent(self.fabric), self.hop.flow
+            pair_per_byte, pair_flow = self.curve.per_byte_sent(self.fabric), self.hop.flow
             return self.hop.join(
                 self.curve,
                 self.curve.start(1, message_bytes, 1),
                 self.hop.pair,
-                (message_bytes * near, message_bytes * far),
+                (message_bytes * pair_per_byte, message_bytes * pair_flow),
             )
         chunk = message_bytes / ranks
         start = self.curve.start(local - 1, message_bytes, 1)
-        inside = self._inside(local - 1, self.curve.copy_gather)
-        outside = max(local * (ranks - local) * self.hop.exchange, self.hop.flow)
-        posted = (ranks - local) * self.hop.message
-        sent: Amount = (posted**2 + (chunk * outside) ** 2) ** 0.5
-        return self.hop.join(self.curve, start, self.hop.pair, (chunk * inside, sent))
+        node_per_byte = self._node_per_byte(local - 1, self.curve.copy_gather)
+        network_per_byte = max(local * (ranks - local) * self.hop.exchange, self.hop.flow)
+        posting_time = (ranks - local) * self.hop.message
+        network_time: Amount = (posting_time**2 + (chunk * network_per_byte) ** 2) ** 0.5
+        return self.hop.join(
+            self.curve, start, self.hop.pair, (chunk * node_per_byte, network_time)
+        )
 
     def moves(self, message_bytes: float) -> Moves:
         if self.op == "send_recv":
             return Moves(route="shift", sent=message_bytes, offset=1)
-        kept = 1 - 1 / self.fabric.ranks
-        return Moves(route="exchange", sent=message_bytes * kept)
+        sent_share = 1 - 1 / self.fabric.ranks
+        return Moves(route="exchange", sent=message_bytes * sent_share)
 
-    def _inside(self, sent: float, copied: float) -> float:
+    def _node_per_byte(self, sent: float, copied: float) -> float:
         if self.op == "all_to_all":
             return self.curve.chunks_exchanged(self.fabric, sent, copied)
         return self.curve.chunks_on(self.fabric, sent, copied)

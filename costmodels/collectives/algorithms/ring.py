@@ -40,17 +40,17 @@ class Ring(Algorithm):
         crossings = ring_steps(self.op, nodes)
         chunk = message_bytes / ranks
         start = self.curve.start(steps - crossings, chunk)
-        streams = chunk * self._inside(), chunk * self._outside()
+        streams = chunk * self._node_per_byte(), chunk * self._network_per_byte()
         return self.hop.join(self.curve, start, crossings * self.hop.step, streams)
 
-    def _inside(self) -> float:
+    def _node_per_byte(self) -> float:
         fabric, copies = self.fabric, self.curve.copies(self.op)
         open_ring = fabric.nodes > 1 or self.op in ("broadcast", "reduce")
         ends = 2 if open_ring else 0  # of the chain in a node: they move data one way
         hops = ring_transfers(self.op, fabric.ranks) if fabric.ranks > fabric.nodes else 0
         return self.curve.chunks_on(fabric, hops, copies, ends)
 
-    def _outside(self) -> float:
+    def _network_per_byte(self) -> float:
         passes = ring_steps(self.op, 2)  # all-reduce goes round twice
         return (
             ring_transfers(self.op, self.fabric.ranks) + passes * self.hop.copy
@@ -71,8 +71,8 @@ class Ring(Algorithm):
             bus,
         )
         for index, protocol in view.protocols():
-            inside, outside = view.step("ring", index)
-            travel = (steps - crossings) * inside + crossings * outside
+            inner_step, outer_step = view.step("ring", index)
+            travel = (steps - crossings) * inner_step + crossings * outer_step
             if protocol == "Simple" and nodes > 1 and op == "all_reduce":
                 travel *= view.first("plateau")
             yield Candidate(

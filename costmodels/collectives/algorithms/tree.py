@@ -53,13 +53,13 @@ class Tree(Algorithm):
         local = self.fabric.ranks // nodes
         chunk = message_bytes / self.fabric.ranks
         steps = 2 * (local - 1)
-        inside = 2 * self.curve.per_byte_on(self.fabric) if local > 1 else 0.0
-        outside = tree_passes(nodes) * self.hop.per_byte
+        node_per_byte = 2 * self.curve.per_byte_on(self.fabric) if local > 1 else 0.0
+        network_per_byte = tree_passes(nodes) * self.hop.per_byte
         return self.hop.join(
             self.curve,
             self.curve.start(steps, chunk),
             2 * tree_depth(nodes) * self.hop.tree_step,
-            (message_bytes * inside, message_bytes * outside),
+            (message_bytes * node_per_byte, message_bytes * network_per_byte),
         )
 
     def moves(self, message_bytes: float) -> Moves:
@@ -77,8 +77,8 @@ class Tree(Algorithm):
             bus,
         )
         for index, protocol in view.protocols():
-            inside, outside = view.step("tree", index)
-            travel = 2 * ((view.local - 1) * inside + math.floor(math.log2(nodes)) * outside)
+            inner_step, outer_step = view.step("tree", index)
+            travel = 2 * ((view.local - 1) * inner_step + math.floor(math.log2(nodes)) * outer_step)
             yield Candidate(
                 protocol=protocol,
                 latency=view.numbers["base_tree"][index] + travel,
@@ -108,13 +108,13 @@ class Pat(Algorithm):
     def time(self, message_bytes: Amount) -> Amount:
         ranks = self.fabric.ranks
         start = self.curve.start(0, message_bytes / ranks)
-        outside = message_bytes * ((ranks - 1 + self.hop.copy) / ranks * self.hop.per_byte)
+        network_time = message_bytes * ((ranks - 1 + self.hop.copy) / ranks * self.hop.per_byte)
         travel = tree_depth(ranks) * self.hop.step
-        return self.hop.join(self.curve, start, travel, (outside * 0.0, outside))
+        return self.hop.join(self.curve, start, travel, (network_time * 0.0, network_time))
 
     def moves(self, message_bytes: float) -> Moves:
-        kept = 1 - 1 / self.fabric.ranks
-        return Moves(route="doubling", sent=message_bytes * kept)
+        sent_share = 1 - 1 / self.fabric.ranks
+        return Moves(route="doubling", sent=message_bytes * sent_share)
 
     @classmethod
     def candidates(cls, op: Op, view: NcclView) -> Iterator[Candidate]:  # noqa: ARG003

@@ -68,31 +68,33 @@ def _layer(graph: Graph, core: Core, feeds: Sequence[FeedForward], where: str) -
     queries, keys, values = (list(made_by(graph.linears, side)) for side in core.sides)
     if not queries or not core.size:
         raise InputError(f"{where}: an attention whose heads cannot be told (node {core.place})")
-    direct = [  # that read what it gives, beside a FFN at most, and no stream
+    out_products = [  # that read what it gives, beside a FFN at most, and no stream
         linear
         for linear in graph.linears.values()
         if core.place in linear.made and len(linear.made) <= 3
     ]
-    beside = list(_beside(graph, core, direct))
-    heads, shared = _heads(core, queries, keys, direct, beside)
+    parallel_feeds = list(_parallel_feeds(graph, core, out_products))
+    heads, key_value_heads = _heads(core, queries, keys, out_products, parallel_feeds)
     return AttentionLayer(
-        kind=_kind(queries, keys, beside),
+        kind=_kind(queries, keys, parallel_feeds),
         hidden=queries[0].inputs,
         heads=heads,
-        key_value=shared,
+        key_value=key_value_heads,
         size=core.size,
         context=keys[0].inputs if keys else 0,
         normed=bool(core.sides[0].passed & NORMS),
-        feeds=tuple(beside or feeds),
+        feeds=tuple(parallel_feeds or feeds),
         places=frozenset(
-            [linear.place for linear in (*queries, *keys, *values, *direct)]
-            + [place for feed in (*beside, *feeds) for place in feed.places]
+            [linear.place for linear in (*queries, *keys, *values, *out_products)]
+            + [place for feed in (*parallel_feeds, *feeds) for place in feed.places]
         ),
     )
 
 
-def _kind(queries: Sequence[Linear], keys: Sequence[Linear], beside: Sequence[FeedForward]) -> Kind:
-    if beside:
+def _kind(
+    queries: Sequence[Linear], keys: Sequence[Linear], parallel_feeds: Sequence[FeedForward]
+) -> Kind:
+    if parallel_feeds:
         return "parallel"
     if len(queries) == 2:
         return "joint"
@@ -104,7 +106,7 @@ def _heads(
     queries: Sequence[Linear],
     keys: Sequence[Linear],
     outs: Sequence[Linear],
-    beside: Sequence[FeedForward],
+    parallel_feeds: Sequence[FeedForward],
 ) -> tuple[int, int]:
     """Count heads of queries, and of keys, also where one product makes both."""
     if core.heads:
@@ -112,12 +114,16 @@ def _heads(
     fused = bool(keys) and queries[0].place == keys[0].place
     if not fused:
         return queries[0].outputs // core.size, (keys or queries)[0].outputs // core.size
-    wide = outs[0].inputs - sum(feed.width for feed in beside) if outs else queries[0].outputs // 3
-    heads = wide // core.size
+    attention_width = (
+        outs[0].inputs - sum(feed.width for feed in parallel_feeds)
+        if outs
+        else queries[0].outputs // 3
+    )
+    heads = attention_width // core.size
     return heads, max((queries[0].outputs // core.size - heads) // 2, 1)
 
 
-def _beside(graph: Graph, core: Core, outs: Sequence[Linear]) -> Iterator[FeedForward]:
+def _parallel_feeds(graph: Graph, core: Core, outs: Sequence[Linear]) -> Iterator[FeedForward]:
     """Find the FFN whose result goes into the product behind an attention, beside its own."""
     for out in outs:
         ups = list(made_by(graph.linears, Made(out.made - {core.place})))
@@ -131,8 +137,8 @@ def _feeds(graph: Graph) -> Iterator[FeedForward]:
     for down in graph.linears.values():
         ups = list(made_by(graph.linears, Made(down.made)))
         kind = _activation(down.passed)
-        plain = len(ups) == len(down.made) and 0 < len(ups) <= 2 and down.dimensions != 2
-        if plain and kind and all(up.inputs == down.outputs for up in ups):
+        is_plain = len(ups) == len(down.made) and 0 < len(ups) <= 2 and down.dimensions != 2
+        if is_plain and kind and all(up.inputs == down.outputs for up in ups):
             yield _feed(ups, down, kind)
 
 
@@ -160,5 +166,9 @@ def unplaced(graph: Graph, layers: Sequence[AttentionLayer], named: frozenset[in
     named : places of products that a configuration has a field for.
     """
     placed = named.union(*(layer.places for layer in layers))
-    left = [linear for place, linear in sorted(graph.linears.items()) if place not in placed]
-    return [f"{linear.inputs} x {linear.outputs} ({linear.weight[:60]})" for linear in left]
+    unplaced_products = [
+        linear for place, linear in sorted(graph.linears.items()) if place not in placed
+    ]
+    return [
+        f"{linear.inputs} x {linear.outputs} ({linear.weight[:60]})" for linear in unplaced_products
+    ]

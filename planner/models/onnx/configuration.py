@@ -87,17 +87,19 @@ def configuration_of(graph: Graph, layers: Sequence[AttentionLayer], where: str)
         return _decoder(graph, layers, where)
     ends = _ends(graph, layers)
     kinds = [layer.kind for layer in layers]
-    make = _CLASSES.get((_shaped(kinds), len(graph.patches[0].kernel) if graph.patches else 0))
-    if make is not None:
-        return Found(config=make(ends), places=_named(ends))
-    seen = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    build = _CLASSES.get(
+        (_layer_pattern(kinds), len(graph.patches[0].kernel) if graph.patches else 0)
+    )
+    if build is not None:
+        return Found(config=build(ends), places=_named_places(ends))
+    kind_counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     raise InputError(
-        f"{where}: layers of no class that is read ({seen}); wanted those of FLUX, SD3, "
+        f"{where}: layers of no class that is read ({kind_counts}); wanted those of FLUX, SD3, "
         "Qwen-Image, Wan, PixArt, LTX-Video or a dense decoder: give its config.json"
     )
 
 
-def _shaped(kinds: Sequence[str]) -> str:
+def _layer_pattern(kinds: Sequence[str]) -> str:
     """Say in a word how layers follow one another."""
     if set(kinds) == {"joint"}:
         return "joint"
@@ -110,20 +112,22 @@ def _shaped(kinds: Sequence[str]) -> str:
 
 def _ends(graph: Graph, layers: Sequence[AttentionLayer]) -> _Diffusion:
     placed = frozenset[int]().union(*(layer.places for layer in layers))
-    free = [linear for place, linear in sorted(graph.linears.items()) if place not in placed]
-    tokens = [linear for linear in free if linear.dimensions != 2]
-    given = [linear for linear in tokens if _reads(graph, linear, 3)]
-    out = next(iter(graph.outputs.values()), ())
-    image = None if graph.patches else _alike(graph, given, out)
-    text = next((linear for linear in given if linear is not image), None)
-    behind = [linear for linear in tokens if linear.place > max(placed)]
+    outer_products = [
+        linear for place, linear in sorted(graph.linears.items()) if place not in placed
+    ]
+    token_products = [linear for linear in outer_products if linear.dimensions != 2]
+    input_products = [linear for linear in token_products if _reads(graph, linear, 3)]
+    output_shape = next(iter(graph.outputs.values()), ())
+    image = None if graph.patches else _image_product(graph, input_products, output_shape)
+    text = next((linear for linear in input_products if linear is not image), None)
+    trailing = [linear for linear in token_products if linear.place > max(placed)]
     return _Diffusion(
         graph=graph,
         layers=layers,
         image=image,
         text=text,
-        last=behind[-1] if behind else None,
-        conditions=tuple(linear for linear in free if linear.dimensions == 2),
+        last=trailing[-1] if trailing else None,
+        conditions=tuple(linear for linear in outer_products if linear.dimensions == 2),
     )
 
 
@@ -132,19 +136,21 @@ def _reads(graph: Graph, linear: Linear, dimensions: int) -> bool:
     return any(len(graph.inputs.get(str(name), ())) == dimensions for name in linear.made)
 
 
-def _alike(graph: Graph, given: Sequence[Linear], out: Sequence[int]) -> Linear | None:
+def _image_product(
+    graph: Graph, candidates: Sequence[Linear], output_shape: Sequence[int]
+) -> Linear | None:
     """Find the product of those tokens that there are as many of as leave the model."""
-    for linear in given:
+    for linear in candidates:
         sizes = next(graph.inputs[str(name)] for name in linear.made if str(name) in graph.inputs)
-        if len(out) == 3 and sizes[1] == out[1] and sizes[1]:
+        if len(output_shape) == 3 and sizes[1] == output_shape[1] and sizes[1]:
             return linear
-    return given[0] if given else None
+    return candidates[0] if candidates else None
 
 
-def _named(ends: _Diffusion) -> frozenset[int]:
+def _named_places(ends: _Diffusion) -> frozenset[int]:
     """Give places of products that make tokens, read the prompt, end the model, tell the time."""
-    named = (ends.image, ends.text, ends.last, *ends.conditions)
-    places = frozenset(linear.place for linear in named if linear is not None)
+    products = (ends.image, ends.text, ends.last, *ends.conditions)
+    places = frozenset(linear.place for linear in products if linear is not None)
     prompt = {ends.text.place} if ends.text else set()
     return places | {
         linear.place for linear in ends.graph.linears.values() if linear.made == prompt
@@ -152,11 +158,11 @@ def _named(ends: _Diffusion) -> frozenset[int]:
 
 
 def _flux(ends: _Diffusion) -> Config:
-    double = [layer for layer in ends.layers if layer.kind == "joint"]
-    both = {
+    joint_layers = [layer for layer in ends.layers if layer.kind == "joint"]
+    shared_fields = {
         **ends.common(),
-        "num_layers": len(double),
-        "num_single_layers": len(ends.layers) - len(double),
+        "num_layers": len(joint_layers),
+        "num_single_layers": len(ends.layers) - len(joint_layers),
         "joint_attention_dim": ends.prompt,
         "guidance_embeds": len(ends.conditioned(1)) > 1,
     }
@@ -164,13 +170,13 @@ def _flux(ends: _Diffusion) -> Config:
     if feeds and feeds[0].gated:
         return {
             "_class_name": "Flux2Transformer2DModel",
-            **both,
+            **shared_fields,
             "mlp_ratio": feeds[0].width / ends.first.hidden,
             "timestep_guidance_channels": _features(ends.conditioned(1)),
         }
     return {
         "_class_name": "FluxTransformer2DModel",
-        **both,
+        **shared_fields,
         "pooled_projection_dim": _features(ends.conditioned(2)),
     }
 
@@ -245,44 +251,44 @@ _CLASSES: Final[Mapping[tuple[str, int], Callable[[_Diffusion], Config]]] = {
 
 def _decoder(graph: Graph, layers: Sequence[AttentionLayer], where: str) -> Found:
     """Configure a dense decoder, whose layers are alike."""
-    reason = _not_dense(graph, layers)
+    reason = _dense_refusal(graph, layers)
     if reason:
         raise InputError(f"{where}: {reason}: give its config.json")
-    first, (rows, hidden) = layers[0], next(iter(graph.embeddings.values()))
-    (feed,) = first.feeds
+    first_layer, (rows, hidden) = layers[0], next(iter(graph.embeddings.values()))
+    (feed,) = first_layer.feeds
     heads = [linear for linear in graph.linears.values() if linear.outputs == rows]
     tied = not heads or any(head.weight in graph.embeddings for head in heads)
-    kind = "qwen3" if first.normed else "llama"
+    kind = "qwen3" if first_layer.normed else "llama"
     config: Config = {
         "model_type": kind,
         "hidden_size": hidden,
         "num_hidden_layers": len(layers),
-        "num_attention_heads": first.heads,
-        "num_key_value_heads": first.key_value,
-        "head_dim": first.size,
+        "num_attention_heads": first_layer.heads,
+        "num_key_value_heads": first_layer.key_value,
+        "head_dim": first_layer.size,
         "intermediate_size": feed.width,
         "vocab_size": rows,
         "hidden_act": feed.activation,
         "tie_word_embeddings": tied,
     }
-    unsaid = "a token sees all before it, a context has any length: a graph says neither"
+    assumption = "a token sees all before it, a context has any length: a graph says neither"
     return Found(
         config=config,
         places=frozenset(head.place for head in heads),
-        assumed=(f"a decoder like {kind}: {unsaid}",),
+        assumed=(f"a decoder like {kind}: {assumption}",),
     )
 
 
-def _not_dense(graph: Graph, layers: Sequence[AttentionLayer]) -> str:
+def _dense_refusal(graph: Graph, layers: Sequence[AttentionLayer]) -> str:
     """Say why layers are not those of a dense decoder; empty where they are."""
-    alike = {
+    layer_shapes = {
         (layer.kind, layer.hidden, layer.heads, layer.key_value, layer.size, len(layer.feeds))
         for layer in layers
     }
     if "TopK" in graph.counts:
         return "experts that a TopK chooses are not read from graphs"
-    if len(alike) > 1:
-        return f"decoder layers of {len(alike)} makes are not read from graphs"
+    if len(layer_shapes) > 1:
+        return f"decoder layers of {len(layer_shapes)} makes are not read from graphs"
     if layers[0].kind != "self" or len(layers[0].feeds) != 1:
         return f"a decoder layer of {layers[0].kind} attention and {len(layers[0].feeds)} FFNs"
     if not layers[0].feeds[0].gated:

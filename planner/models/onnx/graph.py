@@ -130,7 +130,7 @@ def graph_of(model: Foreign, where: str) -> Graph:
     counts: dict[str, int] = {}
     for place, node in enumerate(graph.node):
         counts[node.op_type] = counts.get(node.op_type, 0) + 1
-        _pass(walk, place, node)
+        _add_node(walk, place, node)
     return Graph(
         linears=walk.linears,
         cores=walk.cores,
@@ -147,23 +147,27 @@ def _check_operators(model: Foreign, where: str) -> None:
     newest = max((versions[name] for name in ("", "ai.onnx") if name in versions), default=0)
     if newest < OLDEST:
         raise InputError(f"{where}: operator set {newest}, wanted {OLDEST} or newer")
-    strange = sorted({node.domain for node in model.graph.node} - DOMAINS)
-    if strange:
-        named = next(node.op_type for node in model.graph.node if node.domain == strange[0])
-        raise InputError(f"{where}: operator {named} of {strange[0]}, wanted those of ai.onnx")
+    foreign_domains = sorted({node.domain for node in model.graph.node} - DOMAINS)
+    if foreign_domains:
+        operator = next(
+            node.op_type for node in model.graph.node if node.domain == foreign_domains[0]
+        )
+        raise InputError(
+            f"{where}: operator {operator} of {foreign_domains[0]}, wanted those of ai.onnx"
+        )
 
 
-def _pass(walk: _Walk, place: int, node: Foreign) -> None:
+def _add_node(walk: _Walk, place: int, node: Foreign) -> None:
     """Take in one node."""
-    kind, (out, *others) = node.op_type, list(node.output)
+    kind, (out, *further_outputs) = node.op_type, list(node.output)
     inputs = [name for name in node.input if name]
     if kind == "Constant" or all(name in walk.weights for name in inputs):
         _constant(walk, node, inputs)
         return
     if kind in ("MatMul", "Gemm"):
-        _multiplied(walk, place, node, inputs)
+        _add_product(walk, place, node, inputs)
     elif kind in ATTENTIONS:
-        _attended(walk, place, node, inputs)
+        _add_attention(walk, place, node, inputs)
     elif kind == "Gather" and len(walk.weights.get(inputs[0], ())) == 2:
         rows, columns = walk.weights[inputs[0]]
         walk.embeddings[walk.names[inputs[0]]] = (rows, columns)
@@ -173,9 +177,9 @@ def _pass(walk: _Walk, place: int, node: Foreign) -> None:
         walk.patches.append(Patch(inputs=channels, kernel=tuple(kernel)))
         walk.made[out] = Made(frozenset({place}))
     else:
-        _through(walk, kind, inputs, out)
-    for other in others:
-        walk.made[other] = walk.made[out]
+        _walk_through(walk, kind, inputs, out)
+    for output in further_outputs:
+        walk.made[output] = walk.made[out]
 
 
 def _constant(walk: _Walk, node: Foreign, inputs: Sequence[str]) -> None:
@@ -183,39 +187,39 @@ def _constant(walk: _Walk, node: Foreign, inputs: Sequence[str]) -> None:
     for out in node.output:
         dims = walk.sizes.get(out, ())
         if node.op_type == "Constant":
-            tensors = (given.t for given in node.attribute if given.name == "value")
+            tensors = (attribute.t for attribute in node.attribute if attribute.name == "value")
             dims = next((tuple(tensor.dims) for tensor in tensors), ())
         if node.op_type in COPIES and inputs:
-            dims = dims or _turned(node, walk.weights[inputs[0]])
+            dims = dims or _transposed_dims(node, walk.weights[inputs[0]])
             walk.names[out] = walk.names[inputs[0]]
         walk.names.setdefault(out, out)
         walk.weights[out] = dims
 
 
-def _through(walk: _Walk, kind: str, inputs: Sequence[str], out: str) -> None:
+def _walk_through(walk: _Walk, kind: str, inputs: Sequence[str], out: str) -> None:
     """Walk through an operator that is neither a product of features nor an attention."""
     if kind in SHAPES:
         walk.made[out] = Made()
         return
-    made = [walk.made[name] for name in inputs if name in walk.made]
-    by = frozenset[int | str]().union(*(source.by for source in made))
-    walk.made[out] = Made(by, frozenset({kind}).union(*(source.passed for source in made)))
+    sources = [walk.made[name] for name in inputs if name in walk.made]
+    origins = frozenset[int | str]().union(*(source.by for source in sources))
+    walk.made[out] = Made(origins, frozenset({kind}).union(*(source.passed for source in sources)))
     if kind in MOVES:
         walk.base[out] = walk.base.get(inputs[0], inputs[0])
-    scored = [name for name in inputs if name in walk.scores]
-    if scored:
-        walk.scores[out] = walk.scores[scored[0]]
-        if kind == "Softmax" or scored[0] in walk.soft:
+    score_inputs = [name for name in inputs if name in walk.scores]
+    if score_inputs:
+        walk.scores[out] = walk.scores[score_inputs[0]]
+        if kind == "Softmax" or score_inputs[0] in walk.soft:
             walk.soft.add(out)
 
 
-def _multiplied(walk: _Walk, place: int, node: Foreign, inputs: Sequence[str]) -> None:
+def _add_product(walk: _Walk, place: int, node: Foreign, inputs: Sequence[str]) -> None:
     """Take in a product: with a weight, of queries and keys, or of scores and values."""
     left, right, out = inputs[0], inputs[1], node.output[0]
-    held = [name for name in (right, left) if len(walk.weights.get(name, ())) == 2]
-    if held and min(walk.weights[held[0]]) >= SMALLEST:
-        given = left if held[0] == right else right
-        _linear(walk, place, node, given, held[0])
+    weights = [name for name in (right, left) if len(walk.weights.get(name, ())) == 2]
+    if weights and min(walk.weights[weights[0]]) >= SMALLEST:
+        operand = left if weights[0] == right else right
+        _add_linear(walk, place, node, operand, weights[0])
         return
     if left in walk.soft:
         query, keys, size = walk.scores[left]
@@ -225,16 +229,16 @@ def _multiplied(walk: _Walk, place: int, node: Foreign, inputs: Sequence[str]) -
         )
         walk.made[out] = Made(frozenset({place}))
         return
-    _through(walk, node.op_type, inputs, out)
+    _walk_through(walk, node.op_type, inputs, out)
     if left in walk.made and right in walk.made:
         sizes = walk.sizes.get(left, ())
         walk.scores[out] = (left, walk.made[right], sizes[-1] if sizes else 0)
 
 
-def _linear(walk: _Walk, place: int, node: Foreign, given: str, weight: str) -> None:
+def _add_linear(walk: _Walk, place: int, node: Foreign, given: str, weight: str) -> None:
     rows, columns = walk.weights[weight]
-    turned = any(given.name == "transB" and given.i for given in node.attribute)
-    inputs, outputs = (columns, rows) if turned else (rows, columns)
+    transposed = any(given.name == "transB" and given.i for given in node.attribute)
+    inputs, outputs = (columns, rows) if transposed else (rows, columns)
     made = walk.made.get(given, Made())
     walk.linears[place] = Linear(
         place=place,
@@ -249,27 +253,31 @@ def _linear(walk: _Walk, place: int, node: Foreign, given: str, weight: str) -> 
     walk.made[node.output[0]] = Made(frozenset({place}))
 
 
-def _attended(walk: _Walk, place: int, node: Foreign, inputs: Sequence[str]) -> None:
+def _add_attention(walk: _Walk, place: int, node: Foreign, inputs: Sequence[str]) -> None:
     """Take in an attention that is one operator."""
-    numbers = {given.name: given.i for given in node.attribute}
+    numbers = {attribute.name: attribute.i for attribute in node.attribute}
     heads = numbers.get("q_num_heads", numbers.get("num_heads", 0))
-    shared = numbers.get("kv_num_heads", heads)
+    key_value_heads = numbers.get("kv_num_heads", heads)
     q, k, v = inputs[:3] if len(inputs) >= 3 else [inputs[0]] * 3
     sizes = walk.sizes.get(q, ())
     size = sizes[-1] if len(sizes) == 4 else (sizes[-1] // heads if sizes and heads else 0)
     queries, keys, values = (walk.made.get(name, Made()) for name in (q, k, v))
     walk.cores[place] = Core(
-        place=place, size=size, heads=heads, key_value=shared, sides=(queries, keys, values)
+        place=place,
+        size=size,
+        heads=heads,
+        key_value=key_value_heads,
+        sides=(queries, keys, values),
     )
-    for out in node.output:
-        walk.made[out] = Made(frozenset({place}))
+    for output in node.output:
+        walk.made[output] = Made(frozenset({place}))
 
 
 def _shape(value: Foreign) -> tuple[int, ...]:
     return tuple(int(size.dim_value) for size in value.type.tensor_type.shape.dim)
 
 
-def _turned(node: Foreign, dims: tuple[int, ...]) -> tuple[int, ...]:
+def _transposed_dims(node: Foreign, dims: tuple[int, ...]) -> tuple[int, ...]:
     if node.op_type != "Transpose":
         return dims
     places = list(range(len(dims)))

@@ -24,13 +24,20 @@ def read_onnx(path: Path, where: str) -> Found:
     """
     graph = graph_at(path, where)
     layers = layers_of(graph, where)
-    found = configuration_of(graph, layers, where)
-    assumed, left = [*found.assumed], unplaced(graph, layers, found.places)
-    if left:
-        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
-        assumed.append(f"products without a place in its layers: {', '.join(left[:SHOWN])}{more}")
-    kind = found.config.get("_class_name") or found.config["model_type"]
-    return replace(found, assumed=(*assumed, f"read from a graph as {kind}"))
+    configuration = configuration_of(graph, layers, where)
+    assumed, unplaced_products = (
+        [*configuration.assumed],
+        unplaced(graph, layers, configuration.places),
+    )
+    if unplaced_products:
+        more = (
+            f" and {len(unplaced_products) - SHOWN} more" if len(unplaced_products) > SHOWN else ""
+        )
+        assumed.append(
+            f"products without a place in its layers: {', '.join(unplaced_products[:SHOWN])}{more}"
+        )
+    kind = configuration.config.get("_class_name") or configuration.config["model_type"]
+    return replace(configuration, assumed=(*assumed, f"read from a graph as {kind}"))
 
 
 def graph_at(path: Path, where: str) -> Graph:
@@ -39,7 +46,7 @@ def graph_at(path: Path, where: str) -> Graph:
     Raises `InputError` as above.
     """
     library = _library(where)
-    model = _loaded(library, path, where)
+    model = _loaded_model(library, path, where)
     _check_external(library, model, path, where)
     try:
         library.checker.check_model(str(path))
@@ -47,14 +54,14 @@ def graph_at(path: Path, where: str) -> Graph:
             model = library.inliner.inline_local_functions(model)
         model = library.shape_inference.infer_shapes(model, data_prop=True)
     except Exception as error:  # noqa: BLE001  # of kinds that the library does not name
-        raise InputError(f"{where}: no graph of ONNX: {_line(error)}") from None
+        raise InputError(f"{where}: no graph of ONNX: {_error_line(error)}") from None
     return graph_of(model, where)
 
 
 def _library(where: str) -> ModuleType:
     try:
-        for part in ("checker", "inliner", "shape_inference"):
-            import_module(f"onnx.{part}")
+        for submodule in ("checker", "inliner", "shape_inference"):
+            import_module(f"onnx.{submodule}")
         return import_module("onnx")
     except ImportError:
         raise InputError(
@@ -62,11 +69,11 @@ def _library(where: str) -> ModuleType:
         ) from None
 
 
-def _loaded(library: ModuleType, path: Path, where: str) -> Foreign:
+def _loaded_model(library: ModuleType, path: Path, where: str) -> Foreign:
     try:
         model = library.load(str(path), load_external_data=False)
     except Exception as error:  # noqa: BLE001  # of kinds that the library does not name
-        raise InputError(f"{where}: no ONNX file: {_line(error)}") from None
+        raise InputError(f"{where}: no ONNX file: {_error_line(error)}") from None
     if not model.graph.node:
         raise InputError(f"{where}: an ONNX file without nodes")
     return model
@@ -77,11 +84,11 @@ def _check_external(library: ModuleType, model: Foreign, path: Path, where: str)
     for tensor in model.graph.initializer:
         if tensor.data_location != library.TensorProto.EXTERNAL:
             continue
-        named = {entry.key: entry.value for entry in tensor.external_data}
-        beside = path.parent / named.get("location", "")
-        if not beside.is_file():
-            raise InputError(f"{where}: its external data {beside.name[:60]!r} is not beside it")
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        data_path = path.parent / entries.get("location", "")
+        if not data_path.is_file():
+            raise InputError(f"{where}: its external data {data_path.name[:60]!r} is not beside it")
 
 
-def _line(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__

@@ -39,17 +39,17 @@ def reader_of(fields: Fields) -> Reader:
         if reader is None:
             raise unknown(f"_class_name in {fields.where}", name, _all_names("_class_name"))
         return reader
-    stated = fields.text("model_type", default="")
+    stated_type = fields.text("model_type", default="")
     classes = fields.texts("architectures", default=())
-    for key, name in (("model_type", stated), *(("architecture", name) for name in classes)):
+    for key, name in (("model_type", stated_type), *(("architecture", name) for name in classes)):
         reader = _reader(key, name)
         if reader is not None:
             return reader
     if classes:
         names = _all_names("architecture")
         raise unknown(f"architecture in {fields.where}", classes[0], names)
-    if stated:
-        raise unknown(f"model_type in {fields.where}", stated, _all_names("model_type"))
+    if stated_type:
+        raise unknown(f"model_type in {fields.where}", stated_type, _all_names("model_type"))
     if not fields.has(*_DECODER_KEYS):
         wanted = "the config.json of a transformer (_class_name, architectures or model_type)"
         raise InputError(f"{fields.where}: wanted {wanted}, got other keys")
@@ -58,9 +58,9 @@ def reader_of(fields: Fields) -> Reader:
 
 def model_type(fields: Fields, known: Mapping[str, tuple[str, ...]]) -> str:
     """Name the transformers model type among those of a reader, "" where nothing says it."""
-    stated = fields.text("model_type", default="")
-    if stated in known:
-        return stated
+    stated_type = fields.text("model_type", default="")
+    if stated_type in known:
+        return stated_type
     classes = fields.texts("architectures", default=())
     return next((kind for name in classes for kind in known if name in known[kind]), "")
 
@@ -70,17 +70,19 @@ def _reader(key: str, name: str) -> Reader | None:
     for module_name, source in _sources():
         if f'"{name}"' in source:
             module = import_module(module_name)
-            if name in _names(module, key):
+            if name in _declared_names(module, key):
                 return cast(Reader, module)
     return None
 
 
 def _all_names(key: str) -> list[str]:
     """List the names that all readers declare; for a message, so every one is imported."""
-    return [name for module, _ in _sources() for name in _names(import_module(module), key)]
+    return [
+        name for module, _ in _sources() for name in _declared_names(import_module(module), key)
+    ]
 
 
-def _names(module: ModuleType, key: str) -> tuple[str, ...]:
+def _declared_names(module: ModuleType, key: str) -> tuple[str, ...]:
     """List the values of a configuration's key that a module of this folder declares."""
     if key == "_class_name":
         return getattr(module, "CLASSES", ())

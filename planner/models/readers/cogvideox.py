@@ -23,14 +23,14 @@ def read(fields: Fields) -> Model:
         modulation=Modulation(inputs=time, outputs=6 * hidden, copies=2),
         extra=4 * hidden + 4 * heads.size,
     )
-    whole = fields.boolean("attention_bias", default=True)
+    has_bias = fields.boolean("attention_bias", default=True)
     tokens = fields.integer("max_text_seq_length", high=WIDTH, default=226)
     return parts.assemble(
         fields,
         "cogvideox",
         usual="cogvideox-2b" if heads.query < 48 else "cogvideox-5b",
         blocks=parts.alike(
-            fields, biased(tower, *parts.ALL[0 if whole else 1 :]), layers=30, name="joint"
+            fields, biased(tower, *parts.ALL[0 if has_bias else 1 :]), layers=30, name="joint"
         ),
         streams=(parts.text_stream(tokens), Stream(name="video")),
         grid=grid,

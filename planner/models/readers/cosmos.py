@@ -28,7 +28,7 @@ def read(fields: Fields) -> Model:
     return parts.assemble(
         fields,
         "cosmos",
-        usual=_usual(fields, large=hidden > 4096),
+        usual=_usual_entry(fields, large=hidden > 4096),
         blocks=parts.alike(fields, tower, layers=28),
         streams=(parts.text_stream(512, static=True), Stream(name="video")),
         grid=grid,
@@ -36,9 +36,9 @@ def read(fields: Fields) -> Model:
     )
 
 
-def _usual(fields: Fields, *, large: bool) -> str:
+def _usual_entry(fields: Fields, *, large: bool) -> str:
     """Tell three generations and two sizes apart; the image model has no condition mask."""
-    if _learned(fields):
+    if _learns_positions(fields):
         return "cosmos1-14b" if large else "cosmos1-7b"
     if fields.boolean("use_crossattn_projection", default=False):
         return "cosmos-predict2.5-14b" if large else "cosmos-predict2.5-2b"
@@ -47,7 +47,7 @@ def _usual(fields: Fields, *, large: bool) -> str:
     return "cosmos-predict2-14b" if large else "cosmos-predict2-2b"
 
 
-def _learned(fields: Fields) -> bool:
+def _learns_positions(fields: Fields) -> bool:
     """Whether positions are learned; the class's default is that they are, null that not."""
     if "extra_pos_embed_type" in fields.values and not fields.has("extra_pos_embed_type"):
         return False
@@ -57,13 +57,15 @@ def _learned(fields: Fields) -> bool:
 def _grid(fields: Fields, patch: tuple[int, int, int]) -> parts.Grid:
     inputs, outputs = parts.channels_of(fields, inputs=16, outputs=16)
     mask = 1 if fields.boolean("concat_padding_mask", default=True) else 0
-    covered = patch[0] * patch[1] * patch[2]
-    latent = parts.latent_of((8, 8 if _learned(fields) else 4), outputs, patch)
-    return parts.Grid(latent=latent, inputs=(inputs + mask) * covered, outputs=outputs * covered)
+    patch_latents = patch[0] * patch[1] * patch[2]
+    latent = parts.latent_of((8, 8 if _learns_positions(fields) else 4), outputs, patch)
+    return parts.Grid(
+        latent=latent, inputs=(inputs + mask) * patch_latents, outputs=outputs * patch_latents
+    )
 
 
 def _positions(fields: Fields, hidden: int, patch: tuple[int, int, int]) -> int:
-    if not _learned(fields):
+    if not _learns_positions(fields):
         return 0
     sizes = parts.three_of(fields, "max_size", default=(128, 240, 240))
     return hidden * sum(size // step for size, step in zip(sizes, patch, strict=True))

@@ -34,11 +34,11 @@ def read(fields: Fields) -> Model:
     model = parts.assemble(
         fields,
         "cosmos3",
-        usual=_usual(hidden),
+        usual=_usual_entry(hidden),
         blocks=(Block(name="layers", count=layers, towers=_towers(fields, hidden)),),
         streams=(parts.text_stream(_TEXT_TOKENS), Stream(name="video", pads=True)),
         grid=grid,
-        outer=2 * vocabulary * hidden + 2 * hidden + _ends(fields, hidden, grid.inputs),
+        outer=2 * vocabulary * hidden + 2 * hidden + _end_parameters(fields, hidden, grid.inputs),
     )
     context = fields.integer("max_position_embeddings", high=CONTEXT, default=0)
     return replace(
@@ -58,10 +58,10 @@ def _numerics(fields: Fields, size: int) -> Numerics | None:
     scaling = fields.table("rope_scaling")
     default = _AXES if scaling is None else scaling.integers("mrope_section", default=_AXES)
     pairs = fields.integers("rope_axes_dim", default=default)
-    plain = fields.boolean("qk_norm_for_text", default=True)
-    plain = plain and fields.boolean("unified_3d_mrope_reset_spatial_ids", default=True)
-    plain = plain and not fields.boolean("attention_bias", default=False)
-    if not plain or len(pairs) != len(_AXES) or sum(pairs) != size // 2:
+    computable = fields.boolean("qk_norm_for_text", default=True)
+    computable = computable and fields.boolean("unified_3d_mrope_reset_spatial_ids", default=True)
+    computable = computable and not fields.boolean("attention_bias", default=False)
+    if not computable or len(pairs) != len(_AXES) or sum(pairs) != size // 2:
         return None
     return Numerics(
         epsilon=fields.number("rms_norm_eps", high=1.0, default=parts.EPSILON),
@@ -78,7 +78,7 @@ def _numerics(fields: Fields, size: int) -> Numerics | None:
     )
 
 
-def _usual(hidden: int) -> str:
+def _usual_entry(hidden: int) -> str:
     """Tell three sizes apart by their width."""
     if hidden <= 2048:
         return "cosmos3-edge"
@@ -95,10 +95,12 @@ def _grid(fields: Fields) -> parts.Grid:
 
 def _heads(fields: Fields) -> Heads:
     count = fields.integer("num_attention_heads", high=HEADS, default=32)
-    whose, usual = "num_attention_heads", min(8, count)
-    shared = fields.divisor("num_key_value_heads", of=whose, whole=count, default=usual)
+    heads_key, default_heads = "num_attention_heads", min(8, count)
+    key_value_heads = fields.divisor(
+        "num_key_value_heads", of=heads_key, whole=count, default=default_heads
+    )
     size = fields.integer("head_dim", high=HEAD_SIZE, default=128)
-    return Heads(query=count, key_value=shared, size=size)
+    return Heads(query=count, key_value=key_value_heads, size=size)
 
 
 def _ffn(fields: Fields) -> Ffn:
@@ -110,19 +112,21 @@ def _ffn(fields: Fields) -> Ffn:
 
 def _towers(fields: Fields, hidden: int) -> tuple[Tower, Tower]:
     heads = _heads(fields)
-    own = parts.tower_of(("video",), heads, _ffn(fields))
+    video_base = parts.tower_of(("video",), heads, _ffn(fields))
     extra = 2 * hidden + 2 * heads.size
-    video = replace(own, hidden=hidden, keys=("text", "video"), extra=extra)
+    video = replace(video_base, hidden=hidden, keys=("text", "video"), extra=extra)
     normed = fields.boolean("qk_norm_for_text", default=True)
-    reread = fields.boolean("use_und_k_norm_for_gen", default=False)
-    small = 2 * hidden + (2 if normed else 0) * heads.size + (heads.size if reread else 0)
+    has_key_norm = fields.boolean("use_und_k_norm_for_gen", default=False)
+    text_extra = (
+        2 * hidden + (2 if normed else 0) * heads.size + (heads.size if has_key_norm else 0)
+    )
     text = replace(
-        video, streams=("text",), keys=("text",), causal=True, qk_norm=normed, extra=small
+        video, streams=("text",), keys=("text",), causal=True, qk_norm=normed, extra=text_extra
     )
     return text, video
 
 
-def _ends(fields: Fields, hidden: int, features: int) -> int:
+def _end_parameters(fields: Fields, hidden: int, features: int) -> int:
     ends = linear(features, hidden) + linear(hidden, features) + perceptron(parts.TIME, hidden)
     if fields.boolean("action_gen", default=False):
         action = fields.integer("action_dim", high=CHANNELS, default=64)

@@ -23,8 +23,8 @@ def perceptron(inputs: int, hidden: int, outputs: int | None = None, *, bias: bo
     >>> perceptron(256, 4) == linear(256, 4) + linear(4, 4)
     True
     """
-    last = linear(hidden, hidden if outputs is None else outputs, bias=bias)
-    return linear(inputs, hidden, bias=bias) + last
+    second_map = linear(hidden, hidden if outputs is None else outputs, bias=bias)
+    return linear(inputs, hidden, bias=bias) + second_map
 
 
 def biased(tower: Tower, *parts: Part) -> Tower:

@@ -85,17 +85,17 @@ MODEL_TYPES: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """Values of ``model_type``, and the ``architectures`` that stand for each."""
 STREAMS: Final = ("tokens",)
-_NESTED: Final = ("thinker_config", "text_config", "language_config", "llm_config")
-_POSITIONED: Final = {"gpt2", "gpt_bigcode", "opt"}
+_LANGUAGE_KEYS: Final = ("thinker_config", "text_config", "language_config", "llm_config")
+_LEARNED_POSITIONS: Final = {"gpt2", "gpt_bigcode", "opt"}
 _LAYER_NORM: Final = BIASED | {"codegen", "falcon", "gptj", "mpt", "nemotron"}
-_TIED: Final = _POSITIONED | {
+_TIED_EMBEDDINGS: Final = _LEARNED_POSITIONS | {
     "bloom", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma4",
     "gemma4_text", "mpt", "starcoder2",
 }  # fmt: skip
-_COMPUTED: Final = {"llama", "mistral", "qwen3"}
+_NETWORK_TYPES: Final = {"llama", "mistral", "qwen3"}
 _THETA: Final = 10_000
 """Base of rotary angles where nothing is said, as transformers has it."""
-_NOT_READ: Final = {
+_UNREAD_KEYS: Final = {
     "hidden_size_per_layer_input": "embeddings of each layer",
     "num_kv_shared_layers": "layers that look at the keys of others",
 }
@@ -128,12 +128,12 @@ def read(fields: Fields) -> Model:
     Raises `InputError` if sizes are missing or absurd, or do not go together.
     """
     language = language_of(fields)
-    inner = language.text("model_type", default="")
-    kind = inner if inner in MODEL_TYPES else model_type(fields, MODEL_TYPES)
-    language = _completed(language, kind)
+    inner_type = language.text("model_type", default="")
+    kind = inner_type if inner_type in MODEL_TYPES else model_type(fields, MODEL_TYPES)
+    language = _with_defaults(language, kind)
     sizes = _sizes(language, kind)
     vocabulary = language.integer("vocab_size", "padded_vocab_size", high=VOCABULARY)
-    tied = language.boolean("tie_word_embeddings", default=kind in _TIED)
+    tied = language.boolean("tie_word_embeddings", default=kind in _TIED_EMBEDDINGS)
     tied = fields.boolean("tie_word_embeddings", default=tied)
     vision = vision_parameters(fields, sizes.hidden)
     blocks, order = _blocks(language, sizes)
@@ -163,54 +163,58 @@ def read(fields: Fields) -> Model:
 def _numerics(fields: Fields, kind: str) -> Numerics | None:
     """Read what the numbers of a plain Llama-like decoder depend on; None of any other."""
     table = fields.table("rope_parameters")
-    scaling, base = table or fields.table("rope_scaling"), table or fields
-    turns = "default" if scaling is None else scaling.text("rope_type", "type", default="default")
-    other = any(fields.boolean(name, default=False) for name in ("attention_bias", "mlp_bias"))
-    if kind not in _COMPUTED or other or turns not in ("default", "llama3"):
+    scaling, rope_table = table or fields.table("rope_scaling"), table or fields
+    rope_type = (
+        "default" if scaling is None else scaling.text("rope_type", "type", default="default")
+    )
+    has_bias = any(fields.boolean(name, default=False) for name in ("attention_bias", "mlp_bias"))
+    if kind not in _NETWORK_TYPES or has_bias or rope_type not in ("default", "llama3"):
         return None
     if not fields.has("rms_norm_eps") or fields.text("hidden_act", default="silu") != "silu":
         return None
     numerics = Numerics(
         epsilon=fields.number("rms_norm_eps", high=1.0),
-        theta=base.number("rope_theta", low=1.0, high=CONTEXT, default=_THETA),
+        theta=rope_table.number("rope_theta", low=1.0, high=CONTEXT, default=_THETA),
         normed="head" if kind == "qwen3" else "",
     )
-    if turns == "default" or scaling is None:
+    if rope_type == "default" or scaling is None:
         return numerics
-    few = scaling.number("low_freq_factor")
-    many = scaling.number("high_freq_factor")
-    if many <= few:
-        raise scaling.refused("high_freq_factor", many, f"more than low_freq_factor {few:g}")
+    low_factor = scaling.number("low_freq_factor")
+    high_factor = scaling.number("high_freq_factor")
+    if high_factor <= low_factor:
+        raise scaling.refused(
+            "high_freq_factor", high_factor, f"more than low_freq_factor {low_factor:g}"
+        )
     return replace(
         numerics,
         slower=scaling.number("factor", low=1.0),
-        few=few,
-        many=many,
+        few=low_factor,
+        many=high_factor,
         context=scaling.number("original_max_position_embeddings", low=1.0, high=CONTEXT),
     )
 
 
 def language_of(fields: Fields) -> Fields:
     """Descend to the object that holds the language model's keys."""
-    for _ in _NESTED:
-        child = fields.table(*_NESTED)
+    for _ in _LANGUAGE_KEYS:
+        child = fields.table(*_LANGUAGE_KEYS)
         if child is None:
             break
         fields = child
     return fields
 
 
-def _completed(fields: Fields, kind: str) -> Fields:
+def _with_defaults(fields: Fields, kind: str) -> Fields:
     """Put the class's own defaults under the keys that are written."""
     defaults = _DEFAULTS.get(kind.removesuffix("_text"), {})
-    written = {name: value for name, value in fields.values.items() if value is not None}
-    return replace(fields, values={**defaults, **written})
+    written_fields = {name: value for name, value in fields.values.items() if value is not None}
+    return replace(fields, values={**defaults, **written_fields})
 
 
 def _sizes(fields: Fields, kind: str) -> _Sizes:
-    for name, what in _NOT_READ.items():
+    for name, feature in _UNREAD_KEYS.items():
         if fields.integer(name, low=0, default=0):
-            raise fields.refused(name, fields.values[name], f"0; {what} are not read")
+            raise fields.refused(name, fields.values[name], f"0; {feature} are not read")
     hidden = fields.integer("hidden_size", "n_embd", "d_model", "n_embed", "dim")
     heads = _heads(fields, hidden)
     latent = _latent(fields, heads)
@@ -236,11 +240,11 @@ def _heads(fields: Fields, hidden: int) -> Heads:
     if not fields.has("head_dim", "kv_channels", "kv_lora_rank") and hidden % count:
         wanted = f"a divisor of hidden_size {hidden}, or head_dim beside it"
         raise fields.refused("num_attention_heads", count, wanted)
-    shared = _key_value_heads(fields, count)
+    key_value_heads = _key_value_heads(fields, count)
     size = fields.integer(
         "head_dim", "kv_channels", "v_head_dim", high=HEAD_SIZE, default=max(hidden // count, 1)
     )
-    return Heads(query=count, key_value=shared, size=size)
+    return Heads(query=count, key_value=key_value_heads, size=size)
 
 
 def _key_value_heads(fields: Fields, count: int) -> int:
@@ -248,9 +252,9 @@ def _key_value_heads(fields: Fields, count: int) -> int:
         "num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "multi_query_group_num",
         "num_query_groups",
     )  # fmt: skip
-    alone = fields.boolean("multi_query", default=False) and not fields.has(*names)
-    usual = 1 if alone else count
-    return fields.divisor(*names, of="num_attention_heads", whole=count, default=usual)
+    single_head = fields.boolean("multi_query", default=False) and not fields.has(*names)
+    default_heads = 1 if single_head else count
+    return fields.divisor(*names, of="num_attention_heads", whole=count, default=default_heads)
 
 
 def _latent(fields: Fields, heads: Heads) -> LatentAttention | None:
@@ -292,11 +296,11 @@ def _draft(fields: Fields, sizes: _Sizes) -> tuple[Block, ...]:
     else:
         mixers = (mixer_of(fields, sizes.kind, "full"),)
         feeds = feeds_of(fields, sizes.kind, sizes.layers)[-1:]
-    joined = 2 * sizes.hidden**2 + 3 * sizes.hidden
+    projection = 2 * sizes.hidden**2 + 3 * sizes.hidden
     blocks = []
     for number, (mixer, feed) in enumerate(zip(mixers, feeds, strict=True)):
         tower = _tower(fields, sizes, mixer, feed)
-        tower = tower if number else replace(tower, extra=tower.extra + joined)
+        tower = tower if number else replace(tower, extra=tower.extra + projection)
         blocks.append(Block(name=f"draft_{_name(mixer, feed)}", count=count, towers=(tower,)))
     return tuple(blocks)
 
@@ -365,18 +369,20 @@ def _norms(sizes: _Sizes, mixer: Mixer, feed: Ffn | None) -> int:
     norms = (1 if mixer.kind != "none" else 0) + (1 if feed is not None else 0)
     if sizes.kind.startswith(("gemma2", "gemma3", "gemma4")):
         norms *= 2
-    beside = 0
+    expert_extra = 0
     if sizes.kind.startswith("gemma4") and feed is not None and feed.experts:
-        beside = 4 * sizes.hidden + feed.experts  # norms of the two FFNs, scales of the router
-    return norms * sizes.hidden * (2 if sizes.kind in _LAYER_NORM else 1) + beside
+        expert_extra = (
+            4 * sizes.hidden + feed.experts
+        )  # norms of the two FFNs, scales of the router
+    return norms * sizes.hidden * (2 if sizes.kind in _LAYER_NORM else 1) + expert_extra
 
 
 def _qk_norm(fields: Fields, kind: str) -> bool:
     """Whether queries and keys are normed; only some classes say so in their configuration."""
-    usual = kind.startswith(("qwen3", "gemma3", "gemma4", "olmo2", "olmo3"))
+    default_norm = kind.startswith(("qwen3", "gemma3", "gemma4", "olmo2", "olmo3"))
     if kind.startswith("llama4"):
         return False  # its norm has no weights
-    return fields.boolean("use_qk_norm", "qk_layernorm", default=usual)
+    return fields.boolean("use_qk_norm", "qk_layernorm", default=default_norm)
 
 
 def _qk_norms(fields: Fields, sizes: _Sizes, tower: Tower) -> int:
@@ -390,13 +396,13 @@ def _qk_norms(fields: Fields, sizes: _Sizes, tower: Tower) -> int:
 
 
 def _with_biases(fields: Fields, sizes: _Sizes, tower: Tower) -> Tower:
-    everywhere = sizes.kind in BIASED
-    queries = everywhere or sizes.kind.startswith("qwen2") or sizes.kind == "qwen"
+    all_biased = sizes.kind in BIASED
+    query_bias = all_biased or sizes.kind.startswith("qwen2") or sizes.kind == "qwen"
     if tower.mixer == "attention" and tower.latent is None:
-        if fields.boolean("attention_bias", "qkv_bias", "add_qkv_bias", default=queries):
+        if fields.boolean("attention_bias", "qkv_bias", "add_qkv_bias", default=query_bias):
             tower = biased(tower, "qkv")
-        stated = fields.boolean("attention_bias", default=False)
-        if everywhere or (stated and not sizes.kind.startswith("glm4")):
+        stated_bias = fields.boolean("attention_bias", default=False)
+        if all_biased or (stated_bias and not sizes.kind.startswith("glm4")):
             tower = biased(tower, "out")
     return tower
 
@@ -407,15 +413,21 @@ def _context(fields: Fields) -> int:
 
 
 def _outer(fields: Fields, sizes: _Sizes, vocabulary: int, *, tied: bool) -> int:
-    final = sizes.hidden * (2 if sizes.kind in _LAYER_NORM else 1)
-    learned = _context(fields) if sizes.kind in _POSITIONED else 0
-    return sizes.hidden * (vocabulary * (1 if tied else 2) + learned) + final
+    final_norm = sizes.hidden * (2 if sizes.kind in _LAYER_NORM else 1)
+    positions = _context(fields) if sizes.kind in _LEARNED_POSITIONS else 0
+    return sizes.hidden * (vocabulary * (1 if tied else 2) + positions) + final_norm
 
 
 def _quantisation(fields: Fields, sizes: _Sizes) -> Quantisation | None:
-    stored = fields.table("quantization_config", "compression_config")
-    stored = stored or language_of(fields).table("quantization_config", "compression_config")
-    read = None if stored is None else read_quantisation(stored, sizes.layers)
-    if read and sizes.kind.startswith("gemma4") and "feed_forward" in read.kept:
-        return replace(read, kept=(*read.kept, "shared"))  # the FFN beside its experts
-    return read
+    quantisation_table = fields.table("quantization_config", "compression_config")
+    quantisation_table = quantisation_table or language_of(fields).table(
+        "quantization_config", "compression_config"
+    )
+    quantisation = (
+        None if quantisation_table is None else read_quantisation(quantisation_table, sizes.layers)
+    )
+    if quantisation and sizes.kind.startswith("gemma4") and "feed_forward" in quantisation.kept:
+        return replace(
+            quantisation, kept=(*quantisation.kept, "shared")
+        )  # the FFN beside its experts
+    return quantisation

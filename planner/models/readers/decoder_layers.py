@@ -17,7 +17,7 @@ _WINDOWS: Final = {
     "deepseek_sparse_attention": "full", "mamba": "mamba", "moe": "none", "mlp": "none",
 }  # fmt: skip
 _LETTERS: Final = {"M": "mamba", "*": "full", "-": "none", "E": "none"}
-_HYBRID: Final = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+_HYBRID_LETTERS: Final = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 """Letters of ``hybrid_override_pattern`` by entries of ``layers_block_type`` of the same class."""
 _NOT_GATED: Final = {
     "bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "mpt", "nemotron",
@@ -28,7 +28,7 @@ _DENSE_WIDTHS: Final = (
 )  # fmt: skip
 _ALWAYS_SLIDING: Final = ("mistral", "mixtral", "phi3", "phimoe", "starcoder2", "ministral")
 _NOT_ROTATED: Final = {"bloom", "gpt2", "gpt_bigcode", "mpt", "nemotron_h", "opt"}
-_SIGMOID: Final = {
+_SIGMOID_ROUTERS: Final = {
     "deepseek_v3", "deepseek_v32", "dots1", "glm4_moe", "glm4v_moe", "glm_moe_dsa", "kimi_k2",
     "llama4", "llama4_text", "minimax_m2", "nemotron_h",
 }  # fmt: skip
@@ -74,36 +74,36 @@ def mixers_of(fields: Fields, kind: str, layers: int) -> tuple[Mixer, ...]:
     )
 
 
-def _entries(fields: Fields, name: str, layers: int, among: tuple[str, ...]) -> tuple[str, ...]:
+def _entries(fields: Fields, name: str, layers: int, choices: tuple[str, ...]) -> tuple[str, ...]:
     """Read a list with one of a few words for each layer; empty where there is none."""
-    listed = fields.texts(name, default=())
-    if listed:
-        _check_length(fields, name, listed, layers)
-    strange = next((entry for entry in listed if entry not in among), None)
-    if strange is not None:
-        raise fields.refused(name, strange, " or ".join(among))
-    return listed
+    entries = fields.texts(name, default=())
+    if entries:
+        _check_length(fields, name, entries, layers)
+    unknown_entry = next((word for word in entries if word not in choices), None)
+    if unknown_entry is not None:
+        raise fields.refused(name, unknown_entry, " or ".join(choices))
+    return entries
 
 
-def _check_length(fields: Fields, name: str, listed: Sequence[object], layers: int) -> None:
-    if len(listed) != layers:
-        raise fields.refused(name, list(listed), f"one entry for each of {layers} layers")
+def _check_length(fields: Fields, name: str, entries: Sequence[object], layers: int) -> None:
+    if len(entries) != layers:
+        raise fields.refused(name, list(entries), f"one entry for each of {layers} layers")
 
 
 def _pattern(fields: Fields, kind: str, layers: int) -> tuple[str, ...]:
-    listed = _listed(fields, kind, layers)
-    if listed:
-        return listed
+    explicit = _listed_mixers(fields, kind, layers)
+    if explicit:
+        return explicit
     if fields.has("full_attention_interval"):
-        every = fields.integer("full_attention_interval", high=LAYERS)
-        return _periodic(layers, every, "delta")
-    every = _full_every(fields, kind)
-    if every and _window(fields):
-        return _periodic(layers, every, "sliding")
+        interval = fields.integer("full_attention_interval", high=LAYERS)
+        return _periodic(layers, interval, "delta")
+    interval = _full_interval(fields, kind)
+    if interval and _window(fields):
+        return _periodic(layers, interval, "sliding")
     return tuple(_sliding(fields, kind, layer) for layer in range(layers))
 
 
-def _listed(fields: Fields, kind: str, layers: int) -> tuple[str, ...]:
+def _listed_mixers(fields: Fields, kind: str, layers: int) -> tuple[str, ...]:
     _check_softmax(fields, layers)
     letters = letters_of(fields, kind)
     entries = letters or fields.texts("layer_types", "layers_block_type", default=())
@@ -111,16 +111,16 @@ def _listed(fields: Fields, kind: str, layers: int) -> tuple[str, ...]:
         return ()
     name = "hybrid_override_pattern" if letters else "layer_types"
     _check_length(fields, name, entries, layers)
-    return _meant(fields, name, entries, _LETTERS if letters else _WINDOWS)
+    return _meanings_of(fields, name, entries, _LETTERS if letters else _WINDOWS)
 
 
-def _meant(
+def _meanings_of(
     fields: Fields, name: str, entries: Sequence[str], meanings: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Look up what entries of a pattern stand for."""
-    strange = next((entry for entry in entries if entry not in meanings), None)
-    if strange is not None:
-        raise fields.refused(name, strange, f"entries among {', '.join(meanings)}")
+    unknown_entry = next((entry for entry in entries if entry not in meanings), None)
+    if unknown_entry is not None:
+        raise fields.refused(name, unknown_entry, f"entries among {', '.join(meanings)}")
     return tuple(meanings[entry] for entry in entries)
 
 
@@ -133,40 +133,40 @@ def letters_of(fields: Fields, kind: str, prefix: str = "") -> tuple[str, ...]:
     if letters or kind != "nemotron_h":
         return tuple(letters)
     words = fields.texts(f"{prefix}layers_block_type", default=())
-    return tuple(_HYBRID.get(word, word) for word in words)
+    return tuple(_HYBRID_LETTERS.get(word, word) for word in words)
 
 
 def mixers_of_letters(fields: Fields, kind: str, letters: tuple[str, ...]) -> tuple[Mixer, ...]:
     """Name the mixers that letters of a hybrid pattern stand for."""
-    names = _meant(fields, "hybrid_override_pattern", letters, _LETTERS)
+    names = _meanings_of(fields, "hybrid_override_pattern", letters, _LETTERS)
     return tuple(mixer_of(fields, kind, name) for name in names)
 
 
 def _check_softmax(fields: Fields, layers: int) -> None:
     """Refuse lightning attention, which MiniMax lists as 0 beside softmax attention as 1."""
-    listed = fields.integers("attn_type_list", low=0, high=1, default=())
-    if listed:
-        _check_length(fields, "attn_type_list", listed, layers)
-    if 0 in listed:
+    entries = fields.integers("attn_type_list", low=0, high=1, default=())
+    if entries:
+        _check_length(fields, "attn_type_list", entries, layers)
+    if 0 in entries:
         raise fields.refused("attn_type_list", 0, "1 alone; lightning attention is not read")
 
 
-def _periodic(layers: int, every: int, other: str) -> tuple[str, ...]:
-    """Every `every`-th layer has full attention, the first ones do not."""
-    return tuple("full" if (layer + 1) % every == 0 else other for layer in range(layers))
+def _periodic(layers: int, interval: int, filler: str) -> tuple[str, ...]:
+    """Every `interval`-th layer has full attention, the first ones do not."""
+    return tuple("full" if (layer + 1) % interval == 0 else filler for layer in range(layers))
 
 
-def _full_every(fields: Fields, kind: str) -> int:
+def _full_interval(fields: Fields, kind: str) -> int:
     """Give the distance of full layers in classes that alternate by rule, 0 for no known one."""
-    usual = 0
+    default_interval = 0
     if kind in {"gpt_oss", "gemma2"}:
-        usual = 2
+        default_interval = 2
     elif kind.startswith(("gemma3", "gemma4", "olmo3")):
-        usual = 6 if kind.startswith("gemma") else 4
+        default_interval = 6 if kind.startswith("gemma") else 4
     elif kind.startswith(("llama4", "cohere2")):
-        usual = 4
+        default_interval = 4
     names = ("sliding_window_pattern", "no_rope_layer_interval")
-    return fields.integer(*names, high=LAYERS, default=usual) if usual else 0
+    return fields.integer(*names, high=LAYERS, default=default_interval) if default_interval else 0
 
 
 def _sliding(fields: Fields, kind: str, layer: int) -> str:
@@ -175,8 +175,8 @@ def _sliding(fields: Fields, kind: str, layer: int) -> str:
     if kind in _ALWAYS_SLIDING:
         return "sliding"
     if fields.boolean("use_sliding_window", default=False):
-        first = fields.integer("max_window_layers", low=0, high=LAYERS, default=0)
-        return "sliding" if layer >= first else "full"
+        first_sliding = fields.integer("max_window_layers", low=0, high=LAYERS, default=0)
+        return "sliding" if layer >= first_sliding else "full"
     return "full"
 
 
@@ -198,20 +198,20 @@ def mixer_of(fields: Fields, kind: str, name: str) -> Mixer:
         return Mixer(name="mamba", kind="mamba", heads=mamba.heads, recurrence=mamba, gate=True)
     if name == "none":
         return Mixer(name="feed_forward", kind="none")
-    gated = kind.startswith(("qwen3_next", "qwen3_5"))
+    default_gate = kind.startswith(("qwen3_next", "qwen3_5"))
     window = _window(fields) if name == "sliding" else 0
-    whole = not window
+    is_full = not window
     llama4, gemma4 = kind.startswith("llama4"), kind.startswith("gemma4")
     alibi = fields.boolean("alibi", default=False)
     return Mixer(
         name="sliding" if window else "full",
-        heads=_wide_heads(fields) if gemma4 and whole else None,
+        heads=_wide_heads(fields) if gemma4 and is_full else None,
         window=window,
-        chunked=llama4 and not whole,
-        rotates=not (kind in _NOT_ROTATED or alibi or (llama4 and whole)),
-        rotary=_rotated(fields, "full_attention" if whole else "sliding_attention"),
-        gate=fields.boolean("attn_output_gate", default=gated),
-        shares_values=whole and fields.boolean("attention_k_eq_v", default=False),
+        chunked=llama4 and not is_full,
+        rotates=not (kind in _NOT_ROTATED or alibi or (llama4 and is_full)),
+        rotary=_rotary_share(fields, "full_attention" if is_full else "sliding_attention"),
+        gate=fields.boolean("attn_output_gate", default=default_gate),
+        shares_values=is_full and fields.boolean("attention_k_eq_v", default=False),
     )
 
 
@@ -227,15 +227,15 @@ def _wide_heads(fields: Fields) -> Heads | None:
     )
 
 
-def _rotated(fields: Fields, layer: str) -> float:
+def _rotary_share(fields: Fields, layer: str) -> float:
     """Read the share of a head's features that are rotated; Gemma 4 has one for each kind."""
     names = ("partial_rotary_factor", "rotary_pct", "rotary_percentage")
     table = fields.table("rope_parameters")
-    named = table.values.get(layer) if table else None
-    if table and isinstance(named, Mapping):
+    layer_table = table.values.get(layer) if table else None
+    if table and isinstance(layer_table, Mapping):
         table = table.table(layer)
-    stated = table if table and table.has(*names) else fields
-    return stated.number(*names, low=0.0, high=1.0, default=1.0)
+    source = table if table and table.has(*names) else fields
+    return source.number(*names, low=0.0, high=1.0, default=1.0)
 
 
 def _delta(fields: Fields) -> DeltaRule:
@@ -280,10 +280,10 @@ def feeds_of(fields: Fields, kind: str, layers: int) -> tuple[Ffn | None, ...]:
     if letters:
         return feeds_of_letters(fields, kind, letters)
     experts, dense = _experts(fields, kind), None
-    sparse = _sparse(fields, layers) if experts else [False] * layers
+    sparse = _layers_with_experts(fields, layers) if experts else [False] * layers
     if not all(sparse):
-        dense = _dense(fields, kind)
-    return tuple(experts if chosen else dense for chosen in sparse)
+        dense = _dense_ffn(fields, kind)
+    return tuple(experts if has_experts else dense for has_experts in sparse)
 
 
 def feeds_of_letters(fields: Fields, kind: str, letters: tuple[str, ...]) -> tuple[Ffn | None, ...]:
@@ -291,11 +291,11 @@ def feeds_of_letters(fields: Fields, kind: str, letters: tuple[str, ...]) -> tup
     experts = _experts(fields, kind) if "E" in letters else None
     if "E" in letters and experts is None:
         raise fields.refused("n_routed_experts", None, "their number, as the pattern has experts")
-    feeds = {"-": _dense(fields, kind) if "-" in letters else None, "E": experts}
+    feeds = {"-": _dense_ffn(fields, kind) if "-" in letters else None, "E": experts}
     return tuple(feeds.get(letter) for letter in letters)
 
 
-def _sparse(fields: Fields, layers: int) -> list[bool]:
+def _layers_with_experts(fields: Fields, layers: int) -> list[bool]:
     """Say of every layer of a mixture whether it has experts."""
     words = _entries(fields, "mlp_layer_types", layers, ("dense", "sparse"))
     if words:
@@ -310,8 +310,8 @@ def _sparse(fields: Fields, layers: int) -> list[bool]:
 
 
 def _is_sparse(fields: Fields, layer: int) -> bool:
-    first = fields.integer("first_k_dense_replace", low=0, high=LAYERS, default=0)
-    if layer < first:
+    first_sparse = fields.integer("first_k_dense_replace", low=0, high=LAYERS, default=0)
+    if layer < first_sparse:
         return False
     if fields.has("moe_layer_freq"):
         return layer % fields.integer("moe_layer_freq", high=LAYERS) == 0
@@ -319,10 +319,10 @@ def _is_sparse(fields: Fields, layer: int) -> bool:
     return (layer + 1) % fields.integer(*names, high=LAYERS, default=1) == 0
 
 
-def _dense(fields: Fields, kind: str) -> Ffn:
-    other = ("intermediate_size_mlp",) if kind.startswith("llama4") else ()
+def _dense_ffn(fields: Fields, kind: str) -> Ffn:
+    extra_keys = ("intermediate_size_mlp",) if kind.startswith("llama4") else ()
     hidden = fields.integer("hidden_size", "n_embd", "d_model", "n_embed", "dim")
-    width = fields.integer(*other, *_DENSE_WIDTHS, default=4 * hidden)
+    width = fields.integer(*extra_keys, *_DENSE_WIDTHS, default=4 * hidden)
     if kind == "qwen":  # the first Qwen counts gate and up together
         width //= 2
     return _ffn(fields, kind, width)
@@ -330,8 +330,8 @@ def _dense(fields: Fields, kind: str) -> Ffn:
 
 def _ffn(fields: Fields, kind: str, width: int) -> Ffn:
     names = ("hidden_activation", "hidden_act", "mlp_hidden_act", "activation_function")
-    usual = "gelu" if kind in {"gpt2", "bloom", "falcon", "gpt_neox"} else "silu"
-    name, activation = fields.text(*names, default=usual), "silu"
+    default_activation = "gelu" if kind in {"gpt2", "bloom", "falcon", "gpt_neox"} else "silu"
+    name, activation = fields.text(*names, default=default_activation), "silu"
     if name.startswith("relu2"):
         activation = "relu2"
     elif "gelu" in name:
@@ -351,20 +351,20 @@ def _experts(fields: Fields, kind: str) -> Ffn | None:
         return None
     width = fields.integer("moe_intermediate_size", "expert_ffn_hidden_size", default=0, low=0)
     width = width or fields.integer("intermediate_size", "ffn_hidden_size", "ffn_dim")
-    chosen = (
+    active_keys = (
         "num_experts_per_tok", "experts_per_token", "moe_top_k", "moe_topk", "moe_k",
         "top_k_experts",
     )  # fmt: skip
-    shared = _shared(fields, kind, width)
+    shared_width = _shared_width(fields, kind, width)
     groups = fields.integer("n_group", high=count, default=1)
     if count % groups:
         raise fields.refused("n_group", groups, f"a divisor of the {count} experts")
     return replace(
         _ffn(fields, kind, width),
         experts=count,
-        active=fields.integer(*chosen, high=count),
-        shared=shared,
-        shared_gated=bool(shared) and kind.startswith("qwen"),
+        active=fields.integer(*active_keys, high=count),
+        shared=shared_width,
+        shared_gated=bool(shared_width) and kind.startswith("qwen"),
         groups=groups,
         active_groups=fields.integer("topk_group", high=groups, default=groups),
         scoring=_scoring(fields, kind),
@@ -374,19 +374,19 @@ def _experts(fields: Fields, kind: str) -> Ffn | None:
 
 
 def _scoring(fields: Fields, kind: str) -> Literal["softmax", "sigmoid"]:
-    usual = "sigmoid" if kind in _SIGMOID else "softmax"
-    name = fields.text("scoring_func", "moe_router_activation_func", default=usual)
+    default_scoring = "sigmoid" if kind in _SIGMOID_ROUTERS else "softmax"
+    name = fields.text("scoring_func", "moe_router_activation_func", default=default_scoring)
     if name not in ("softmax", "sigmoid"):
         raise fields.refused("scoring_func", name, "softmax or sigmoid")
     return "sigmoid" if name == "sigmoid" else "softmax"
 
 
-def _shared(fields: Fields, kind: str, width: int) -> int:
+def _shared_width(fields: Fields, kind: str, width: int) -> int:
     if kind.startswith("llama4"):
         return width
     if kind.startswith("gemma4"):  # a dense FFN stands beside the experts
         return fields.integer("intermediate_size")
     names = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size")
-    stated = fields.integer(*names, "shared_intermediate_size", low=0, default=0)
+    stated_width = fields.integer(*names, "shared_intermediate_size", low=0, default=0)
     count = fields.integer("n_shared_experts", "num_shared_experts", low=0, high=EXPERTS, default=0)
-    return stated or count * width
+    return stated_width or count * width

@@ -29,9 +29,9 @@ def _t5(fields: Fields, kind: str) -> Model:
     count = fields.integer("num_heads", high=HEADS, default=8)
     size = fields.integer("d_kv", high=HEAD_SIZE, default=64)
     layers = fields.integer("num_layers", high=LAYERS, default=8 if kind == "umt5" else 6)
-    every = kind == "umt5"  # T5 has its position table in the first layer alone
-    feed = fields.text("feed_forward_proj", default="gated-gelu" if every else "relu")
-    width = fields.integer("d_ff", default=1024 if every else 2048)
+    is_umt5 = kind == "umt5"  # T5 has its position table in the first layer alone
+    feed = fields.text("feed_forward_proj", default="gated-gelu" if is_umt5 else "relu")
+    width = fields.integer("d_ff", default=1024 if is_umt5 else 2048)
     vocabulary = fields.integer("vocab_size", high=VOCABULARY, default=32128)
     buckets = fields.integer("relative_attention_num_buckets", high=2**16, default=32) * count
     tower = Tower(
@@ -41,9 +41,9 @@ def _t5(fields: Fields, kind: str) -> Model:
         keys=STREAMS,
         ffn=Ffn(width=width, gated=feed.startswith("gated")),
         qk_norm=False,
-        extra=2 * hidden + (buckets if every else 0),
+        extra=2 * hidden + (buckets if is_umt5 else 0),
     )
-    outer = vocabulary * hidden + hidden + (0 if every else buckets)
+    outer = vocabulary * hidden + hidden + (0 if is_umt5 else buckets)
     return _model(fields, kind, tower, layers=layers, vocabulary=vocabulary, outer=outer)
 
 
@@ -67,8 +67,8 @@ def _clip(fields: Fields) -> Model:
     if "CLIPTextModelWithProjection" in fields.texts("architectures", default=()):
         outer += linear(hidden, fields.integer("projection_dim", default=512), bias=False)
     layers = fields.integer("num_hidden_layers", high=LAYERS, default=12)
-    whole = biased(tower, "qkv", "out", "ffn")
-    return _model(fields, "clip", whole, layers=layers, vocabulary=vocabulary, outer=outer)
+    biased_tower = biased(tower, "qkv", "out", "ffn")
+    return _model(fields, "clip", biased_tower, layers=layers, vocabulary=vocabulary, outer=outer)
 
 
 def _model(

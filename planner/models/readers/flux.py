@@ -41,11 +41,13 @@ def _flux(fields: Fields) -> Model:
         grid=grid,
         outer=conditions + parts.adaptive_ends(hidden, grid),
     )
-    told = (*([_GUIDANCE] if guidance else []), Embedding(name="pooled", features=pooled))
-    return replace(model, numerics=_numerics(fields, heads.size, text, told))
+    embeddings = (*([_GUIDANCE] if guidance else []), Embedding(name="pooled", features=pooled))
+    return replace(model, numerics=_numerics(fields, heads.size, text, embeddings))
 
 
-def _numerics(fields: Fields, size: int, text: int, told: tuple[Embedding, ...]) -> Numerics | None:
+def _numerics(
+    fields: Fields, size: int, text: int, embeddings: tuple[Embedding, ...]
+) -> Numerics | None:
     """Say what the numbers of FLUX.1 depend on; None where axes do not make up a head."""
     axes = fields.integers("axes_dims_rope", default=_AXES)
     if len(axes) != len(_AXES) or sum(axes) != size or any(axis % 2 for axis in axes):
@@ -57,7 +59,7 @@ def _numerics(fields: Fields, size: int, text: int, told: tuple[Embedding, ...])
         centred=True,
         axes=axes,
         adjacent=True,
-        conditions=(parts.timestep(), *told),
+        conditions=(parts.timestep(), *embeddings),
         rows=(Embedding(name="text", features=text, activation=""),),
         timed="layers",
     )
@@ -80,7 +82,7 @@ def _flux2(fields: Fields) -> Model:
     return parts.assemble(
         fields,
         "flux2",
-        usual=_usual(hidden),
+        usual=_usual_entry(hidden),
         blocks=parts.double_single(fields, double, single, layers=(8, 48)),
         streams=(parts.text_stream(512), Stream(name="image")),
         grid=grid,
@@ -88,7 +90,7 @@ def _flux2(fields: Fields) -> Model:
     )
 
 
-def _usual(hidden: int) -> str:
+def _usual_entry(hidden: int) -> str:
     """Tell the sizes apart by their width: klein models have a half or two thirds of it."""
     if hidden <= 3072:
         return "flux.2-klein-4b"

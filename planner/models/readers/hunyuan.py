@@ -17,12 +17,12 @@ _SOURCES = 3
 
 def read(fields: Fields) -> Model:
     """Read a model of HunyuanVideo, of either class."""
-    first = fields.text("_class_name") == CLASSES[0]
-    heads = parts.heads_of(fields, query=24 if first else 16, size=128)
+    is_v1 = fields.text("_class_name") == CLASSES[0]
+    heads = parts.heads_of(fields, query=24 if is_v1 else 16, size=128)
     width = parts.widened(fields, heads.query_width, default=4.0)
     double = parts.joint_towers(STREAMS, heads=heads, width=width)
     layers: tuple[Block, ...]
-    if first:
+    if is_v1:
         name, tokens, outer = "hunyuanvideo", 256, _outer
         grid = parts.grid_of(fields, strides=(8, 4), patch=2, channels=(16, 16))
         single = parts.single_tower(STREAMS, heads=heads, width=width)
@@ -56,8 +56,8 @@ def _outer15(fields: Fields, heads: Heads) -> int:
     text = fields.integer("text_embed_dim", default=3584)
     glyphs = fields.integer("text_embed_2_dim", default=1472)
     image = fields.integer("image_embed_dim", default=1152)
-    second = 2 * glyphs + perceptron(glyphs, hidden) + linear(hidden, hidden)
+    glyph_text = 2 * glyphs + perceptron(glyphs, hidden) + linear(hidden, hidden)
     images = 2 * image + perceptron(image, image, hidden) + 2 * hidden
     times = 2 if fields.boolean("use_meanflow", default=False) else 1
     embeddings = times * perceptron(parts.TIME, hidden) + _SOURCES * hidden
-    return parts.refined_text(hidden, text) + second + images + embeddings
+    return parts.refined_text(hidden, text) + glyph_text + images + embeddings

@@ -83,25 +83,27 @@ def _modulated(fields: Fields, side: _Side) -> bool:
     return fields.boolean(f"{side.prefix}cross_attn_mod", default=False)
 
 
-def _tower(fields: Fields, side: _Side, other: _Side) -> Tower:
-    sound = side.heads if side.stream == "audio" else other.heads
+def _tower(fields: Fields, side: _Side, other_side: _Side) -> Tower:
+    audio_heads = side.heads if side.stream == "audio" else other_side.heads
     tower = replace(
         parts.tower_of((side.stream,), side.heads, 4 * side.hidden),
         cross=(
             Cross(context="text", width=side.text, heads=side.heads),
-            Cross(context=other.stream, width=other.hidden, heads=sound),
+            Cross(context=other_side.stream, width=other_side.hidden, heads=audio_heads),
         ),
-        extra=_small(fields, side, sound),
+        extra=_small_parameters(fields, side, audio_heads),
     )
     tower = biased(tower, "qkv", "out", "cross")
     return biased(tower, "ffn") if fields.boolean(f"{side.prefix}ff_bias", default=True) else tower
 
 
-def _small(fields: Fields, side: _Side, sound: Heads) -> int:
+def _small_parameters(fields: Fields, side: _Side, audio_heads: Heads) -> int:
     """Tables, norms and per-head gates of one side of a layer."""
     tables = 5 + (9 + 2 if _modulated(fields, side) else 6)
-    norms = 4 * side.hidden + 2 * sound.query_width
-    gates = linear(side.hidden, 2 * side.heads.query + sound.query) if _gated(fields, side) else 0
+    norms = 4 * side.hidden + 2 * audio_heads.query_width
+    gates = (
+        linear(side.hidden, 2 * side.heads.query + audio_heads.query) if _gated(fields, side) else 0
+    )
     return tables * side.hidden + norms + gates
 
 

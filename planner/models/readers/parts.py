@@ -63,10 +63,10 @@ def double_single(
     fields: Fields, double: tuple[Tower, ...], single: Tower, *, layers: tuple[int, int]
 ) -> tuple[Block, Block]:
     """Build layers with a tower for each stream, then layers of one tower over all of them."""
-    alone = layers_of(fields, default=layers[1], name="num_single_layers")
+    single_count = layers_of(fields, default=layers[1], name="num_single_layers")
     return (
         Block(name="double", count=layers_of(fields, default=layers[0]), towers=double),
-        Block(name="single", count=alone, towers=(single,)),
+        Block(name="single", count=single_count, towers=(single,)),
     )
 
 
@@ -74,9 +74,9 @@ def channels_of(
     fields: Fields, *, inputs: int, outputs: int = 0, prefix: str = ""
 ) -> tuple[int, int]:
     """Read `in_channels` and `out_channels`; without `outputs` the latter default to the former."""
-    read = fields.integer(f"{prefix}in_channels", high=CHANNELS, default=inputs)
-    leaving = fields.integer(f"{prefix}out_channels", high=CHANNELS, default=outputs or read)
-    return read, leaving
+    entering = fields.integer(f"{prefix}in_channels", high=CHANNELS, default=inputs)
+    leaving = fields.integer(f"{prefix}out_channels", high=CHANNELS, default=outputs or entering)
+    return entering, leaving
 
 
 def widened(fields: Fields, hidden: int, *, default: float) -> int:
@@ -88,8 +88,10 @@ def widened(fields: Fields, hidden: int, *, default: float) -> int:
 def tower_of(streams: Sequence[str], heads: Heads, ffn: Ffn | int) -> Tower:
     """Build a tower as wide as its heads that attends to its own streams; a FFN, or its width."""
     feed = ffn if isinstance(ffn, Ffn) else Ffn(width=ffn, gated=False)
-    own = tuple(streams)
-    return Tower(streams=own, hidden=heads.query_width, heads=heads, keys=own, ffn=feed)
+    own_streams = tuple(streams)
+    return Tower(
+        streams=own_streams, hidden=heads.query_width, heads=heads, keys=own_streams, ffn=feed
+    )
 
 
 def modulated(tower: Tower, rows: int) -> Tower:
@@ -102,8 +104,8 @@ def joint_towers(
 ) -> tuple[Tower, ...]:
     """Build towers with adaptive norms and biases that attend to all of `streams` together."""
     tower = modulated(tower_of(streams, heads, width), 6)
-    normed = replace(tower, qk_norm=qk_norm, extra=2 * heads.size if qk_norm else 0)
-    return tuple(on(stream, biased(normed, *ALL)) for stream in streams)
+    normed_tower = replace(tower, qk_norm=qk_norm, extra=2 * heads.size if qk_norm else 0)
+    return tuple(on(stream, biased(normed_tower, *ALL)) for stream in streams)
 
 
 def single_tower(streams: Sequence[str], *, heads: Heads, width: int) -> Tower:
@@ -122,9 +124,13 @@ def crossed_tower(stream: str, *, heads: Heads, width: int, text: int) -> Tower:
 def refiner(fields: Fields, stream: str, heads: Heads) -> tuple[Block, ...]:
     """Build the token refiner in front of HunyuanVideo's layers, none where it has no layers."""
     tower = modulated(tower_of((stream,), heads, 4 * heads.query_width), 2)
-    plain = biased(replace(tower, qk_norm=False, extra=4 * tower.hidden), *ALL)
+    refiner_tower = biased(replace(tower, qk_norm=False, extra=4 * tower.hidden), *ALL)
     count = layers_before(fields, "num_refiner_layers")
-    return (Block(name="refiner", count=count, towers=(plain,), prelude=True),) if count else ()
+    return (
+        (Block(name="refiner", count=count, towers=(refiner_tower,), prelude=True),)
+        if count
+        else ()
+    )
 
 
 def on(stream: str, tower: Tower) -> Tower:
@@ -149,8 +155,8 @@ def grid_of(
     frames, side, _ = sizes = patch_of(fields, default=patch)
     inputs, outputs = channels_of(fields, inputs=channels[0], outputs=channels[1])
     latent = latent_of(strides, min(inputs, outputs), sizes, rounds)
-    covered = frames * side**2
-    return Grid(latent=latent, inputs=inputs * covered, outputs=outputs * covered)
+    patch_latents = frames * side**2
+    return Grid(latent=latent, inputs=inputs * patch_latents, outputs=outputs * patch_latents)
 
 
 def patch_of(fields: Fields, *, default: int) -> tuple[int, int, int]:

@@ -18,8 +18,8 @@ def read(fields: Fields) -> Model:
     prompt = fields.integer("cross_attention_dim", default=1152)
     tower = parts.crossed_tower("image", heads=heads, width=4 * hidden, text=prompt)
     text = perceptron(fields.integer("caption_channels", default=4096), hidden)
-    sized = fields.boolean("use_additional_conditions", default=False)
-    sizes = 2 * perceptron(parts.TIME, max(hidden // 3, 1)) if sized else 0
+    has_sizes = fields.boolean("use_additional_conditions", default=False)
+    sizes = 2 * perceptron(parts.TIME, max(hidden // 3, 1)) if has_sizes else 0
     return parts.assemble(
         fields,
         "pixart",

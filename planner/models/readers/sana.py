@@ -34,12 +34,12 @@ def _tower(fields: Fields, heads: Heads) -> Tower:
     count = fields.integer("num_cross_attention_heads", high=HEADS, default=20)
     size = fields.integer("cross_attention_head_dim", high=HEAD_SIZE, default=112)
     prompt = fields.integer("cross_attention_dim", default=2240)
-    asked = Heads(query=count, key_value=count, size=size)
+    cross_heads = Heads(query=count, key_value=count, size=size)
     width = parts.widened(fields, heads.query_width, default=2.5)
     ffn = Ffn(width=width, gated=True, activation="silu", convolved=True)
     tower = replace(
         parts.tower_of(("image",), heads, ffn),
-        cross=(Cross(context="text", width=prompt, heads=asked),),
+        cross=(Cross(context="text", width=prompt, heads=cross_heads),),
         qk_norm=False,
         mixer="relu_linear",
         extra=6 * heads.query_width + 2 * width * (1 + 1 + _KERNEL),

@@ -33,29 +33,29 @@ def read(fields: Fields) -> Model:
     )
 
 
-def _blocks(fields: Fields, heads: Heads, listed: tuple[int, ...]) -> tuple[Block, ...]:
-    """Build layers; those `listed` attend to the image twice."""
+def _blocks(fields: Fields, heads: Heads, dual_layers: tuple[int, ...]) -> tuple[Block, ...]:
+    """Build layers; those `dual_layers` attend to the image twice."""
     layers, normed = parts.layers_of(fields, default=18), fields.has("qk_norm")
     text, image = parts.joint_towers(
         STREAMS, heads=heads, width=4 * heads.query_width, qk_norm=normed
     )
-    last = layers - 1
-    dual = {layer for layer in listed if layer < layers}
-    twice, ending = _dual(image), _ending(text)
+    last_layer = layers - 1
+    dual = {layer for layer in dual_layers if layer < layers}
+    dual_image, last_text = _dual_tower(image), _last_text_tower(text)
     counts = (
-        ("dual", len(dual - {last}), (text, twice)),
-        ("joint", last - len(dual - {last}), (text, image)),
-        ("last", 1, (ending, twice if last in dual else image)),
+        ("dual", len(dual - {last_layer}), (text, dual_image)),
+        ("joint", last_layer - len(dual - {last_layer}), (text, image)),
+        ("last", 1, (last_text, dual_image if last_layer in dual else image)),
     )
     return tuple(Block(name=name, count=n, towers=towers) for name, n, towers in counts if n)
 
 
-def _dual(image: Tower) -> Tower:
+def _dual_tower(image: Tower) -> Tower:
     cross = (Cross(context="image", width=image.hidden, heads=image.heads),)
-    twice = replace(image, cross=cross, extra=4 * image.heads.size if image.qk_norm else 0)
-    return biased(parts.modulated(twice, 9), *parts.ALL, "cross")
+    dual_tower = replace(image, cross=cross, extra=4 * image.heads.size if image.qk_norm else 0)
+    return biased(parts.modulated(dual_tower, 9), *parts.ALL, "cross")
 
 
-def _ending(text: Tower) -> Tower:
-    ended = replace(text, ends=True, extra=2 * text.heads.size if text.qk_norm else 0)
-    return biased(parts.modulated(ended, 2), *parts.ALL)
+def _last_text_tower(text: Tower) -> Tower:
+    text_tower = replace(text, ends=True, extra=2 * text.heads.size if text.qk_norm else 0)
+    return biased(parts.modulated(text_tower, 2), *parts.ALL)

@@ -111,7 +111,9 @@ def _refiners(fields: Fields, name: str, tower: Tower, inputs: int) -> list[Bloc
     count = parts.layers_before(fields, name)
     blocks = []
     for stream in tower.streams if count else ():
-        own = _modulated(tower, inputs) if stream == "image" else tower
-        alone = replace(own, streams=(stream,), keys=(stream,))
-        blocks.append(Block(name=_REFINERS[stream], count=count, towers=(alone,), prelude=True))
+        stream_tower = _modulated(tower, inputs) if stream == "image" else tower
+        refiner_tower = replace(stream_tower, streams=(stream,), keys=(stream,))
+        blocks.append(
+            Block(name=_REFINERS[stream], count=count, towers=(refiner_tower,), prelude=True)
+        )
     return blocks

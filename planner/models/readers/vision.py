@@ -29,7 +29,7 @@ def vision_parameters(fields: Fields, text: int) -> int:
         layers * _layer(tower, hidden)
         + _patches(tower, hidden)
         + _mergers(tower, hidden, text)
-        + _shuffled(tower, hidden, text)
+        + _shuffle_projections(tower, hidden, text)
     )
 
 
@@ -40,8 +40,8 @@ def _tower(fields: Fields) -> Fields | None:
 
 def _layer(tower: Fields, hidden: int) -> int:
     ratio = tower.number("mlp_ratio", low=1 / 64, high=64.0, default=4.0)
-    usual = max(int(ratio * hidden), 1)
-    width = tower.integer("intermediate_size", "vt_intermediate_size", default=usual)
+    default_width = max(int(ratio * hidden), 1)
+    width = tower.integer("intermediate_size", "vt_intermediate_size", default=default_width)
     gated = tower.text("hidden_act", default="gelu") == "silu"
     gated = gated or tower.text("model_type", default="") == "gemma4_vision"
     ffn = perceptron(hidden, width, hidden) + (linear(hidden, width) if gated else 0)
@@ -65,17 +65,23 @@ def _mergers(tower: Fields, hidden: int, text: int) -> int:
     kernel = tower.integers("merge_kernel_size", low=1, high=64, default=(1,))
     if not tower.has("spatial_merge_size", "merge_kernel_size"):
         return 0
-    wide = hidden * tower.integer("spatial_merge_size", high=64, default=kernel[-1]) ** 2
-    out = tower.integer("out_hidden_size", default=text)
+    merged_width = hidden * tower.integer("spatial_merge_size", high=64, default=kernel[-1]) ** 2
+    output_width = tower.integer("out_hidden_size", default=text)
     extra = len(tower.integers("deepstack_visual_indexes", high=LAYERS, default=()))
-    return (1 + extra) * perceptron(wide, wide, out) + 2 * hidden + extra * 2 * wide
+    return (
+        (1 + extra) * perceptron(merged_width, merged_width, output_width)
+        + 2 * hidden
+        + extra * 2 * merged_width
+    )
 
 
-def _shuffled(tower: Fields, hidden: int, text: int) -> int:
+def _shuffle_projections(tower: Fields, hidden: int, text: int) -> int:
     """Count Llama 4's projections of patches that were shuffled together, then to the text."""
     if not tower.has("pixel_shuffle_ratio"):
         return 0
     ratio = tower.number("pixel_shuffle_ratio", low=1 / 64, high=1.0)
     inner = tower.integer("projector_input_dim")
-    out = tower.integer("projector_output_dim", "vision_output_dim", default=inner)
-    return perceptron(int(hidden / ratio**2), inner, out, bias=False) + linear(out, text)
+    output_width = tower.integer("projector_output_dim", "vision_output_dim", default=inner)
+    return perceptron(int(hidden / ratio**2), inner, output_width, bias=False) + linear(
+        output_width, text
+    )

@@ -23,11 +23,11 @@ def read(fields: Fields) -> Model:
     model = parts.assemble(
         fields,
         "wan",
-        usual=_usual(fields, heads, image),
+        usual=_usual_entry(fields, heads, image),
         blocks=parts.alike(
             fields,
             _tower(fields, heads, image=image > 0),
-            layers=32 if _original(fields) else 40,
+            layers=32 if _is_original(fields) else 40,
         ),
         streams=(text, *((context,) if image else ()), Stream(name="video", pads=True)),
         grid=grid,
@@ -42,9 +42,9 @@ def _numerics(fields: Fields, size: int, image: int) -> Numerics | None:
     None without a norm ahead of cross attention, with positions of two pictures, or where the
     original file says that there is a picture, and not how it is read.
     """
-    plain = fields.boolean("cross_attn_norm", default=True)
-    unknown = _original(fields) and image > 0
-    if not plain or unknown or fields.has("pos_embed_seq_len"):
+    has_cross_norm = fields.boolean("cross_attn_norm", default=True)
+    unread_image = _is_original(fields) and image > 0
+    if not has_cross_norm or unread_image or fields.has("pos_embed_seq_len"):
         return None
     text = fields.integer("text_dim", default=4096)
     rows = [Embedding(name="text", features=text, activation="gelu")]
@@ -73,7 +73,7 @@ def _numerics(fields: Fields, size: int, image: int) -> Numerics | None:
     )
 
 
-def _usual(fields: Fields, heads: Heads, image: int) -> str:
+def _usual_entry(fields: Fields, heads: Heads, image: int) -> str:
     """See the autoencoder in the channels and the size in the heads."""
     inputs, outputs = _channels(fields)
     if outputs == 48:
@@ -85,12 +85,12 @@ def _usual(fields: Fields, heads: Heads, image: int) -> str:
     return "wan2.1-1.3b" if heads.query_width <= 2048 else "wan2.1-14b"
 
 
-def _original(fields: Fields) -> bool:
+def _is_original(fields: Fields) -> bool:
     return fields.text("_class_name") == "WanModel"
 
 
 def _heads(fields: Fields) -> Heads:
-    if not _original(fields):
+    if not _is_original(fields):
         return parts.heads_of(fields, query=40, size=128)
     hidden = fields.integer("dim", default=2048)
     count = fields.integer("num_heads", high=HEADS, default=16)
@@ -100,7 +100,7 @@ def _heads(fields: Fields) -> Heads:
 
 
 def _channels(fields: Fields) -> tuple[int, int]:
-    if not _original(fields):
+    if not _is_original(fields):
         return parts.channels_of(fields, inputs=16, outputs=16)
     inputs = fields.integer("in_dim", high=CHANNELS, default=16)
     return inputs, fields.integer("out_dim", high=CHANNELS, default=16)
@@ -109,9 +109,9 @@ def _channels(fields: Fields) -> tuple[int, int]:
 def _grid(fields: Fields) -> parts.Grid:
     patch = _patch(fields)
     inputs, outputs = _channels(fields)
-    covered = patch[0] * patch[1] * patch[2]
+    patch_latents = patch[0] * patch[1] * patch[2]
     latent = parts.latent_of((16 if outputs == 48 else 8, 4), outputs, patch)
-    return parts.Grid(latent=latent, inputs=inputs * covered, outputs=outputs * covered)
+    return parts.Grid(latent=latent, inputs=inputs * patch_latents, outputs=outputs * patch_latents)
 
 
 def _patch(fields: Fields) -> tuple[int, int, int]:
@@ -120,7 +120,7 @@ def _patch(fields: Fields) -> tuple[int, int, int]:
 
 def _image_width(fields: Fields) -> int:
     """Count the features of the image context, 0 without one (Wan 2.2 and text to video)."""
-    if _original(fields):
+    if _is_original(fields):
         return _IMAGE_WIDTH if fields.text("model_type", default="t2v") == "i2v" else 0
     if not fields.has("added_kv_proj_dim"):
         return 0
@@ -128,15 +128,15 @@ def _image_width(fields: Fields) -> int:
 
 
 def _tower(fields: Fields, heads: Heads, *, image: bool) -> Tower:
-    width = fields.integer("ffn_dim", default=8192 if _original(fields) else 13824)
-    plain = parts.tower_of(("video",), heads, width)
-    text = Cross(context="text", width=plain.hidden, heads=heads)
+    width = fields.integer("ffn_dim", default=8192 if _is_original(fields) else 13824)
+    base_tower = parts.tower_of(("video",), heads, width)
+    text = Cross(context="text", width=base_tower.hidden, heads=heads)
     context = replace(text, context="image_context", added=True)
     norms = 2 if fields.boolean("cross_attn_norm", default=True) else 0
     tower = replace(
-        plain,
+        base_tower,
         cross=(text, context) if image else (text,),
-        extra=(6 + 2 + 2 + norms + (1 if image else 0)) * plain.hidden,
+        extra=(6 + 2 + 2 + norms + (1 if image else 0)) * base_tower.hidden,
     )
     return biased(tower, *parts.CROSSED)
 

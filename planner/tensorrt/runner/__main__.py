@@ -48,8 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = harness.open_folder(arguments.folder)
         return int(arguments.command(folder, arguments))
     except RunError as error:
-        shown = "".join(one if one.isprintable() else " " for one in str(error))
-        print(f"runner: {' '.join(shown.split())}", file=sys.stderr)
+        printable = "".join(
+            character if character.isprintable() else " " for character in str(error)
+        )
+        print(f"runner: {' '.join(printable.split())}", file=sys.stderr)
         return WRONG if isinstance(error, InputError | MissingError) else 1
 
 
@@ -67,8 +69,10 @@ def _number(words: str, kind: type[int] | type[float] = int, least: float = 0) -
     except ValueError:
         value = nan
     if not isfinite(value) or value < least or value > MOST:
-        what = "whole number" if kind is int else "number"
-        raise argparse.ArgumentTypeError(f"got {words[:40]}, wanted a {what} of at least {least}")
+        number_kind = "whole number" if kind is int else "number"
+        raise argparse.ArgumentTypeError(
+            f"got {words[:40]}, wanted a {number_kind} of at least {least}"
+        )
     return value
 
 
@@ -101,57 +105,71 @@ def _parser() -> argparse.ArgumentParser:
     )
     build.add_argument("--again", action="store_true", help="engines that are there too")
     build.set_defaults(command=_build)
-    running = _run_options(commands)
-    making = commands.add_parser(
+    run_parser = _run_options(commands)
+    generate_parser = commands.add_parser(
         "generate", help="a picture or video of a prompt, by diffusers, or text behind it"
     )
-    making.add_argument("prompt", nargs="+", help="one, or of text one for each sample")
-    making.add_argument(
+    generate_parser.add_argument("prompt", nargs="+", help="one, or of text one for each sample")
+    generate_parser.add_argument(
         "--tokens", type=_positive, help="of a text, at most (default: as exported)"
     )
-    making.add_argument("--negative", help="what a picture shall not show")
-    making.add_argument("--guidance", type=_distance, help="how far (default: the model's usual)")
-    making.add_argument("--picture", help="that the model reads, such as a video's first frame")
-    making.add_argument("--mask", help="picture that is white where the other is made anew")
-    making.add_argument("--seed", type=_whole, help="of a picture's noise (default: 0)")
-    making.add_argument("--weights", default="", help="pipeline (default: the engines' own)")
-    making.add_argument("--output", help="file of a picture (default: result.png or .mp4)")
-    making.add_argument("--graph", action="store_true", help="replay steps as a CUDA graph")
-    making.add_argument("--total", type=_seconds, default=3600, help="seconds for all steps")
-    making.set_defaults(command=_generate)
-    for command in (show, build, running, making):
+    generate_parser.add_argument("--negative", help="what a picture shall not show")
+    generate_parser.add_argument(
+        "--guidance", type=_distance, help="how far (default: the model's usual)"
+    )
+    generate_parser.add_argument(
+        "--picture", help="that the model reads, such as a video's first frame"
+    )
+    generate_parser.add_argument(
+        "--mask", help="picture that is white where the other is made anew"
+    )
+    generate_parser.add_argument("--seed", type=_whole, help="of a picture's noise (default: 0)")
+    generate_parser.add_argument(
+        "--weights", default="", help="pipeline (default: the engines' own)"
+    )
+    generate_parser.add_argument("--output", help="file of a picture (default: result.png or .mp4)")
+    generate_parser.add_argument(
+        "--graph", action="store_true", help="replay steps as a CUDA graph"
+    )
+    generate_parser.add_argument(
+        "--total", type=_seconds, default=3600, help="seconds for all steps"
+    )
+    generate_parser.set_defaults(command=_generate)
+    for command in (show, build, run_parser, generate_parser):
         command.add_argument("--folder", default=".", help="of the plan")
     return parser
 
 
 def _run_options(commands: "argparse._SubParsersAction[Parser]") -> argparse.ArgumentParser:
-    running = commands.add_parser("run", help="run the plan, one process a rank")
-    running.add_argument("--steps", type=_whole, default=0, help="denoising steps; all if left out")
-    running.add_argument(
+    run_parser = commands.add_parser("run", help="run the plan, one process a rank")
+    run_parser.add_argument(
+        "--steps", type=_whole, default=0, help="denoising steps; all if left out"
+    )
+    run_parser.add_argument(
         "--tokens", type=_positive, help="of a language model: each step goes on from the likeliest"
     )
-    running.add_argument("--graph", action="store_true", help="replay steps as a CUDA graph")
-    running.add_argument("--device", type=_whole, help="GPU of this rank (default: the plan's)")
-    running.add_argument("--budget", type=_whole, metavar="MIB", help="weights kept on the GPU")
-    running.add_argument(
+    run_parser.add_argument("--graph", action="store_true", help="replay steps as a CUDA graph")
+    run_parser.add_argument("--device", type=_whole, help="GPU of this rank (default: the plan's)")
+    run_parser.add_argument("--budget", type=_whole, metavar="MIB", help="weights kept on the GPU")
+    run_parser.add_argument(
         "--limit", type=_seconds, default=120.0, help="seconds that a step may take"
     )
-    running.add_argument(
+    run_parser.add_argument(
         "--load-limit", type=_seconds, default=600.0, help="to load engines, and to fill buffers"
     )
-    running.add_argument(
+    run_parser.add_argument(
         "--meet-limit", type=_seconds, default=120.0, help="until all ranks have come, and bound"
     )
-    running.add_argument("--total", type=_seconds, default=3600, help="seconds for everything")
-    running.add_argument(
+    run_parser.add_argument("--total", type=_seconds, default=3600, help="seconds for everything")
+    run_parser.add_argument(
         "--layers", action="store_true", help="one step more, in which each layer is timed"
     )
-    running.add_argument(
+    run_parser.add_argument(
         "--second", action="store_true", help="engines of the transformer that takes over"
     )
-    running.add_argument("--results", default="results", help="folder, beside the plan")
-    running.set_defaults(command=_run)
-    return running
+    run_parser.add_argument("--results", default="results", help="folder, beside the plan")
+    run_parser.set_defaults(command=_run)
+    return run_parser
 
 
 def _show(folder: harness.Folder, arguments: argparse.Namespace) -> int:
@@ -160,9 +178,11 @@ def _show(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     print(f"{plan['model']} {plan['plan']} on {plan['hardware']}, {plan['precision']}")
     for document in folder.documents:
         engines = folder.engines(document)
-        there = sum(path.exists() for path in engines)
+        built_count = sum(path.exists() for path in engines)
         layers = len(document["layers"])
-        print(f"  {document['name']}: {layers} layers, {there} of {len(engines)} engines built")
+        print(
+            f"  {document['name']}: {layers} layers, {built_count} of {len(engines)} engines built"
+        )
     return 0
 
 
@@ -182,11 +202,11 @@ def _build(folder: harness.Folder, arguments: argparse.Namespace) -> int:
         print(f"{folder.plan['model']}: networks for timing, which do not compute the model")
     for line in () if arguments.record else _other_version(load(), folder.plan):
         print(line, flush=True)  # before anything is written
-    make = harness.record_all if arguments.record else harness.build_all
+    build_engines = harness.record_all if arguments.record else harness.build_all
     for each, source in zip(turns, sources, strict=True):
         record = _settle(each, _told(arguments, outside=options.outside), again=arguments.again)
         try:
-            make(each, source, options, lambda line: print(line, flush=True))
+            build_engines(each, source, options, lambda line: print(line, flush=True))
         finally:
             if not _there(each):
                 record.unlink(missing_ok=True)
@@ -195,20 +215,22 @@ def _build(folder: harness.Folder, arguments: argparse.Namespace) -> int:
 
 def _other_version(library: ModuleType, plan: Document) -> Iterator[str]:
     """Say that engines are built by another TensorRT than networks were written for."""
-    here, wanted = version(library), str(plan["tensorrt_version"])
+    installed, wanted = version(library), str(plan["tensorrt_version"])
     if is_rtx(library):
-        yield f"TensorRT-RTX {here} builds engines, and does not run those of several GPUs"
-    elif numbers(here)[:2] != numbers(wanted)[:2]:
+        yield f"TensorRT-RTX {installed} builds engines, and does not run those of several GPUs"
+    elif numbers(installed)[:2] != numbers(wanted)[:2]:
         yield (
-            f"networks were written for TensorRT {wanted}, and {here} is here: planner export "
-            f"--tensorrt-version {here} minds its faults"
+            f"networks were written for TensorRT {wanted}, and {installed} is here: planner export "
+            f"--tensorrt-version {installed} minds its faults"
         )
 
 
 def _there(folder: harness.Folder) -> list[Path]:
     """List the engines that are there, and calls that build one."""
-    every = [path for network in folder.documents for path in folder.engines(network)]
-    return [file for path in every for file in (path, harness.calls_of(path)) if file.exists()]
+    engine_paths = [path for network in folder.documents for path in folder.engines(network)]
+    return [
+        file for path in engine_paths for file in (path, harness.calls_of(path)) if file.exists()
+    ]
 
 
 def _told(arguments: argparse.Namespace, *, outside: bool) -> dict[str, object]:
@@ -222,7 +244,7 @@ def _told(arguments: argparse.Namespace, *, outside: bool) -> dict[str, object]:
     }
 
 
-def _settle(folder: harness.Folder, told: Mapping[str, object], *, again: bool) -> Path:
+def _settle(folder: harness.Folder, build_options: Mapping[str, object], *, again: bool) -> Path:
     """Keep engines that are there, and remember how those of the folder are built.
 
     Returns the file that says how.
@@ -230,22 +252,22 @@ def _settle(folder: harness.Folder, told: Mapping[str, object], *, again: bool) 
     Raises `InputError` if they were built otherwise: ranks would have different weights, or not
     those asked for.
     """
-    there = _there(folder)
+    existing = _there(folder)
     record = folder.built / "built.json"
-    was = harness.document_at(record) if there and record.exists() else told
-    for name, value in {} if again else told.items():
-        if was.get(name) != value:
+    built_options = harness.document_at(record) if existing and record.exists() else build_options
+    for name, value in {} if again else build_options.items():
+        if built_options.get(name) != value:
             raise InputError(
-                f"{there[0]}: built with --{name} {was.get(name)}, got {value}; "
+                f"{existing[0]}: built with --{name} {built_options.get(name)}, got {value}; "
                 "--again builds it anew"
             )
-    for path in there:
+    for path in existing:
         if again:
             path.unlink()
         else:
             print(f"{path.name}: there already")
-    if again or not there:
-        harness.save(record.parent, record.stem, told)
+    if again or not existing:
+        harness.save(record.parent, record.stem, build_options)
     return record
 
 
@@ -282,7 +304,7 @@ def _start(folder: harness.Folder, words: Sequence[str], limit: float) -> None:
     Raises `InputError` if the plan's are on several.
     """
     ranks = folder.plan["ranks"]
-    hosts = len({each.get("host", 0) for each in ranks})
+    hosts = len({rank.get("host", 0) for rank in ranks})
     if hosts > 1:
         raise InputError(f"the ranks are on {hosts} hosts: start them by mpirun or torchrun")
     start(["-m", __package__ or "runner", *words], len(ranks), limit, os.environ)
@@ -292,18 +314,18 @@ def _generate(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     """Encode a prompt, run all ranks on this host, and decode what they leave."""
     text, model = texts.text_of(folder.plan), folder.plan["model"]
     if text is None and folder.plan["vocabulary"]:
-        wanted = "planner export --output-tokens N"
-        raise InputError(f"{model}: exported for a prompt alone; for text behind it: {wanted}")
+        remedy = "planner export --output-tokens N"
+        raise InputError(f"{model}: exported for a prompt alone; for text behind it: {remedy}")
     if text is None and len(arguments.prompt) > 1:
         raise InputError(
             f"prompt: got {len(arguments.prompt)}, wanted one: {model} makes a picture"
         )
-    pictures_alone = ("negative", "guidance", "seed", "output", "picture", "mask")
-    others = ("tokens",) if text is None else pictures_alone
-    for name in others:
+    picture_options = ("negative", "guidance", "seed", "output", "picture", "mask")
+    refused_options = ("tokens",) if text is None else picture_options
+    for name in refused_options:
         if getattr(arguments, name) is not None:
-            made = "a picture" if text is None else "text"
-            raise InputError(f"--{name}: got it, wanted none: {model} makes {made}")
+            output_kind = "a picture" if text is None else "text"
+            raise InputError(f"--{name}: got it, wanted none: {model} makes {output_kind}")
     if text is None:
         return _picture(folder, arguments)
     return _text(folder, text, arguments)
@@ -311,31 +333,31 @@ def _generate(folder: harness.Folder, arguments: argparse.Namespace) -> int:
 
 def _picture(folder: harness.Folder, arguments: argparse.Namespace) -> int:
     plan = folder.plan
-    end = pictures.check_made(plan)
+    suffix = pictures.check_made(plan)
     shown = {
         "picture": (arguments.picture, pictures.reads_picture(plan)),
         "mask": (arguments.mask, pictures.reads_mask(plan)),
     }
-    for name, (path, reads) in shown.items():
-        if reads != bool(path):
-            got, wanted = ("none", "one") if reads else ("one", "none")
+    for name, (path, needs_picture) in shown.items():
+        if needs_picture != bool(path):
+            got, expected = ("none", "one") if needs_picture else ("one", "none")
             raise InputError(
-                f"--{name}: got {got}, wanted {wanted}: that is what {plan['model']} reads"
+                f"--{name}: got {got}, wanted {expected}: that is what {plan['model']} reads"
             )
     read = {name: harness.picture_at(path, name) for name, (path, _) in shown.items() if path}
-    target = arguments.output or f"result{end}"
+    target = arguments.output or f"result{suffix}"
     if not Path(target).absolute().parent.is_dir():
         raise InputError(f"--output: got {target[:200]}, wanted a file in a folder that is there")
     weights = harness.pipeline_of(arguments.weights or _weights(folder))
     pipe = pictures.opened(weights, plan)
-    asked = pictures.Asked(
+    picture_request = pictures.Asked(
         prompt=arguments.prompt[0],
         negative=arguments.negative or "",
         seed=arguments.seed or 0,
         guidance=arguments.guidance,
         **read,
     )
-    rows = _in_turns(folder, arguments, pipe, pictures.prepared(pipe, plan, asked))
+    rows = _in_turns(folder, arguments, pipe, pictures.prepared(pipe, plan, picture_request))
     pictures.decoded(pipe, plan, rows, target)
     print(target)
     return 0
@@ -365,16 +387,16 @@ def _text(folder: harness.Folder, text: texts.Text, arguments: argparse.Namespac
     prompts = [tokenizer.encode(prompt).ids for prompt in arguments.prompt]
     count, ranks = len(prompts), plan["ranks"]
     if count not in {1, ranks[0]["samples"]}:
-        wanted = f"1, or {ranks[0]['samples']} as exported for (planner export --batch)"
-        raise InputError(f"prompt: got {count}, wanted {wanted}")
+        expected = f"1, or {ranks[0]['samples']} as exported for (planner export --batch)"
+        raise InputError(f"prompt: got {count}, wanted {expected}")
     tokens = arguments.tokens or min(plan["steps"], text.room - max(map(len, prompts)) + 1)
     for prompt in prompts:
         text.check(len(prompt), tokens)
     samples = np.resize(texts.padded(prompts), (ranks[0]["samples"], max(map(len, prompts))))
     words, ends = ["--tokens", str(tokens)], harness.ends_in(weights)
     _run_all(folder, arguments, {f"{text.prompt}#0": samples}, words)
-    for chosen in harness.results_of(folder, "tokens")[:count]:
-        print(texts.said(tokenizer, chosen.tolist(), ends))
+    for token_ids in harness.results_of(folder, "tokens")[:count]:
+        print(texts.said(tokenizer, token_ids.tolist(), ends))
     return 0
 
 
@@ -383,13 +405,13 @@ def _weights(folder: harness.Folder) -> str:
 
     Raises `InputError` if some are not built, or of made-up numbers.
     """
-    built = harness.built_of(folder)
-    for each in harness.turns(folder, built):
+    built_from = harness.built_of(folder)
+    for each in harness.turns(folder, built_from):
         harness.check_built(each, range(len(folder.plan["ranks"])), " --weights FOLDER")
-    if built in harness.MADE_UP:
-        wanted = "python -m runner build --weights FOLDER --again"
-        raise InputError(f"engines: got {built} weights, which make noise; run: {wanted}")
-    return built
+    if built_from in harness.MADE_UP:
+        remedy = "python -m runner build --weights FOLDER --again"
+        raise InputError(f"engines: got {built_from} weights, which make noise; run: {remedy}")
+    return built_from
 
 
 def _run_all(
@@ -401,8 +423,8 @@ def _run_all(
     """Write inputs, and run all ranks on this host."""
     for name, array in inputs.items():
         harness.save(folder.path / "inputs", name, array)
-    told = ["run", "--folder", str(folder.path), "--total", str(arguments.total), *words]
-    _start(folder, [*told, *(["--graph"] if arguments.graph else [])], arguments.total)
+    run_words = ["run", "--folder", str(folder.path), "--total", str(arguments.total), *words]
+    _start(folder, [*run_words, *(["--graph"] if arguments.graph else [])], arguments.total)
 
 
 def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> int:
@@ -416,19 +438,21 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
         step_s=arguments.limit,
     )
     ranks, needs = plan["ranks"], plan["needs"]
-    where = meets_at(os.environ)
+    meeting_point = meets_at(os.environ)
     for name, value in plan["environment"].items():
         os.environ.setdefault(name, value)
     guard.phase("rendezvous", limits.meet_s + 10)
     library = load()
     _check_library(library, needs["tensorrt"], len(ranks))
-    connections = join(rank, len(ranks), where, limits.meet_s, plan["digest"])
+    connections = join(rank, len(ranks), meeting_point, limits.meet_s, plan["digest"])
     embedding, text = harness.embedding_of(folder), texts.text_of(plan)
     job = Job(
         plan=plan,
         rank=rank,
         documents=folder.documents,
-        tables={one["name"]: folder.tables(one, rank) for one in folder.run_by(rank)},
+        tables={
+            document["name"]: folder.tables(document, rank) for document in folder.run_by(rank)
+        },
         engines=harness.engine_of(folder, rank),
         outside=harness.outside_of(folder, rank),
         given=harness.given_from(folder.path / "inputs", embedding, harness.counted(plan)),
@@ -441,10 +465,10 @@ def _rank(folder: harness.Folder, rank: int, arguments: argparse.Namespace) -> i
     )
     if text is not None:
         job = _talking(folder, text, job, embedding, arguments.tokens)
-    usual = ranks[rank]["device"]
+    plan_device = ranks[rank]["device"]
     parts = Parts(
         library=library,
-        device=open_cuda(usual if arguments.device is None else arguments.device),
+        device=open_cuda(plan_device if arguments.device is None else arguments.device),
         nccl=open_nccl(),
         connections=connections,
         guard=guard,
@@ -498,9 +522,9 @@ def _leave(outcome: Outcome, rank: int, results: Path, follow: texts.Follow | No
     """Write what a rank has to show."""
     if isinstance(follow, texts.Likeliest):
         harness.save(results, f"tokens.rank{rank}", np.stack(follow.chosen, axis=1))
-    times = {"step_s": outcome.seconds, "bound": outcome.bound}
+    timing = {"step_s": outcome.seconds, "bound": outcome.bound}
     harness.save(results, f"output.rank{rank}", outcome.output)
-    harness.save(results, f"times.rank{rank}", times)
+    harness.save(results, f"times.rank{rank}", timing)
     harness.save(results, f"layers.rank{rank}", outcome.layers)
     if rank == 0:
         ordered = sorted(outcome.seconds)

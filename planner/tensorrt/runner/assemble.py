@@ -40,9 +40,9 @@ def assemble(
         assembly.tensors[name] = network.add_input(name, dtype, tuple(value["shape"]))
     for layer in document["layers"]:
         _add(assembly, layer, cause)
-    written = {layer["name"] for layer in document["layers"] if layer["kind"] == "cache"}
+    written_caches = {layer["name"] for layer in document["layers"] if layer["kind"] == "cache"}
     for out in document["outputs"]:
-        _mark(assembly, out["name"], out["value"], in_place=out["value"] in written)
+        _mark(assembly, out["name"], out["value"], in_place=out["value"] in written_caches)
     return assembly
 
 
@@ -73,27 +73,27 @@ def _add(assembly: Assembly, layer: Document, cause: Cause) -> None:
 
 
 def _check(
-    assembly: Assembly, tensor: Foreign, said: tuple[str, tuple[int, ...], str], cause: Cause
+    assembly: Assembly, tensor: Foreign, expected: tuple[str, tuple[int, ...], str], cause: Cause
 ) -> None:
-    name, shape, dtype = said
+    name, shape, dtype = expected
     if hasattr(tensor, "expect"):  # of recorded calls, where nothing is made yet
         tensor.expect(shape, type_of(assembly.library, dtype))
-    made = tuple(tensor.shape) if tensor is not None else None
-    if made != shape:
-        raise RunError(f"{name}: TensorRT makes {made}, wanted {list(shape)}: {cause()}")
+    actual_shape = tuple(tensor.shape) if tensor is not None else None
+    if actual_shape != shape:
+        raise RunError(f"{name}: TensorRT makes {actual_shape}, wanted {list(shape)}: {cause()}")
     if tensor.dtype != type_of(assembly.library, dtype):
         raise RunError(f"{name}: TensorRT makes {tensor.dtype}, wanted {dtype}")
 
 
-def _mark(assembly: Assembly, outside: str, inside: str, *, in_place: bool) -> None:
+def _mark(assembly: Assembly, output_name: str, value_name: str, *, in_place: bool) -> None:
     """Mark an output under the name by which it is known outside.
 
     in_place : it lies where an input does, so that TensorRT takes no copy of it.
     """
-    tensor = assembly.tensors[inside]
+    tensor = assembly.tensors[value_name]
     if not in_place:
-        copied = assembly.network.add_identity(tensor)
-        copied.name = f"output {outside}"
-        tensor = copied.get_output(0)
-    tensor.name = outside
+        identity_layer = assembly.network.add_identity(tensor)
+        identity_layer.name = f"output {output_name}"
+        tensor = identity_layer.get_output(0)
+    tensor.name = output_name
     assembly.network.mark_output(tensor)

@@ -87,13 +87,13 @@ def build(
     Raises `RunError` with the layer and the cause, where TensorRT refuses.
     """
     name = str(share.document["name"])
-    made = _once(library, share, options, tell, write)
-    if isinstance(made, str) and options.fused and _may_be_products(share.document):
-        tell(f"{name}: nothing is built with TensorRT's attention ({made}): as products instead")
-        made = _once(library, share, replace(options, fused=False), tell, write)
-    if isinstance(made, str):
-        raise RunError(f"{name} of rank {share.rank}: TensorRT built nothing: {made}")
-    return made
+    outcome = _once(library, share, options, tell, write)
+    if isinstance(outcome, str) and options.fused and _may_be_products(share.document):
+        tell(f"{name}: nothing is built with TensorRT's attention ({outcome}): as products instead")
+        outcome = _once(library, share, replace(options, fused=False), tell, write)
+    if isinstance(outcome, str):
+        raise RunError(f"{name} of rank {share.rank}: TensorRT built nothing: {outcome}")
+    return outcome
 
 
 def _may_be_products(document: Document) -> bool:
@@ -143,15 +143,15 @@ def _serialised(
             return None if plan is None else bytes(plan)
         write(memoryview(plan))  # type: ignore[arg-type]  # files take it
         return b""
-    failed: list[OSError] = []
-    sink = _sink(library, write, failed)
-    done = builder.build_serialized_network_to_stream(network, config, sink)
-    if failed:
-        raise failed[0]
-    return b"" if done else None
+    write_errors: list[OSError] = []
+    sink = _sink(library, write, write_errors)
+    succeeded = builder.build_serialized_network_to_stream(network, config, sink)
+    if write_errors:
+        raise write_errors[0]
+    return b"" if succeeded else None
 
 
-def _sink(library: ModuleType, write: Write, failed: list[OSError]) -> Foreign:
+def _sink(library: ModuleType, write: Write, write_errors: list[OSError]) -> Foreign:
     """Make a writer of the library's; what the disk says is kept, as the library drops it."""
 
     class Sink(library.IStreamWriter):  # type: ignore[misc, name-defined]  # known when it runs
@@ -162,7 +162,7 @@ def _sink(library: ModuleType, write: Write, failed: list[OSError]) -> Foreign:
             try:
                 write(piece)
             except OSError as error:
-                failed.append(error)
+                write_errors.append(error)
                 return 0
             return len(piece)
 

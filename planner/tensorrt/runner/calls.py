@@ -62,7 +62,7 @@ class _Called:
         return self._name
 
     def __getattr__(self, method: str) -> Callable[..., object]:
-        return lambda *given: _note(self._lines, self._name, method, given)
+        return lambda *arguments: _note(self._lines, self._name, method, arguments)
 
     def __setattr__(self, attribute: str, value: object) -> None:
         _note(self._lines, self._name, f"{attribute}=", (value,))
@@ -95,7 +95,7 @@ class _Network(_Called):
     def __getattr__(self, method: str) -> Callable[..., object]:
         if not method.startswith("add_"):
             return super().__getattr__(method)
-        return lambda *given: self._add(method, *given)
+        return lambda *arguments: self._add(method, *arguments)
 
     def add_input(self, name: str, dtype: Word, shape: tuple[int, ...]) -> _Tensor:
         """Add an input, which is a tensor and no layer."""
@@ -109,14 +109,14 @@ class _Network(_Called):
         word = Word(f"Weights({weights.dtype},{weights.count},{place})")
         return self._add("add_constant", shape, word)
 
-    def _add(self, method: str, *given: object) -> _Layer:
+    def _add(self, method: str, *arguments: object) -> _Layer:
         layer = _Layer(self._lines, str(next(self._next)))
-        _note(self._lines, str(layer), method, given)
+        _note(self._lines, str(layer), method, arguments)
         return layer
 
 
-def _note(lines: list[str], name: str, method: str, given: Sequence[object]) -> None:
-    lines.append(" ".join([name, method, *map(_word, given)]))
+def _note(lines: list[str], name: str, method: str, arguments: Sequence[object]) -> None:
+    lines.append(" ".join([name, method, *map(_word, arguments)]))
 
 
 class _Weights:
@@ -138,8 +138,8 @@ class _Numbers:
     def place(self, shape: tuple[int, ...], weights: _Weights) -> str:
         """Write numbers and say where; those that nobody gave are left to the builder."""
         dtype = _TYPES[weights.dtype]
-        stands = blank(dtype, shape)
-        if weights.address == stands.ctypes.data:
+        made_up = blank(dtype, shape)
+        if weights.address == made_up.ctypes.data:
             return "made"
         size = weights.count * storage(dtype).itemsize if dtype != "fp4" else weights.count // 2
         start = self._size
@@ -200,10 +200,10 @@ class Recorder:
         return Word(name) if name in _TYPES else _Members(name)
 
 
-def _word(given: object) -> str:
+def _word(argument: object) -> str:
     """Write what a call is given as a word."""
-    if isinstance(given, str) and not isinstance(given, Word):
-        return '"' + given.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return f"[{','.join(map(_word, given))}]"
-    return str(int(given)) if isinstance(given, bool) else str(given)
+    if isinstance(argument, str) and not isinstance(argument, Word):
+        return '"' + argument.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(argument, Sequence) and not isinstance(argument, str):
+        return f"[{','.join(map(_word, argument))}]"
+    return str(int(argument)) if isinstance(argument, bool) else str(argument)

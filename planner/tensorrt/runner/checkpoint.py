@@ -74,9 +74,9 @@ class Stored:
         numbers = floats(np.ascontiguousarray(table[wanted][:, other]), self.dtype)
         if self.scale is None:
             return numbers
-        down = np.arange(table.shape[0])[wanted] // self.block[0]
-        across = np.arange(table.shape[1])[other] // self.block[1]
-        return numbers * self.scale[down][:, across]
+        scale_rows = np.arange(table.shape[0])[wanted] // self.block[0]
+        scale_columns = np.arange(table.shape[1])[other] // self.block[1]
+        return numbers * self.scale[scale_rows][:, scale_columns]
 
     def numbers(self) -> Floats:
         """Read all numbers of a tensor of a checkpoint."""
@@ -85,11 +85,11 @@ class Stored:
     def part(self, number: int, parts: int) -> "Stored":
         """Take one of equal parts along the columns."""
         size, count = len(self.raw) // parts, self.shape[0] // parts
-        kept = self.raw[number * size : (number + 1) * size]
+        part_bytes = self.raw[number * size : (number + 1) * size]
         if self.scale is None or len(self.scale) == 1:
-            return replace(self, shape=(count, *self.shape[1:]), raw=kept)
+            return replace(self, shape=(count, *self.shape[1:]), raw=part_bytes)
         rows = np.repeat(self.scale, self.block[0], axis=0)[number * count :][:count]
-        return Stored(self.dtype, (count, *self.shape[1:]), kept, rows, (1, self.block[1]))
+        return Stored(self.dtype, (count, *self.shape[1:]), part_bytes, rows, (1, self.block[1]))
 
 
 def contents(name: str, raw: NDArray[np.uint8]) -> dict[str, Stored]:
@@ -109,17 +109,21 @@ def contents(name: str, raw: NDArray[np.uint8]) -> dict[str, Stored]:
 
 
 def _stored(name: str, key: str, entry: Layer, data: NDArray[np.uint8]) -> Stored:
-    where, shape, (start, stop) = f"{name}: {key}", tuple(entry["shape"]), entry["data_offsets"]
-    places = all(type(number) is int and number >= 0 for number in (*shape, start, stop))
-    if not (places and key.isprintable()):
-        raise ValueError(where)
+    location, shape, (start, stop) = f"{name}: {key}", tuple(entry["shape"]), entry["data_offsets"]
+    counts_valid = all(type(number) is int and number >= 0 for number in (*shape, start, stop))
+    if not (counts_valid and key.isprintable()):
+        raise ValueError(location)
     dtype = TYPES.get(str(entry["dtype"]))
     if dtype is None:
-        raise InputError(f"{where}: stored as {entry['dtype']}, wanted one of {', '.join(TYPES)}")
-    wanted = prod(shape) * np.dtype(STORED[dtype]).itemsize
-    if stop - start != wanted or stop > len(data):
-        there = max(0, min(stop, len(data)) - start)
-        raise InputError(f"{where}: {there} bytes, wanted {wanted}; the file may be cut short")
+        raise InputError(
+            f"{location}: stored as {entry['dtype']}, wanted one of {', '.join(TYPES)}"
+        )
+    wanted_bytes = prod(shape) * np.dtype(STORED[dtype]).itemsize
+    if stop - start != wanted_bytes or stop > len(data):
+        present_bytes = max(0, min(stop, len(data)) - start)
+        raise InputError(
+            f"{location}: {present_bytes} bytes, wanted {wanted_bytes}; the file may be cut short"
+        )
     return Stored(dtype, shape, data[start:stop])
 
 
@@ -131,9 +135,12 @@ def from_checkpoint(tensors: Mapping[str, Stored], names: Names) -> Weights:
     """
 
     def share(layer: Layer, rank: int) -> Floats:
-        every = _of_weight(tensors, names, layer)
-        made = [_read([one for _, one in found], *kept(layer, rank)) for found in every]
-        return np.stack(made)
+        expert_matches = _of_weight(tensors, names, layer)
+        expert_weights = [
+            _read([tensor for _, tensor in matches], *kept(layer, rank))
+            for matches in expert_matches
+        ]
+        return np.stack(expert_weights)
 
     return share
 
@@ -184,10 +191,12 @@ def embedding_from(tensors: Mapping[str, Stored], names: Names) -> Embedding | N
     def rows(name: str, numbers: NDArray[np.generic]) -> Floats:
         ((key, table),) = _find(tensors, name, names[name.rpartition(".")[2]], 0)
         if not 0 <= numbers.min(initial=0) <= numbers.max(initial=0) < table.shape[0]:
-            got = f"{numbers.min()} to {numbers.max()}"
-            raise InputError(f"{name}: got {got}, wanted rows of {key}, 0 to {table.shape[0] - 1}")
-        found = table.rows(numbers.reshape(-1).astype(np.int64), slice(None))
-        return found.reshape(*numbers.shape, -1)
+            number_range = f"{numbers.min()} to {numbers.max()}"
+            raise InputError(
+                f"{name}: got {number_range}, wanted rows of {key}, 0 to {table.shape[0] - 1}"
+            )
+        table_rows = table.rows(numbers.reshape(-1).astype(np.int64), slice(None))
+        return table_rows.reshape(*numbers.shape, -1)
 
     return rows
 
@@ -202,16 +211,16 @@ def _find(
     """Look up the tensors of a layer."""
     matches: Matches = []
     for key in keys:
-        plain, _, part = key.partition("#")
-        full_key = numbered(plain.rstrip("?"), layer, expert)
+        base_key, _, part = key.partition("#")
+        full_key = numbered(base_key.rstrip("?"), layer, expert)
         if full_key in tensors:
             tensor = tensors[full_key]
             number, parts = map(int, part.split("/")) if part else (0, 1)
             if not tensor.shape or tensor.shape[0] % parts:
-                got = f"{full_key} is {list(tensor.shape)}"
-                raise InputError(f"{name}: {got}, wanted {parts} equal parts")
+                complaint = f"{full_key} is {list(tensor.shape)}"
+                raise InputError(f"{name}: {complaint}, wanted {parts} equal parts")
             matches.append((full_key, tensor.part(number, parts)))
-        elif not plain.endswith("?"):
+        elif not base_key.endswith("?"):
             raise InputError(f"{name}: the checkpoint has no {full_key}")
     return matches
 
@@ -222,8 +231,8 @@ def numbered(key: str, layer: int, expert: int = 0) -> str:
     >>> numbered("blocks.{layer+19}.experts.{expert}.w1", 2, 5)
     'blocks.21.experts.5.w1'
     """
-    placed = LAYER.sub(lambda found: str(layer + int(found[1] or 0)), key)
-    return placed.replace("{expert}", str(expert))
+    layer_key = LAYER.sub(lambda match: str(layer + int(match[1] or 0)), key)
+    return layer_key.replace("{expert}", str(expert))
 
 
 def _check(name: str, matches: Matches, rows: int, columns: int) -> None:
@@ -239,15 +248,19 @@ def _check(name: str, matches: Matches, rows: int, columns: int) -> None:
 def _read(stored: Sequence[Stored], rows: Chosen, columns: Chosen) -> Floats:
     """Read the columns that lie in each tensor, a few at a time; zeros where there is padding."""
     height, width = prod(stored[0].shape[1:]), sum(tensor.shape[0] for tensor in stored)
-    down, across = _places(rows, height), _places(columns, width)
-    present = np.flatnonzero(down >= 0)
-    out = np.zeros((len(down), len(across)), np.float32)
+    row_numbers, column_numbers = _places(rows, height), _places(columns, width)
+    present = np.flatnonzero(row_numbers >= 0)
+    out = np.zeros((len(row_numbers), len(column_numbers)), np.float32)
     start = 0
     for tensor in stored:
-        here = np.flatnonzero((across >= start) & (across < start + tensor.shape[0]))
-        for first in range(0, len(here), TOGETHER):
-            piece = here[first : first + TOGETHER]
-            out[np.ix_(present, piece)] = tensor.rows(across[piece] - start, down[present]).T
+        tensor_columns = np.flatnonzero(
+            (column_numbers >= start) & (column_numbers < start + tensor.shape[0])
+        )
+        for piece_start in range(0, len(tensor_columns), TOGETHER):
+            piece = tensor_columns[piece_start : piece_start + TOGETHER]
+            out[np.ix_(present, piece)] = tensor.rows(
+                column_numbers[piece] - start, row_numbers[present]
+            ).T
         start += tensor.shape[0]
     return out
 
@@ -280,10 +293,10 @@ def _joined(name: str, matches: Matches, entry: Layer) -> Floats:
     for place, (units, size) in enumerate(parts if len(parts) == len(pieces) else []):
         if len(pieces[place]) == size > 1:
             pieces[place] = np.tile(pieces[place], units)
-    have, wanted = sum(map(len, pieces)), sum(units * size for units, size in parts)
-    if have != wanted:
+    present_count, wanted_count = sum(map(len, pieces)), sum(units * size for units, size in parts)
+    if present_count != wanted_count:
         keys = ", ".join(key for key, _ in matches)
-        raise InputError(f"{name}: {keys} have {have} numbers, wanted {wanted}")
+        raise InputError(f"{name}: {keys} have {present_count} numbers, wanted {wanted_count}")
     return np.concatenate(pieces)
 
 
@@ -303,11 +316,11 @@ def unused(tensors: Iterable[str], checkpoint: Mapping[str, Names]) -> list[str]
     >>> unused(["a.7", "b.7"], {"weights": {"a": ["a.{layer}"]}})
     ['b.7']
     """
-    read = ("weights", "gains", "biases", "embeddings")
-    kinds = [checkpoint.get(kind, {}).values() for kind in read]
-    keys = {key for names in kinds for listed in names for key in listed}
-    taken = re.compile("|".join(sorted(map(_any, keys))) or "(?!)")
-    return sorted(key for key in tensors if not taken.fullmatch(scaled_by(key)))
+    kinds_read = ("weights", "gains", "biases", "embeddings")
+    kinds = [checkpoint.get(kind, {}).values() for kind in kinds_read]
+    keys = {key for names in kinds for name_keys in names for key in name_keys}
+    used_pattern = re.compile("|".join(sorted(map(_any, keys))) or "(?!)")
+    return sorted(key for key in tensors if not used_pattern.fullmatch(scaled_by(key)))
 
 
 def scaled_by(key: str) -> str:
@@ -316,14 +329,14 @@ def scaled_by(key: str) -> str:
     >>> scaled_by("proj.input_scale"), scaled_by("proj.bias")
     ('proj.weight', 'proj.bias')
     """
-    module, dot, last = key.rpartition(".")
-    return f"{module}{dot}weight" if last in (*WEIGHT_SCALES, INPUT_SCALE) else key
+    module, dot, ending = key.rpartition(".")
+    return f"{module}{dot}weight" if ending in (*WEIGHT_SCALES, INPUT_SCALE) else key
 
 
 def _any(key: str) -> str:
     """Write an expression for a key with any numbers."""
-    whole = re.escape(LAYER.sub("{expert}", key.partition("#")[0].rstrip("?")))
-    return whole.replace(re.escape("{expert}"), "[0-9]+")
+    pattern = re.escape(LAYER.sub("{expert}", key.partition("#")[0].rstrip("?")))
+    return pattern.replace(re.escape("{expert}"), "[0-9]+")
 
 
 def renamed(tensors: Mapping[str, Stored], parts: Mapping[str, str]) -> dict[str, Stored]:
@@ -332,11 +345,13 @@ def renamed(tensors: Mapping[str, Stored], parts: Mapping[str, str]) -> dict[str
     >>> list(renamed({"blocks.0.self_attn.q.bias": None}, {"self_attn": "attn1", "q": "to_q"}))
     ['blocks.0.attn1.to_q.bias']
     """
-    made = dict(tensors)
-    for there, here in parts.items():
-        whole = re.compile(rf"(?<![^.]){re.escape(there)}(?![^.])")
-        made = {whole.sub(here, key): tensor for key, tensor in made.items()}
-    return made
+    renamed_tensors = dict(tensors)
+    for their_name, our_name in parts.items():
+        pattern = re.compile(rf"(?<![^.]){re.escape(their_name)}(?![^.])")
+        renamed_tensors = {
+            pattern.sub(our_name, key): tensor for key, tensor in renamed_tensors.items()
+        }
+    return renamed_tensors
 
 
 def with_scales(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
@@ -344,16 +359,16 @@ def with_scales(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
 
     Raises `InputError` if a scale is of another shape than its weight can have.
     """
-    made = dict(tensors)
+    scaled_tensors = dict(tensors)
     for key, tensor in tensors.items():
         for name in WEIGHT_SCALES if tensor.dtype == "fp8" and key.endswith(".weight") else ():
-            where = f"{key.removesuffix('weight')}{name}"
-            if where in tensors:
-                made[key] = _scaled(tensor, where, tensors[where])
-    return made
+            scale_key = f"{key.removesuffix('weight')}{name}"
+            if scale_key in tensors:
+                scaled_tensors[key] = _scaled(tensor, scale_key, tensors[scale_key])
+    return scaled_tensors
 
 
-def _scaled(tensor: Stored, where: str, scale: Stored) -> Stored:
+def _scaled(tensor: Stored, location: str, scale: Stored) -> Stored:
     numbers, (rows, columns) = scale.numbers(), (tensor.shape[0], prod(tensor.shape[1:]))
     blocks = (-(-rows // SCALE_BLOCK), -(-columns // SCALE_BLOCK))
     if scale.shape == blocks:
@@ -363,10 +378,10 @@ def _scaled(tensor: Stored, where: str, scale: Stored) -> Stored:
     elif numbers.size == rows:
         block, blocks = (1, columns), (rows, 1)
     else:
-        wanted = f"[1], [{rows}, 1] or {list(blocks)} for {list(tensor.shape)}"
-        raise InputError(f"{where}: {list(scale.shape)}, wanted {wanted}")
+        expected = f"[1], [{rows}, 1] or {list(blocks)} for {list(tensor.shape)}"
+        raise InputError(f"{location}: {list(scale.shape)}, wanted {expected}")
     if not np.all(np.isfinite(numbers)):
-        raise InputError(f"{where}: a scale is no number")
+        raise InputError(f"{location}: a scale is no number")
     return replace(tensor, scale=numbers.reshape(blocks), block=block)
 
 
@@ -375,9 +390,9 @@ def reaches_from(tensors: Mapping[str, Stored], names: Names) -> Reaches:
 
     def reach(layer: Layer) -> float | None:
         scales = [
-            float(tensors[where].numbers().max(initial=0))
+            float(tensors[scale_key].numbers().max(initial=0))
             for key in names.get(layer["weight"], ())
-            for where in _inputs(tensors, key, layer["layer"])
+            for scale_key in _inputs(tensors, key, layer["layer"])
         ]
         largest = max(scales, default=0.0) * FP8_TOP
         return largest if 0 < largest < np.inf else None
@@ -388,10 +403,10 @@ def reaches_from(tensors: Mapping[str, Stored], names: Names) -> Reaches:
 def _inputs(tensors: Mapping[str, Stored], key: str, layer: int) -> Iterator[str]:
     """Scales of what a weight multiplies, of every expert."""
     for expert in count():
-        plain = numbered(key.partition("#")[0].rstrip("?"), layer, expert)
-        where = f"{plain.removesuffix('weight')}{INPUT_SCALE}"
-        if where not in tensors:
+        weight_key = numbered(key.partition("#")[0].rstrip("?"), layer, expert)
+        scale_key = f"{weight_key.removesuffix('weight')}{INPUT_SCALE}"
+        if scale_key not in tensors:
             return
-        yield where
+        yield scale_key
         if "{expert}" not in key:
             return

@@ -32,20 +32,20 @@ class Connections:
 
         Raises `LateError`, naming the ranks that said nothing in time.
         """
-        until = time.monotonic() + self.limit_s
+        deadline = time.monotonic() + self.limit_s
         if self.rank:
             _send(self.lines[0], [what, value])
-            answer = _word(_receive(self.lines[0], until, "rank 0", what), 0, what)
+            answer = _word(_receive(self.lines[0], deadline, "rank 0", what), 0, what)
             if not isinstance(answer, list):
                 raise RunError(f"{what}: rank 0 gave no list")
             return answer
-        heard: list[object] = [value]
+        words: list[object] = [value]
         for rank in range(1, self.world):
-            said = _receive(self.lines[rank], until, f"rank {rank}", what)
-            heard.append(_word(said, rank, what))
+            reply = _receive(self.lines[rank], deadline, f"rank {rank}", what)
+            words.append(_word(reply, rank, what))
         for rank in range(1, self.world):
-            _send(self.lines[rank], [what, heard])
-        return heard
+            _send(self.lines[rank], [what, words])
+        return words
 
     def close(self) -> None:
         """Close the connections to other ranks."""
@@ -53,10 +53,10 @@ class Connections:
             line.close()
 
 
-def _word(said: Sequence[object], rank: int, what: str) -> object:
-    if said[0] != what:
-        raise RunError(f"rank {rank} is at {said[0]!r} while this one is at {what!r}")
-    return said[1]
+def _word(message: Sequence[object], rank: int, topic: str) -> object:
+    if message[0] != topic:
+        raise RunError(f"rank {rank} is at {message[0]!r} while this one is at {topic!r}")
+    return message[1]
 
 
 @contextmanager
@@ -65,10 +65,10 @@ def held_port() -> Iterator[int]:
 
     Both allow the address to be used again, and this one never listens.
     """
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield int(held.getsockname()[1])
+    with socket.socket() as port_socket:
+        port_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port_socket.bind(("127.0.0.1", 0))
+        yield int(port_socket.getsockname()[1])
 
 
 def join(rank: int, world: int, address: tuple[str, int], limit_s: float, plan: str) -> Connections:
@@ -80,13 +80,13 @@ def join(rank: int, world: int, address: tuple[str, int], limit_s: float, plan: 
     Raises `LateError` if a rank does not come in time; rank 0 names those that are missing.
     """
     connections = Connections(rank=rank, world=world, limit_s=limit_s)
-    until = time.monotonic() + limit_s
+    deadline = time.monotonic() + limit_s
     try:
         if rank:
-            connections.lines[0] = _reach(address, until)
+            connections.lines[0] = _reach(address, deadline)
             _send(connections.lines[0], ["hello", [rank, plan]])
         elif world > 1:
-            _await(connections, address, until, plan)
+            _await(connections, address, deadline, plan)
         connections.say("joined", rank)
     except RunError:
         connections.close()
@@ -94,42 +94,42 @@ def join(rank: int, world: int, address: tuple[str, int], limit_s: float, plan: 
     return connections
 
 
-def _reach(address: tuple[str, int], until: float) -> socket.socket:
+def _reach(address: tuple[str, int], deadline: float) -> socket.socket:
     while True:
         try:
-            return socket.create_connection(address, timeout=max(0.1, until - time.monotonic()))
+            return socket.create_connection(address, timeout=max(0.1, deadline - time.monotonic()))
         except OSError as error:
-            if time.monotonic() > until:
-                where = f"{address[0]}:{address[1]}"
-                raise LateError(f"rank 0 is not at {where}: {error}") from None
+            if time.monotonic() > deadline:
+                address_text = f"{address[0]}:{address[1]}"
+                raise LateError(f"rank 0 is not at {address_text}: {error}") from None
             time.sleep(RETRY_S)
 
 
-def _await(connections: Connections, address: tuple[str, int], until: float, plan: str) -> None:
+def _await(connections: Connections, address: tuple[str, int], deadline: float, plan: str) -> None:
     try:
         server = socket.create_server(address)
     except OSError as error:
         raise RunError(f"rank 0 cannot listen at {address[0]}:{address[1]}: {error}") from None
     with server:
         while len(connections.lines) < connections.world - 1:
-            server.settimeout(max(0.01, until - time.monotonic()))
+            server.settimeout(max(0.01, deadline - time.monotonic()))
             try:
                 line, _ = server.accept()
             except TimeoutError:
                 missing = sorted(set(range(1, connections.world)) - set(connections.lines))
-                late = f"did not come in {connections.limit_s:g} s"
-                raise LateError(f"ranks {', '.join(map(str, missing))} {late}") from None
-            _welcome(connections, line, until, plan)
+                lateness = f"did not come in {connections.limit_s:g} s"
+                raise LateError(f"ranks {', '.join(map(str, missing))} {lateness}") from None
+            _welcome(connections, line, deadline, plan)
 
 
-def _welcome(connections: Connections, line: socket.socket, until: float, plan: str) -> None:
-    said = _word(_receive(line, until, "a rank", "hello"), -1, "hello")
-    if not isinstance(said, list) or len(said) != 2:
-        raise RunError(f"a stranger came: {str(said)[:40]!r}")
-    rank, theirs = cast("tuple[int, str]", tuple(said))
-    if theirs != plan:
+def _welcome(connections: Connections, line: socket.socket, deadline: float, plan: str) -> None:
+    greeting = _word(_receive(line, deadline, "a rank", "hello"), -1, "hello")
+    if not isinstance(greeting, list) or len(greeting) != 2:
+        raise RunError(f"a stranger came: {str(greeting)[:40]!r}")
+    rank, their_plan = cast("tuple[int, str]", tuple(greeting))
+    if their_plan != plan:
         line.close()
-        raise RunError(f"rank {rank} runs another plan: {theirs}, wanted {plan}")
+        raise RunError(f"rank {rank} runs another plan: {their_plan}, wanted {plan}")
     if rank in connections.lines or not 0 < rank < connections.world:
         line.close()
         raise RunError(f"rank {rank} came twice, or is none of {connections.world}")
@@ -144,31 +144,31 @@ def _send(line: socket.socket, word: object) -> None:
         raise RunError(f"another rank hung up: {error}") from None
 
 
-def _receive(line: socket.socket, until: float, who: str, what: str) -> list[object]:
-    count = int.from_bytes(_take(line, 4, until, who, what))
+def _receive(line: socket.socket, deadline: float, sender: str, topic: str) -> list[object]:
+    count = int.from_bytes(_take(line, 4, deadline, sender, topic))
     if count > LONGEST:
-        raise RunError(f"{who} said {count} bytes at {what}")
-    raw = _take(line, count, until, who, what)
+        raise RunError(f"{sender} said {count} bytes at {topic}")
+    raw = _take(line, count, deadline, sender, topic)
     try:
-        said = json.loads(raw)
+        message = json.loads(raw)
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, list) or len(said) != 2:
-        raise RunError(f"{who} said no word at {what}")
-    return said
+        message = None
+    if not isinstance(message, list) or len(message) != 2:
+        raise RunError(f"{sender} said no word at {topic}")
+    return message
 
 
-def _take(line: socket.socket, count: int, until: float, who: str, what: str) -> bytes:
+def _take(line: socket.socket, count: int, deadline: float, sender: str, topic: str) -> bytes:
     raw = b""
     while len(raw) < count:
-        line.settimeout(max(0.01, until - time.monotonic()))
+        line.settimeout(max(0.01, deadline - time.monotonic()))
         try:
-            more = line.recv(count - len(raw))
+            received = line.recv(count - len(raw))
         except TimeoutError:
-            raise LateError(f"{who} is late at {what}") from None
+            raise LateError(f"{sender} is late at {topic}") from None
         except OSError as error:
-            raise RunError(f"{who} is gone at {what}: {error}") from None
-        if not more:
-            raise RunError(f"{who} is gone at {what}")
-        raw += more
+            raise RunError(f"{sender} is gone at {topic}: {error}") from None
+        if not received:
+            raise RunError(f"{sender} is gone at {topic}")
+        raw += received
     return raw

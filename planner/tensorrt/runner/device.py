@@ -37,13 +37,13 @@ class Cuda:
 
     def upload(self, address: int, array: Bits) -> None:
         kind, data = self.runtime.cudaMemcpyKind, np.ascontiguousarray(array)
-        there = data.ctypes.data
-        self.do("cudaMemcpy", address, there, data.nbytes, kind.cudaMemcpyHostToDevice)
+        host_address = data.ctypes.data
+        self.do("cudaMemcpy", address, host_address, data.nbytes, kind.cudaMemcpyHostToDevice)
         self.do("cudaDeviceSynchronize")  # its end may be under way still
 
     def download(self, address: int, array: Bits) -> None:
-        kind, here = self.runtime.cudaMemcpyKind, array.ctypes.data
-        self.do("cudaMemcpy", here, address, array.nbytes, kind.cudaMemcpyDeviceToHost)
+        kind, host_address = self.runtime.cudaMemcpyKind, array.ctypes.data
+        self.do("cudaMemcpy", host_address, address, array.nbytes, kind.cudaMemcpyDeviceToHost)
 
     def copy(self, target: int, source: int, size: int) -> None:
         kind = self.runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice
@@ -95,10 +95,10 @@ def open_cuda(number: int) -> Cuda:
 
 def _done(runtime: ModuleType, answer: tuple[Foreign, ...]) -> Foreign:
     """Return what a call gave beside its code, which must be success."""
-    code, *rest = answer
+    code, *results = answer
     if code != runtime.cudaError_t.cudaSuccess:
         raise RunError(f"CUDA: {code!s}")
-    return rest[0] if rest else None
+    return results[0] if results else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +118,13 @@ class Nccl:
     core: ModuleType
 
     def unique(self) -> bytes:
-        made = self.core.get_unique_id()
-        return bytes(getattr(made, "as_bytes", None) or made)
+        unique_id = self.core.get_unique_id()
+        return bytes(getattr(unique_id, "as_bytes", None) or unique_id)
 
     def join(self, ranks: int, rank: int, unique: bytes) -> Foreign:
-        there = self.core.UniqueId.from_bytes(unique)
+        unique_id = self.core.UniqueId.from_bytes(unique)
         try:
-            return self.core.Communicator.init(nranks=ranks, rank=rank, unique_id=there)
+            return self.core.Communicator.init(nranks=ranks, rank=rank, unique_id=unique_id)
         except Exception as error:  # noqa: BLE001  # of kinds that the library does not name
             raise RunError(f"NCCL: rank {rank} of {ranks} cannot join: {error}") from None
 
@@ -135,10 +135,18 @@ class Nccl:
         """
         nccl = CDLL(LIBRARY)  # that is loaded already
         codes = [nccl.ncclGroupStart()]
-        for one in messages:
-            put = nccl.ncclSend if one.sends else nccl.ncclRecv
-            where = c_void_p(communicator.ptr), c_void_p(stream)
-            codes.append(put(c_void_p(one.address), c_size_t(one.size), BYTES, one.peer, *where))
+        for message in messages:
+            transfer = nccl.ncclSend if message.sends else nccl.ncclRecv
+            communicator_args = c_void_p(communicator.ptr), c_void_p(stream)
+            codes.append(
+                transfer(
+                    c_void_p(message.address),
+                    c_size_t(message.size),
+                    BYTES,
+                    message.peer,
+                    *communicator_args,
+                )
+            )
         codes.append(nccl.ncclGroupEnd())
         if any(codes):
             raise RunError(f"NCCL: a message between stages failed with code {max(codes)}")
@@ -162,10 +170,10 @@ def nccl_version() -> str:
     """Ask the NCCL that is loaded for its version, "" where that cannot be done."""
     code = c_int()
     try:
-        failed = CDLL(LIBRARY).ncclGetVersion(byref(code))
+        error_code = CDLL(LIBRARY).ncclGetVersion(byref(code))
     except (OSError, AttributeError):
         return ""
-    return "" if failed else shown_version(code.value)
+    return "" if error_code else shown_version(code.value)
 
 
 def shown_version(code: int) -> str:
@@ -183,6 +191,6 @@ def capsule(communicator: Foreign) -> Foreign:
     """Wrap a communicator as TensorRT takes it."""
     if not communicator.ptr:
         raise RunError("the NCCL communicator is closed")
-    new = pythonapi.PyCapsule_New
-    new.restype, new.argtypes = py_object, [c_void_p, c_char_p, c_void_p]
-    return new(c_void_p(communicator.ptr), b"ncclComm_t", None)
+    new_capsule = pythonapi.PyCapsule_New
+    new_capsule.restype, new_capsule.argtypes = py_object, [c_void_p, c_char_p, c_void_p]
+    return new_capsule(c_void_p(communicator.ptr), b"ncclComm_t", None)

@@ -62,14 +62,14 @@ def entries(document: Document) -> list[WeightPlace]:
 
 def writer(document: Document, write: Write) -> Callable[[str, Bits], None]:
     """Write the table of a file, and return what writes each weight, in the table's order."""
-    listed = entries(document)
-    waiting = iter(listed)
-    lines = [f"{entry.name} {entry.size} {entry.start}\n" for entry in listed]
+    places = entries(document)
+    remaining = iter(places)
+    lines = [f"{entry.name} {entry.size} {entry.start}\n" for entry in places]
     head = "".join([*lines, "\n"]).encode()
     write(head.ljust(-(-len(head) // PAGE) * PAGE, b"\0"))
 
     def put(name: str, array: Bits) -> None:
-        entry = next(waiting)
+        entry = next(remaining)
         assert (entry.name, entry.size) == (name, array.nbytes), f"{name} is not {entry}"
         write(np.ascontiguousarray(array).data)  # type: ignore[arg-type]  # files take it
         write(bytes(-entry.size % ALIGNED))
@@ -88,13 +88,13 @@ def beside(path: Path) -> Path:
 
 def read(name: str, raw: NDArray[np.uint8]) -> Outside:
     """Read the table of a file of weights; raises `InputError` if it is damaged, or cut short."""
-    head, behind, _ = raw[:LARGEST_TABLE].tobytes().partition(b"\n\n")
+    head, separator, _ = raw[:LARGEST_TABLE].tobytes().partition(b"\n\n")
     try:
         table = [_entry(line) for line in head.decode().splitlines()]
     except ValueError:
-        behind, table = b"", []
+        separator, table = b"", []
     data = raw[-(-(len(head) + 2) // PAGE) * PAGE :]
-    if not behind or any(entry.start + entry.size > len(data) for entry in table):
+    if not separator or any(entry.start + entry.size > len(data) for entry in table):
         raise InputError(f"{name}: its table cannot be read, or it is cut short; build it again")
     return Outside(data, tuple(table))
 

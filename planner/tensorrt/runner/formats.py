@@ -48,12 +48,12 @@ def storage(dtype: str) -> "np.dtype[np.generic]":
 
 
 def _bf16(values: Floats) -> Bits:
-    whole = np.ascontiguousarray(values, np.float32)
-    flat, out = whole.reshape(-1).view(np.uint32), np.empty(whole.size, np.uint16)
+    contiguous = np.ascontiguousarray(values, np.float32)
+    flat, out = contiguous.reshape(-1).view(np.uint32), np.empty(contiguous.size, np.uint16)
     for start in range(0, flat.size, PIECE):
         raw = flat[start : start + PIECE]
         out[start : start + PIECE] = (raw + 0x7FFF + (raw >> 16 & 1)) >> 16
-    return out.reshape(whole.shape)
+    return out.reshape(contiguous.shape)
 
 
 @cache
@@ -107,10 +107,10 @@ def encoded(weight: Floats, encoding: str, dtype: str) -> dict[str, Bits]:
             "values": bits(weight / np.float32(scale), encoding),
             "scale": np.asarray(scale, np.float32),
         }
-    turned = weight.transpose(0, 2, 1)
-    blocks = turned.reshape(*turned.shape[:2], -1, BLOCK)
-    whole = np.float32(top / (FP8_TOP * FP4_TOP))
-    scales = _fp8(np.abs(blocks).max(axis=-1) / FP4_TOP / whole)
-    each = np.maximum(floats(scales, "fp8") * whole, np.float32(2.0**-100))
-    codes = fp4_codes(blocks / each[..., None]).reshape(turned.shape)
-    return {"values": packed(codes), "scales": scales, "scale": np.asarray(whole, np.float32)}
+    by_column = weight.transpose(0, 2, 1)
+    blocks = by_column.reshape(*by_column.shape[:2], -1, BLOCK)
+    outer_scale = np.float32(top / (FP8_TOP * FP4_TOP))
+    scales = _fp8(np.abs(blocks).max(axis=-1) / FP4_TOP / outer_scale)
+    block_scales = np.maximum(floats(scales, "fp8") * outer_scale, np.float32(2.0**-100))
+    codes = fp4_codes(blocks / block_scales[..., None]).reshape(by_column.shape)
+    return {"values": packed(codes), "scales": scales, "scale": np.asarray(outer_scale, np.float32)}

@@ -86,12 +86,12 @@ class Folder:
         ['forward.rank0.engine', 'forward.rank1.engine']
         """
         count, name = document["ranks"], document["name"]
-        ends = [""] if document["shared"] else [f".rank{rank}" for rank in range(count)]
-        return [self.built / f"{name}{end}.engine" for end in ends]
+        suffixes = [""] if document["shared"] else [f".rank{rank}" for rank in range(count)]
+        return [self.built / f"{name}{end}.engine" for end in suffixes]
 
     def run_by(self, rank: int) -> list[Document]:
         """List the networks that a rank of the plan runs."""
-        return [one for one in self.documents if runs(self.plan, one["name"], rank)]
+        return [network for network in self.documents if runs(self.plan, network["name"], rank)]
 
     def own(self, name: str, rank: int) -> Path:
         """Path of the engine of a rank of the plan."""
@@ -111,9 +111,9 @@ class Folder:
         path, start = self.path / "tables" / f"{document['name']}.bin", 0
         row = place(self.plan, document["name"], rank)
         for value in document["tables"]:
-            whole = (document["ranks"], *value["shape"])
+            table_shape = (document["ranks"], *value["shape"])
             with _readable(path):
-                mapped = np.memmap(path, storage(value["dtype"]), "r", start, whole)
+                mapped = np.memmap(path, storage(value["dtype"]), "r", start, table_shape)
             tables[value["name"]] = np.array(mapped[row])
             start += mapped.nbytes
         return tables
@@ -165,8 +165,8 @@ def digest_of(plan: Document, networks: Sequence[Document]) -> str:
     >>> digest_of({"plan": "tp2"}, []) == digest_of({"plan": "tp2", "digest": "x"}, [])
     True
     """
-    kept = {key: value for key, value in plan.items() if key != "digest"}
-    text = json.dumps([kept, list(networks)], sort_keys=True)
+    digested = {key: value for key, value in plan.items() if key != "digest"}
+    text = json.dumps([digested, list(networks)], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -255,12 +255,12 @@ def build_all(folder: Folder, source: Source, options: Options, tell: Tell) -> l
 
     Raises `RunError` if one is not built, or cannot be written.
     """
-    library, made = load(), list[Path]()
+    library, engine_paths = load(), list[Path]()
     for share, path in _shares(folder, source, tell):
-        made.append(path)
+        engine_paths.append(path)
         if not path.exists():
             _build(library, share, options, path, source, tell)
-    return made
+    return engine_paths
 
 
 def record_all(folder: Folder, source: Source, options: Options, tell: Tell) -> None:
@@ -308,19 +308,19 @@ def _build(
     with _writable(path), TemporaryFile(dir=path.parent) as scratch, _draft(path) as file:
 
         def hold(array: Bits) -> Bits:
-            moved = on_disk(scratch, array)
+            moved_array = on_disk(scratch, array)
             source.forget()
-            return moved
+            return moved_array
 
-        timed = replace(options, cache=cache.read_bytes() if cache.exists() else b"")
+        timed_options = replace(options, cache=cache.read_bytes() if cache.exists() else b"")
         with _weights_file(path, share, source, outside=options.outside) as put:
-            held = replace(share, hold=hold, outside=put)
-            made = build(library, held, timed, tell, file.write)
-    if made.cache:
+            held_share = replace(share, hold=hold, outside=put)
+            built = build(library, held_share, timed_options, tell, file.write)
+    if built.cache:
         with _writable(cache), _draft(cache) as file:
-            file.write(made.cache)
-    size, took = path.stat().st_size / 2**20, time.monotonic() - start
-    tell(f"{path.name}: {size:.0f} MiB in {took:.0f} s")
+            file.write(built.cache)
+    size, elapsed_s = path.stat().st_size / 2**20, time.monotonic() - start
+    tell(f"{path.name}: {size:.0f} MiB in {elapsed_s:.0f} s")
 
 
 def _record(share: Share, options: Options, path: Path, source: Source, tell: Tell) -> None:
@@ -329,7 +329,7 @@ def _record(share: Share, options: Options, path: Path, source: Source, tell: Te
     Numbers that no checkpoint has, and that lie within the engine, are left to whoever builds it.
     """
     target = calls_of(path)
-    given = source.weights if options.outside or source.files else None
+    share_weights = source.weights if options.outside or source.files else None
     with (
         _writable(target),
         _draft(target) as file,
@@ -337,8 +337,8 @@ def _record(share: Share, options: Options, path: Path, source: Source, tell: Te
         _weights_file(path, share, source, outside=options.outside) as put,
     ):
         recorder = cast("ModuleType", Recorder(numbers.write))
-        recorded = replace(share, outside=put, weights=given)
-        build(recorder, recorded, options, tell, file.write)
+        recorded_share = replace(share, outside=put, weights=share_weights)
+        build(recorder, recorded_share, options, tell, file.write)
     tell(target.name)
 
 
@@ -351,10 +351,10 @@ def _weights_file(
     It is in its place before the engine is: an engine that is there is whole.
     """
     target = beside(path)
-    with ExitStack() as opened:
+    with ExitStack() as exit_stack:
         put = None
         if outside and entries(share.document):
-            write = writer(share.document, opened.enter_context(_draft(target)).write)
+            write = writer(share.document, exit_stack.enter_context(_draft(target)).write)
 
             def put(name: str, array: Bits) -> None:
                 write(name, array)
@@ -419,8 +419,8 @@ def given_from(
                     stored = embedding(name, np.maximum(stored, 0) if name == short else stored)
                 array = np.asarray(stored, np.float32)
             if name == short and array.ndim == len(shape):
-                lacks = max(0, shape[1] - array.shape[1])
-                array = np.pad(array, ((0, 0), (0, lacks), (0, 0)))
+                missing_rows = max(0, shape[1] - array.shape[1])
+                array = np.pad(array, ((0, 0), (0, missing_rows), (0, 0)))
             if array.shape != shape:
                 raise InputError(f"{path}: {list(array.shape)}, wanted {list(shape)}")
             return array
@@ -441,21 +441,23 @@ def starts_of(folder: Folder, rank: int) -> dict[str, NDArray[np.generic]]:
 
     Raises `InputError` if a prompt has none, or more than its engine takes.
     """
-    plan, found = folder.plan, dict[str, NDArray[np.generic]]()
-    own = plan["ranks"][rank]
+    plan, starts = folder.plan, dict[str, NDArray[np.generic]]()
+    rank_entry = plan["ranks"][rank]
     for name, buffer in plan["buffers"].items():
         if "counts" not in buffer:
             continue
-        samples, most, what = own["samples"], buffer["start"], buffer["counts"]
-        forward = own["forward"] + int(name.partition("#")[2] or 0)
-        rows = rows_given(folder.path / "inputs", what, forward)
-        rows = np.full(samples, most) if rows is None else rows
-        if len(rows) != samples or rows.min(initial=1) < 1 or rows.max(initial=1) > most:
-            wanted = f"{samples} of 1 to {most} tokens, as engines were exported for"
-            raise InputError(f"{what}#{forward}: got prompts of {rows.tolist()}, wanted {wanted}")
-        mine = rows[own["sample"] : own["sample"] + buffer["shape"][0]]
-        found[name] = mine.reshape(-1, 1, 1)
-    return found
+        samples, max_rows, input_name = rank_entry["samples"], buffer["start"], buffer["counts"]
+        forward = rank_entry["forward"] + int(name.partition("#")[2] or 0)
+        rows = rows_given(folder.path / "inputs", input_name, forward)
+        rows = np.full(samples, max_rows) if rows is None else rows
+        if len(rows) != samples or rows.min(initial=1) < 1 or rows.max(initial=1) > max_rows:
+            expected = f"{samples} of 1 to {max_rows} tokens, as engines were exported for"
+            raise InputError(
+                f"{input_name}#{forward}: got prompts of {rows.tolist()}, wanted {expected}"
+            )
+        rank_rows = rows[rank_entry["sample"] : rank_entry["sample"] + buffer["shape"][0]]
+        starts[name] = rank_rows.reshape(-1, 1, 1)
+    return starts
 
 
 def rows_given(inputs: Path, name: str, forward: int = 0) -> NDArray[np.int64] | None:
@@ -468,10 +470,10 @@ def rows_given(inputs: Path, name: str, forward: int = 0) -> NDArray[np.int64] |
         return None
     with _readable(path):
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
-        there = stored >= 0 if stored.dtype.kind in "iu" else np.ones(stored.shape[:2], bool)
-        if np.any(there[:, 1:] > there[:, :-1]):
+        present = stored >= 0 if stored.dtype.kind in "iu" else np.ones(stored.shape[:2], bool)
+        if np.any(present[:, 1:] > present[:, :-1]):
             raise InputError(f"{path}: got tokens behind -1, wanted it behind all of a sample")
-        return np.asarray(there.sum(axis=1), np.int64)
+        return np.asarray(present.sum(axis=1), np.int64)
 
 
 def ends_in(folder: str) -> list[int]:
@@ -483,11 +485,11 @@ def ends_in(folder: str) -> list[int]:
         path = Path(folder) / name
         ends = document_at(path).get("eos_token_id") if path.exists() else None
         if ends is not None:
-            listed = ends if isinstance(ends, list) else [ends]
-            if not all(type(end) is int and end >= 0 for end in listed):
-                got = f"eos_token_id {ends!s:.40}"
-                raise InputError(f"{path}: got {got}, wanted a number of a token, or several")
-            return listed
+            end_tokens = ends if isinstance(ends, list) else [ends]
+            if not all(type(end) is int and end >= 0 for end in end_tokens):
+                complaint = f"eos_token_id {ends!s:.40}"
+                raise InputError(f"{path}: got {complaint}, wanted a number of a token, or several")
+            return end_tokens
     return []
 
 
@@ -527,14 +529,18 @@ def embedding_of(folder: Folder) -> Embedding:
     """Look up rows in the embedding of the checkpoint that the engines were built from."""
 
     @cache
-    def found(what: str) -> Embedding | None:
-        return None if what in MADE_UP else weights_from(what, folder.plan).embedding
+    def found(weights_name: str) -> Embedding | None:
+        return (
+            None if weights_name in MADE_UP else weights_from(weights_name, folder.plan).embedding
+        )
 
     def rows(name: str, numbers: NDArray[np.generic]) -> Floats:
-        what = built_of(folder)
-        embedding = found(what)
+        weights_name = built_of(folder)
+        embedding = found(weights_name)
         if embedding is None:
-            raise InputError(f"{name}: whole numbers, and engines of {what}, which embed none")
+            raise InputError(
+                f"{name}: whole numbers, and engines of {weights_name}, which embed none"
+            )
         return embedding(name, numbers)
 
     return rows
@@ -599,7 +605,9 @@ def layers_of(folder: Path, rank: int) -> tuple[Timed, ...]:
     """Read what layers took that a rank has timed: engine, layer and seconds of each."""
     path = folder / "results" / f"layers.rank{rank}.json"
     with _readable(path):
-        return tuple((str(one), str(two), float(s)) for one, two, s in json.loads(path.read_text()))
+        return tuple(
+            (str(engine), str(layer), float(s)) for engine, layer, s in json.loads(path.read_text())
+        )
 
 
 def results_of(folder: Folder, name: str) -> list[NDArray[np.generic]]:

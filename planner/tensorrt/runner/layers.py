@@ -117,10 +117,10 @@ def _weight(assembly: Assembly, layer: Layer) -> Foreign:
         if put is not None:
             put(name, parts.pop("values"))
         assembly.made[key] = {part: assembly.share.hold(array) for part, array in parts.items()}
-    made = assembly.made[key] if layer["encoding"] != "plain" else assembly.made.pop(key)
+    parts_made = assembly.made[key] if layer["encoding"] != "plain" else assembly.made.pop(key)
     if put is not None:
         return assembly.given(name, dtype, shape)
-    return assembly.constant(made[layer["part"]], dtype, shape)
+    return assembly.constant(parts_made[layer["part"]], dtype, shape)
 
 
 def _reach(assembly: Assembly, layer: Layer) -> Foreign:
@@ -138,23 +138,23 @@ def scale_of(layer: Layer, reaches: Reaches | None) -> float:
 @cache
 def blank(dtype: str, shape: tuple[int, ...]) -> Bits:
     """Zeros, the same for every weight of a shape; pages that nobody writes take no memory."""
-    halved = (*shape[:-1], shape[-1] // 2) if dtype == "fp4" else shape
-    return np.zeros(halved, np.uint8 if dtype in ("fp8", "fp4") else storage(dtype))
+    stored_shape = (*shape[:-1], shape[-1] // 2) if dtype == "fp4" else shape
+    return np.zeros(stored_shape, np.uint8 if dtype in ("fp8", "fp4") else storage(dtype))
 
 
 def _matmul(assembly: Assembly, layer: Layer) -> Foreign:
-    ways = assembly.library.MatrixOperation
+    operations = assembly.library.MatrixOperation
     left, right = assembly.inputs(layer)
-    how = ways.TRANSPOSE if layer["transpose"] else ways.NONE
-    return assembly.network.add_matrix_multiply(left, ways.NONE, right, how)
+    transposition = operations.TRANSPOSE if layer["transpose"] else operations.NONE
+    return assembly.network.add_matrix_multiply(left, operations.NONE, right, transposition)
 
 
 def _convolution(assembly: Assembly, layer: Layer) -> Foreign:
     """Convolve with kernels that are a tensor of the network, one for every feature."""
     x, kernel = assembly.inputs(layer)
     features, _, *side = kernel.shape
-    none = assembly.library.Weights()
-    added = assembly.network.add_convolution_nd(x, features, tuple(side), none)
+    no_weights = assembly.library.Weights()
+    added = assembly.network.add_convolution_nd(x, features, tuple(side), no_weights)
     if added is not None:
         added.set_input(1, kernel)
         added.num_groups = layer["groups"]
@@ -191,8 +191,8 @@ def _softmax(assembly: Assembly, layer: Layer) -> Foreign:
 
 
 def _topk(assembly: Assembly, layer: Layer) -> Foreign:
-    most = assembly.library.TopKOperation.MAX
-    return assembly.network.add_topk(*assembly.inputs(layer), most, layer["count"], _axis(layer))
+    maximum = assembly.library.TopKOperation.MAX
+    return assembly.network.add_topk(*assembly.inputs(layer), maximum, layer["count"], _axis(layer))
 
 
 def _dequantize(assembly: Assembly, layer: Layer) -> Foreign:
@@ -242,13 +242,13 @@ def with_learned(assembly: Assembly, layer: Layer, added: Foreign) -> Foreign:
         numbers = share.learned and share.learned(entry, tp)
         if numbers is None:
             continue
-        how = operations.PROD if entry["kind"] == "gain" else operations.SUM
+        operation = operations.PROD if entry["kind"] == "gain" else operations.SUM
         added.name = f"{name}.without.{entry['kind']}"
         shape = tuple(entry["shape"])
         constant = assembly.constant(bits(numbers.reshape(shape), dtype), dtype, shape)
         constant.name = f"{name}.{entry['kind']}"
-        before = added.get_output(0), constant.get_output(0)
-        added = assembly.network.add_elementwise(*before, how)
+        operands = added.get_output(0), constant.get_output(0)
+        added = assembly.network.add_elementwise(*operands, operation)
     return added
 
 
@@ -294,19 +294,19 @@ def _decomposed(assembly: Assembly, layer: Layer) -> Foreign:
     query, key, value, *mask = assembly.inputs(layer)
     batch, heads, rows, size = tuple(query.shape)
     groups, keys = key.shape[1], key.shape[2]
-    asked = _shaped(assembly, query, (batch, groups, heads // groups, rows, size))
-    given = [_shaped(assembly, x, (batch, groups, 1, keys, size)) for x in (key, value)]
-    scores = _product(assembly, asked, given[0], turned=True)
+    shaped_query = _shaped(assembly, query, (batch, groups, heads // groups, rows, size))
+    keys_values = [_shaped(assembly, x, (batch, groups, 1, keys, size)) for x in (key, value)]
+    scores = _product(assembly, shaped_query, keys_values[0], turned=True)
     if mask or layer["causal"]:
-        seen = mask[0] if mask else _triangle(assembly, rows)
-        scores = _hidden(assembly, scores, _shaped(assembly, seen, (1, *tuple(seen.shape))))
-    soft = assembly.network.add_softmax(scores)
-    soft.axes = 1 << 4
-    out = _product(assembly, soft.get_output(0), given[1], turned=False)
+        visible = mask[0] if mask else _triangle(assembly, rows)
+        scores = _hidden(assembly, scores, _shaped(assembly, visible, (1, *tuple(visible.shape))))
+    softmax = assembly.network.add_softmax(scores)
+    softmax.axes = 1 << 4
+    out = _product(assembly, softmax.get_output(0), keys_values[1], turned=False)
     ((_, shape, _),) = outputs(layer)
-    last = assembly.network.add_shuffle(out)
-    last.reshape_dims = shape
-    return last
+    reshaped = assembly.network.add_shuffle(out)
+    reshaped.reshape_dims = shape
+    return reshaped
 
 
 def _shaped(assembly: Assembly, x: Foreign, shape: tuple[int, ...]) -> Foreign:
@@ -316,20 +316,22 @@ def _shaped(assembly: Assembly, x: Foreign, shape: tuple[int, ...]) -> Foreign:
 
 
 def _product(assembly: Assembly, left: Foreign, right: Foreign, *, turned: bool) -> Foreign:
-    ways = assembly.library.MatrixOperation
-    how = ways.TRANSPOSE if turned else ways.NONE
-    return assembly.network.add_matrix_multiply(left, ways.NONE, right, how).get_output(0)
+    operations = assembly.library.MatrixOperation
+    transposition = operations.TRANSPOSE if turned else operations.NONE
+    return assembly.network.add_matrix_multiply(
+        left, operations.NONE, right, transposition
+    ).get_output(0)
 
 
-def _hidden(assembly: Assembly, scores: Foreign, seen: Foreign) -> Foreign:
-    low = assembly.constant(np.full((1,) * 5, -LOW, np.float32), "fp32", (1,) * 5)
-    far = assembly.network.add_cast(low.get_output(0), scores.dtype).get_output(0)
-    return assembly.network.add_select(seen, scores, far).get_output(0)
+def _hidden(assembly: Assembly, scores: Foreign, visible: Foreign) -> Foreign:
+    low_score = assembly.constant(np.full((1,) * 5, -LOW, np.float32), "fp32", (1,) * 5)
+    hidden_score = assembly.network.add_cast(low_score.get_output(0), scores.dtype).get_output(0)
+    return assembly.network.add_select(visible, scores, hidden_score).get_output(0)
 
 
 def _triangle(assembly: Assembly, rows: int) -> Foreign:
-    seen = np.tril(np.ones((1, 1, rows, rows), np.bool_))
-    return assembly.constant(seen, "bool", (1, 1, rows, rows)).get_output(0)
+    visible = np.tril(np.ones((1, 1, rows, rows), np.bool_))
+    return assembly.constant(visible, "bool", (1, 1, rows, rows)).get_output(0)
 
 
 ADD: Final[dict[str, Callable[[Assembly, Layer], Foreign]]] = {

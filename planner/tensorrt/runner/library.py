@@ -36,8 +36,8 @@ def load(names: tuple[str, ...] = NAMES) -> ModuleType:
             return import_module(name)
         except ImportError as error:
             reasons.append(f"{name}: {error}")
-    wanted = "pip install 'tensorrt-cu13>=11.0,<12'"
-    raise MissingError(f"TensorRT is not installed ({reasons[0]}): {wanted}")
+    remedy = "pip install 'tensorrt-cu13>=11.0,<12'"
+    raise MissingError(f"TensorRT is not installed ({reasons[0]}): {remedy}")
 
 
 def version(library: ModuleType) -> str:

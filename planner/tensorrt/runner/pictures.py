@@ -106,11 +106,11 @@ def opened(folder: str, plan: Document) -> Foreign:
     try:
         torch, diffusers = import_module("torch"), import_module("diffusers")
     except ImportError as error:
-        wanted = "pip install 'torch>=2.6,<3' 'diffusers>=0.42,<1' 'transformers>=4.51,<6'"
-        raise MissingError(f"generate: {error}: {wanted}") from None
+        remedy = "pip install 'torch>=2.6,<3' 'diffusers>=0.42,<1' 'transformers>=4.51,<6'"
+        raise MissingError(f"generate: {error}: {remedy}") from None
     if ENDS[plan["family"]] == ENDS["wan"] and not any(find_spec(name) for name in WRITERS):
-        wanted = "pip install 'imageio>=2.34,<3' 'imageio-ffmpeg>=0.5,<1'"
-        raise MissingError(f"generate: nothing writes videos: {wanted}")
+        remedy = "pip install 'imageio>=2.34,<3' 'imageio-ffmpeg>=0.5,<1'"
+        raise MissingError(f"generate: nothing writes videos: {remedy}")
     try:
         pipe = diffusers.DiffusionPipeline.from_pretrained(
             folder, torch_dtype=torch.bfloat16, **without
@@ -129,31 +129,31 @@ def prepared(pipe: Foreign, plan: Document, asked: Asked) -> Arrays:
     torch, latents = import_module("torch"), plan["latents"]
     batch, steps = plan["ranks"][0]["samples"], plan["steps"]
     with torch.no_grad():
-        made = _PREPARED[plan["family"]](pipe, plan, asked)
-    scheduler = made.pop("scheduler")
+        prepared_inputs = _PREPARED[plan["family"]](pipe, plan, asked)
+    scheduler = prepared_inputs.pop("scheduler")
     numbers, sigmas = (
-        np.asarray(one.cpu().float().numpy(), np.float32)
-        for one in (scheduler.timesteps, scheduler.sigmas)
+        np.asarray(tensor.cpu().float().numpy(), np.float32)
+        for tensor in (scheduler.timesteps, scheduler.sigmas)
     )
     generator = torch.Generator().manual_seed(asked.seed)
     noise = torch.randn((batch, latents["channels"], *_sides(latents)), generator=generator)
     with torch.no_grad():
         if CONTEXT in given_to(plan):
             context = _numbers(pipe.encode_image(asked.picture))
-            made |= dict.fromkeys((CONTEXT, f"{CONTEXT}#1"), context)
+            prepared_inputs |= dict.fromkeys((CONTEXT, f"{CONTEXT}#1"), context)
         if _beside(plan):
             beside = _BESIDE[plan["family"]](pipe, noise, asked, generator)
             noise = torch.cat([noise, beside], dim=1)
-    made |= {
+    prepared_inputs |= {
         plan["output"]: rows_of(noise.numpy(), latents),
         "time": numbers[:steps].reshape(1, steps, 1),
         "change": np.diff(sigmas)[:steps].reshape(1, steps, 1),
     }
-    read = given_to(plan)
+    given_names = given_to(plan)
     return {
         name if "#" in name else f"{name}#0": np.repeat(array, batch // len(array), axis=0)
-        for name, array in made.items()
-        if name.partition("#")[0] in read
+        for name, array in prepared_inputs.items()
+        if name.partition("#")[0] in given_names
     }
 
 
@@ -212,14 +212,16 @@ def _flux(pipe: Foreign, plan: Document, asked: Asked) -> dict[str, Foreign]:
     text, pooled, _ = pipe.encode_prompt(
         prompt=asked.prompt, prompt_2=None, max_sequence_length=shape[1]
     )
-    scheduler, known = pipe.scheduler, pipe.scheduler.config
-    ends = ("base_image_seq_len", "max_image_seq_len", "base_shift", "max_shift")
+    scheduler, config = pipe.scheduler, pipe.scheduler.config
+    config_names = ("base_image_seq_len", "max_image_seq_len", "base_shift", "max_shift")
     values = (256, 4096, 0.5, 1.15)
-    told = [known.get(name, value) for name, value in zip(ends, values, strict=True)]
-    shift = pipeline.calculate_shift(prod(plan["latents"]["grid"]), *told)
+    shift_values = [
+        config.get(name, value) for name, value in zip(config_names, values, strict=True)
+    ]
+    shift = pipeline.calculate_shift(prod(plan["latents"]["grid"]), *shift_values)
     scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=shift)
-    usual = 3.5 if asked.mask is None else 30.0
-    guidance = usual if asked.guidance is None else asked.guidance
+    default_values = 3.5 if asked.mask is None else 30.0
+    guidance = default_values if asked.guidance is None else asked.guidance
     return {
         "input.text": _numbers(text),
         "pooled": _numbers(pooled)[:, None],
@@ -232,7 +234,7 @@ def _wan(pipe: Foreign, plan: Document, asked: Asked) -> dict[str, Foreign]:
     """Encode for Wan; steps are Euler's, with the shift of the pipeline's own scheduler."""
     diffusers = import_module("diffusers")
     shape = plan["buffers"]["input.text#0"]["shape"]
-    text, without = pipe.encode_prompt(
+    text, negative_text = pipe.encode_prompt(
         prompt=asked.prompt, negative_prompt=asked.negative, max_sequence_length=shape[1]
     )
     shift = pipe.scheduler.config.get("flow_shift", 1.0)
@@ -241,7 +243,7 @@ def _wan(pipe: Foreign, plan: Document, asked: Asked) -> dict[str, Foreign]:
     guidance = 5.0 if asked.guidance is None else asked.guidance
     return {
         "input.text": _numbers(text),
-        "input.text#1": _numbers(without),
+        "input.text#1": _numbers(negative_text),
         "scale": np.full((1, 1, 1), guidance, np.float32),
         "scheduler": scheduler,
     }
@@ -249,26 +251,28 @@ def _wan(pipe: Foreign, plan: Document, asked: Asked) -> dict[str, Foreign]:
 
 def _cosmos3(pipe: Foreign, plan: Document, asked: Asked) -> dict[str, Foreign]:
     """Count tokens for Cosmos 3, whose engines read them; steps are at the pipeline's own noise."""
-    guard, most = pipe.safety_checker, plan["buffers"]["input.text#0"]["shape"][1]
+    guard, max_tokens = pipe.safety_checker, plan["buffers"]["input.text#0"]["shape"][1]
     if guard is not None and not guard.check_text_safety(asked.prompt):
         raise InputError("prompt: got one that the model's guardrail refuses")
     frames, height, width = _pixels(pipe, plan)
-    both = pipe.tokenize_prompt(
+    token_lists = pipe.tokenize_prompt(
         asked.prompt, asked.negative, num_frames=frames, height=height, width=width
     )
-    longest = max(map(len, both))
-    if longest > most:
-        wanted = f"at most {most} (planner export --text-tokens)"
-        raise InputError(f"prompt: got {longest} tokens with what the model adds, wanted {wanted}")
+    longest = max(map(len, token_lists))
+    if longest > max_tokens:
+        expected = f"at most {max_tokens} (planner export --text-tokens)"
+        raise InputError(
+            f"prompt: got {longest} tokens with what the model adds, wanted {expected}"
+        )
     noise = {}
     if pipe.config.use_native_flow_schedule:
-        last = 1 - 1 / pipe.scheduler.config.num_train_timesteps
-        noise = {"sigmas": np.linspace(last, 0.0, plan["steps"] + 1)[:-1]}
+        first_sigma = 1 - 1 / pipe.scheduler.config.num_train_timesteps
+        noise = {"sigmas": np.linspace(first_sigma, 0.0, plan["steps"] + 1)[:-1]}
     pipe.scheduler.set_timesteps(plan["steps"], **noise)
     guidance = 6.0 if asked.guidance is None else asked.guidance
     return {
-        "input.text": padded(both[:1]),
-        "input.text#1": padded(both[1:]),
+        "input.text": padded(token_lists[:1]),
+        "input.text#1": padded(token_lists[1:]),
         "scale": np.full((1, 1, 1), guidance, np.float32),
         "scheduler": pipe.scheduler,
     }
@@ -281,10 +285,12 @@ def _pixels(pipe: Foreign, plan: Document) -> tuple[int, int, int]:
     """
     frames, *sides = _sides(plan["latents"])
     height, width = (side * pipe.vae_scale_factor_spatial for side in sides)
-    for name, made in (("height", height), ("width", width)):
+    for name, actual in (("height", height), ("width", width)):
         asked = plan["request"][name]
-        if asked is not None and asked != made:
-            raise InputError(f"{name}: got {asked}, wanted {made}, whose latents are whole patches")
+        if asked is not None and asked != actual:
+            raise InputError(
+                f"{name}: got {asked}, wanted {actual}, whose latents are whole patches"
+            )
     return (frames - 1) * pipe.vae_scale_factor_temporal + 1, height, width
 
 
@@ -317,20 +323,20 @@ def rows_of(image: NDArray[np.float32], latents: Document) -> NDArray[np.float32
     >>> rows_of(image, latents).tolist()
     [[[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0]]]
     """
-    cut = [n for pair in zip(latents["grid"], latents["patch"], strict=True) for n in pair]
-    parts = image.reshape(*image.shape[:2], *cut)
-    rows = parts.transpose(_LAST if latents["channels_last"] else _FIRST)
+    split_sides = [n for pair in zip(latents["grid"], latents["patch"], strict=True) for n in pair]
+    patches = image.reshape(*image.shape[:2], *split_sides)
+    rows = patches.transpose(_LAST if latents["channels_last"] else _FIRST)
     return rows.reshape(len(image), prod(latents["grid"]), -1)
 
 
 def image_of(rows: NDArray[np.float32], latents: Document) -> NDArray[np.float32]:
     """Lay rows of patches out as latents: the way back of `rows_of`, without a picture's."""
     patch, grid = latents["patch"], latents["grid"]
-    channels, last = latents["channels"], latents["channels_last"]
-    features = (*patch, channels) if last else (channels, *patch)
-    parts = rows[..., : _features(latents)].reshape(len(rows), *grid, *features)
-    whole = parts.transpose(np.argsort(_LAST if last else _FIRST))
-    return whole.reshape(len(rows), latents["channels"], *_sides(latents))
+    channels, channels_last = latents["channels"], latents["channels_last"]
+    features = (*patch, channels) if channels_last else (channels, *patch)
+    patches = rows[..., : _features(latents)].reshape(len(rows), *grid, *features)
+    image = patches.transpose(np.argsort(_LAST if channels_last else _FIRST))
+    return image.reshape(len(rows), latents["channels"], *_sides(latents))
 
 
 def decoded(pipe: Foreign, plan: Document, rows: NDArray[np.float32], target: str) -> None:
@@ -339,22 +345,22 @@ def decoded(pipe: Foreign, plan: Document, rows: NDArray[np.float32], target: st
     image = torch.tensor(image_of(rows[:1], plan["latents"]))
     with torch.no_grad():
         if plan["family"] == "flux":
-            known = vae.config
-            image = image[:, :, 0] / known.scaling_factor + known.shift_factor
+            config = vae.config
+            image = image[:, :, 0] / config.scaling_factor + config.shift_factor
             pixels = vae.decode(image.to(vae.dtype), return_dict=False)[0]
             pipe.image_processor.postprocess(pixels, output_type="pil")[0].save(target)
             return
         mean, spread = (
-            torch.tensor(one).reshape(1, -1, 1, 1, 1)
-            for one in (vae.config.latents_mean, vae.config.latents_std)
+            torch.tensor(statistic).reshape(1, -1, 1, 1, 1)
+            for statistic in (vae.config.latents_mean, vae.config.latents_std)
         )
         frames = vae.decode((image * spread + mean).to(vae.dtype), return_dict=False)[0]
     video = pipe.video_processor.postprocess_video(frames.float(), output_type="np")[0]
     guard = getattr(pipe, "safety_checker", None)
     if guard is not None:
-        seen = guard.check_video_safety((video * 255).astype(np.uint8))
-        if seen is None:
+        checked_video = guard.check_video_safety((video * 255).astype(np.uint8))
+        if checked_video is None:
             raise InputError("prompt: got a video of it that the model's guardrail refuses")
-        video = seen / np.float32(255)
+        video = checked_video / np.float32(255)
     rate = FRAMES_A_SECOND[plan["family"]]
     import_module("diffusers.utils").export_to_video(video, target, fps=rate)

@@ -31,13 +31,13 @@ def rank_of(environment: Mapping[str, str], world: int) -> int | None:
     for rank, size, _ in STARTERS:
         if rank not in environment or size not in environment:
             continue
-        started = _number(environment, size)
-        if started != world:
-            raise InputError(f"{size}: started with {started} ranks, wanted {world}")
-        own = _number(environment, rank)
-        if own >= world:
-            raise InputError(f"{rank}: got {own}, wanted a rank from 0 to {world - 1}")
-        return own
+        world_size = _number(environment, size)
+        if world_size != world:
+            raise InputError(f"{size}: started with {world_size} ranks, wanted {world}")
+        own_rank = _number(environment, rank)
+        if own_rank >= world:
+            raise InputError(f"{rank}: got {own_rank}, wanted a rank from 0 to {world - 1}")
+        return own_rank
     return None
 
 
@@ -81,9 +81,11 @@ def buffers_of(plan: Document, rank: int) -> list[str]:
     (['a', 'out'], ['b', 'out'])
     """
     calls = [*plan["once"], *plan["each_step"]]
-    own = [call for call in calls if "engine" in call and runs(plan, call["engine"], rank)]
-    named = {buffer for call in own for buffer, _ in call["bind"].values()} | {plan["output"]}
-    return [name for name in plan["buffers"] if name in named]
+    own_calls = [call for call in calls if "engine" in call and runs(plan, call["engine"], rank)]
+    buffer_names = {buffer for call in own_calls for buffer, _ in call["bind"].values()} | {
+        plan["output"]
+    }
+    return [name for name in plan["buffers"] if name in buffer_names]
 
 
 def sends(plan: Document) -> bool:

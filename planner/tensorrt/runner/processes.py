@@ -53,16 +53,18 @@ def start(argv: Sequence[str], world: int, limit_s: float, environment: Mapping[
 
 def _watch(children: "Sequence[subprocess.Popen[bytes]]", limit_s: float) -> None:
     """Wait for all, or for the first that fails and those that fall with it."""
-    until = time.monotonic() + limit_s
+    deadline = time.monotonic() + limit_s
     while any(child.poll() is None for child in children):
         if any(child.poll() not in (None, 0) for child in children):
-            settled = min(until, time.monotonic() + SETTLE_S)
-            while time.monotonic() < settled and any(child.poll() is None for child in children):
+            settle_deadline = min(deadline, time.monotonic() + SETTLE_S)
+            while time.monotonic() < settle_deadline and any(
+                child.poll() is None for child in children
+            ):
                 time.sleep(EVERY_S)
             return
-        if time.monotonic() > until:
-            late = [str(rank) for rank, child in enumerate(children) if child.poll() is None]
-            raise LateError(f"ranks {', '.join(late)} are late, after {limit_s:g} s")
+        if time.monotonic() > deadline:
+            late_ranks = [str(rank) for rank, child in enumerate(children) if child.poll() is None]
+            raise LateError(f"ranks {', '.join(late_ranks)} are late, after {limit_s:g} s")
         time.sleep(EVERY_S)
 
 
@@ -71,12 +73,18 @@ def _judge(children: "Sequence[subprocess.Popen[bytes]]", logs: Sequence[IO[str]
     words = []
     for rank, child in failed.items():
         logs[rank].seek(0)
-        said = logs[rank].read().strip().splitlines()
-        last = said[-1].removeprefix("runner: ") if said else f"ended with {child.returncode}"
-        words.append(last if last.startswith(f"rank {rank}: ") else f"rank {rank}: {last}")
+        log_lines = logs[rank].read().strip().splitlines()
+        last_line = (
+            log_lines[-1].removeprefix("runner: ")
+            if log_lines
+            else f"ended with {child.returncode}"
+        )
+        words.append(
+            last_line if last_line.startswith(f"rank {rank}: ") else f"rank {rank}: {last_line}"
+        )
     if words:
-        given = all(child.returncode == WRONG for child in failed.values())
-        raise (InputError if given else RunError)("; ".join(words))
+        all_input_errors = all(child.returncode == WRONG for child in failed.values())
+        raise (InputError if all_input_errors else RunError)("; ".join(words))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +116,8 @@ class Guard:
 
     def _look(self) -> None:
         while not self.stopped.wait(EVERY_S):
-            name, seconds, until = self.now.get("phase", ("", 0.0, float("inf")))
-            if time.monotonic() > until:
-                late = f"late in {name}, after {seconds:g} s"
-                self.expire(f"{late}: another rank is missing or stuck")
+            name, seconds, deadline = self.now.get("phase", ("", 0.0, float("inf")))
+            if time.monotonic() > deadline:
+                lateness = f"late in {name}, after {seconds:g} s"
+                self.expire(f"{lateness}: another rank is missing or stuck")
                 return

@@ -76,7 +76,9 @@ class Job:
     @property
     def own(self) -> list[Document]:
         """Documents of the networks that this rank runs."""
-        return [one for one in self.documents if runs(self.plan, one["name"], self.rank)]
+        return [
+            network for network in self.documents if runs(self.plan, network["name"], self.rank)
+        ]
 
     @property
     def everyone(self) -> tuple[int, ...]:
@@ -175,8 +177,10 @@ def _load(job: Job, parts: Parts) -> _Loaded:
         contexts[name] = context
         keep.append(engine)
     parts.guard.phase("joining communicators", job.limits.meet_s)
-    made = _communicators(job, parts)
-    loaded = _Loaded(job=job, parts=parts, contexts=contexts, communicators=made, keep=keep)
+    communicators = _communicators(job, parts)
+    loaded = _Loaded(
+        job=job, parts=parts, contexts=contexts, communicators=communicators, keep=keep
+    )
     _share_memory(loaded)
     return loaded
 
@@ -188,24 +192,24 @@ def _user_managed(library: ModuleType) -> Foreign:
 def _share_memory(loaded: _Loaded) -> None:
     """Give engines one piece of memory to work in: they run one after another."""
     contexts = loaded.contexts.values()
-    most = max(int(context.engine.device_memory_size_v2) for context in contexts)
-    address = loaded.hold(most)
+    work_bytes = max(int(context.engine.device_memory_size_v2) for context in contexts)
+    address = loaded.hold(work_bytes)
     for context in contexts:
-        context.set_device_memory(address, most)
+        context.set_device_memory(address, work_bytes)
 
 
 def _communicators(job: Job, parts: Parts) -> dict[tuple[int, ...], Foreign]:
     """Join one communicator for every group of ranks that this rank meets."""
     groups = {name: members(job.plan, name, job.rank) for name in _meeting(job)}
-    made: dict[tuple[int, ...], Foreign] = {}
+    joined: dict[tuple[int, ...], Foreign] = {}
     for name, group in {**groups, "sends": job.everyone}.items():
-        new = group and group not in made
-        offered = parts.nccl.unique().hex() if new and group[0] == job.rank else ""
+        is_new = group and group not in joined
+        offered = parts.nccl.unique().hex() if is_new and group[0] == job.rank else ""
         words = parts.connections.say(f"communicator of {name}", offered)
-        if new:
+        if is_new:
             unique = bytes.fromhex(str(words[group[0]]))
-            made[group] = parts.nccl.join(len(group), group.index(job.rank), unique)
-    return made
+            joined[group] = parts.nccl.join(len(group), group.index(job.rank), unique)
+    return joined
 
 
 def _meeting(job: Job) -> list[str]:
@@ -221,8 +225,8 @@ def _bind(loaded: _Loaded) -> int:
         loaded.parts.connections.say(f"bind {name}", job.rank)
         if not group:
             continue
-        held = capsule(loaded.communicators[group])
-        if not loaded.contexts[name].set_communicator(held):
+        communicator = capsule(loaded.communicators[group])
+        if not loaded.contexts[name].set_communicator(communicator):
             raise RunError(
                 f"{name}: the engine says that it is not for several devices; "
                 "its collectives would be skipped and its numbers wrong"
@@ -239,9 +243,13 @@ def _allocate(loaded: _Loaded) -> None:
     for name in buffers_of(job.plan, job.rank):
         buffer = job.plan["buffers"][name]
         loaded.addresses[name] = loaded.hold(_size(buffer))
-        shape, given = tuple(buffer["shape"]), buffer["given"]
-        usual = job.starts.get(name, buffer.get("start", 0))
-        start = _first(job, given, shape) if given else np.full(shape, usual, np.float32)
+        shape, given_input = tuple(buffer["shape"]), buffer["given"]
+        default_start = job.starts.get(name, buffer.get("start", 0))
+        start = (
+            _first(job, given_input, shape)
+            if given_input
+            else np.full(shape, default_start, np.float32)
+        )
         device.upload(loaded.addresses[name], bits(start, buffer["dtype"]))
     for document in job.own:
         _give(loaded, document)
@@ -250,17 +258,19 @@ def _allocate(loaded: _Loaded) -> None:
 def _give(loaded: _Loaded, document: Document) -> None:
     """Fill what an engine reads at every call alike: its tables, and weights that lie outside."""
     device, name = loaded.parts.device, document["name"]
-    starts: dict[str, int] = {}
+    tensor_addresses: dict[str, int] = {}
     for table, array in loaded.job.tables.get(name, {}).items():
-        starts[table] = loaded.hold(array.nbytes)
-        device.upload(starts[table], array)
+        tensor_addresses[table] = loaded.hold(array.nbytes)
+        device.upload(tensor_addresses[table], array)
     outside = loaded.job.outside(name)
     if outside is not None:
-        every = outside.weights
-        starts |= {weight.name: _weight(loaded, weight, outside.data) for weight in every}
+        outside_weights = outside.weights
+        tensor_addresses |= {
+            weight.name: _weight(loaded, weight, outside.data) for weight in outside_weights
+        }
     context = loaded.contexts[name]
-    _check_read(document, context.engine, starts)
-    for tensor, address in starts.items():
+    _check_read(document, context.engine, tensor_addresses)
+    for tensor, address in tensor_addresses.items():
         if not context.set_tensor_address(tensor, address):
             raise RunError(f"{name}: its engine has no input {tensor}: build it again")
 
@@ -269,18 +279,18 @@ def _weight(loaded: _Loaded, weight: WeightPlace, data: Bits) -> int:
     """Put a weight on the GPU, unless another engine has: a decoder's two have the same."""
     key, end = (weight.name, weight.size), weight.start + weight.size
     if key not in loaded.weights:
-        first = loaded.weights[key] = loaded.hold(weight.size)
-        for place in range(weight.start, end, PIECE):
-            piece = data[place : min(place + PIECE, end)]
-            loaded.parts.device.upload(first + place - weight.start, piece)
+        address = loaded.weights[key] = loaded.hold(weight.size)
+        for offset in range(weight.start, end, PIECE):
+            piece = data[offset : min(offset + PIECE, end)]
+            loaded.parts.device.upload(address + offset - weight.start, piece)
     return loaded.weights[key]
 
 
-def _check_read(document: Document, engine: Foreign, given: Mapping[str, int]) -> None:
+def _check_read(document: Document, engine: Foreign, extra_names: Mapping[str, int]) -> None:
     """Raise where an engine reads weights that lie nowhere."""
-    named = {value["name"] for side in ("inputs", "outputs") for value in document[side]}
-    reads = [engine.get_tensor_name(place) for place in range(engine.num_io_tensors)]
-    missing = [tensor for tensor in reads if tensor not in named | set(given)]
+    known_names = {value["name"] for side in ("inputs", "outputs") for value in document[side]}
+    reads = [engine.get_tensor_name(tensor_index) for tensor_index in range(engine.num_io_tensors)]
+    missing = [tensor for tensor in reads if tensor not in known_names | set(extra_names)]
     if missing:
         raise InputError(
             f"{document['name']}: its engine reads {missing[0]} from a file of weights that is "
@@ -288,23 +298,25 @@ def _check_read(document: Document, engine: Foreign, given: Mapping[str, int]) -
         )
 
 
-def _first(job: Job, given: Document, shape: tuple[int, ...]) -> Floats:
+def _first(job: Job, given_input: Document, shape: tuple[int, ...]) -> Floats:
     """Take the samples of this rank out of an input, for one of its forwards."""
-    mine, place = job.plan["ranks"][job.rank], given["forward"]
-    forward = 0 if place is None else mine["forward"] + place
-    whole = job.given(given["name"], forward, (mine["samples"], *shape[1:]))
-    return np.asarray(whole[mine["sample"] : mine["sample"] + shape[0]], np.float32)
+    rank_entry, forward_offset = job.plan["ranks"][job.rank], given_input["forward"]
+    forward = 0 if forward_offset is None else rank_entry["forward"] + forward_offset
+    all_samples = job.given(given_input["name"], forward, (rank_entry["samples"], *shape[1:]))
+    return np.asarray(
+        all_samples[rank_entry["sample"] : rank_entry["sample"] + shape[0]], np.float32
+    )
 
 
 def _play(loaded: _Loaded, graph: list[Foreign]) -> list[float]:
     """Run what runs once, then the steps; give the seconds of each step."""
     job, guard = loaded.job, loaded.parts.guard
-    each = job.plan["each_step"]
+    step_calls = job.plan["each_step"]
     guard.phase("running ahead of the steps", job.limits.step_s)
     start = time.perf_counter()
     _issue(loaded, job.plan["once"])
     _wait(loaded, "ahead of the steps")
-    if not each:
+    if not step_calls:
         return [time.perf_counter() - start]
     seconds = []
     for step in range(job.steps or job.plan["steps"]):
@@ -315,11 +327,11 @@ def _play(loaded: _Loaded, graph: list[Foreign]) -> list[float]:
         if job.graph and step:
             if not graph:
                 loaded.parts.device.capture()
-                _issue(loaded, each)
+                _issue(loaded, step_calls)
                 graph.append(loaded.parts.device.captured())
             loaded.parts.device.launch(graph[0])
         else:
-            _issue(loaded, each)
+            _issue(loaded, step_calls)
         _wait(loaded, f"step {step}")
         seconds.append(time.perf_counter() - start)
     else:
@@ -331,7 +343,7 @@ def _timed(loaded: _Loaded) -> tuple[Timed, ...]:
     """Run a step in which the library times each layer, which takes longer than others do."""
     job, library = loaded.job, loaded.parts.library
     loaded.parts.guard.phase("timing layers", job.limits.step_s)
-    found: list[Timed] = []
+    layer_times: list[Timed] = []
 
     class Profiler(library.IProfiler):  # type: ignore[misc, name-defined]  # known when it runs
         def __init__(self, engine: str) -> None:
@@ -339,13 +351,13 @@ def _timed(loaded: _Loaded) -> tuple[Timed, ...]:
             self.engine = engine
 
         def report_layer_time(self, layer_name: str, ms: float) -> None:
-            found.append((self.engine, layer_name, ms / MILLI))
+            layer_times.append((self.engine, layer_name, ms / MILLI))
 
     for name, context in loaded.contexts.items():
         context.profiler = Profiler(name)
     _issue(loaded, job.plan["each_step"] or job.plan["once"])
     _wait(loaded, "timing layers")
-    return tuple(found)
+    return tuple(layer_times)
 
 
 def _goes_on(loaded: _Loaded) -> bool:
@@ -377,19 +389,19 @@ def _send(loaded: _Loaded, call: Document) -> None:
     """Send a buffer to ranks of other stages, and receive one from such a rank, at one time."""
     job, (source, target) = loaded.job, call["send"]
     size = _size(job.plan["buffers"][source])
-    there = [
-        Message(to, loaded.addresses[source], size, sends=True)
-        for rank, to in call["pairs"]
+    messages = [
+        Message(receiver, loaded.addresses[source], size, sends=True)
+        for rank, receiver in call["pairs"]
         if rank == job.rank
     ]
-    there += [
+    messages += [
         Message(rank, loaded.addresses[target], size, sends=False)
-        for rank, to in call["pairs"]
-        if to == job.rank
+        for rank, receiver in call["pairs"]
+        if receiver == job.rank
     ]
-    if there:
+    if messages:
         stream = loaded.parts.device.stream
-        loaded.parts.nccl.pass_on(loaded.communicators[job.everyone], there, stream)
+        loaded.parts.nccl.pass_on(loaded.communicators[job.everyone], messages, stream)
 
 
 def _size(buffer: Document) -> int:
@@ -399,21 +411,21 @@ def _size(buffer: Document) -> int:
 def _call(loaded: _Loaded, name: str, bind: Mapping[str, tuple[str, int]]) -> None:
     context = loaded.contexts[name]
     for tensor, (buffer, place) in bind.items():
-        holder = loaded.job.plan["buffers"][buffer]
-        whole = buffer != "predictions" or tensor == buffer
-        step = 0 if whole else _size(holder) // holder["shape"][0]
+        buffer_entry = loaded.job.plan["buffers"][buffer]
+        uses_start = buffer != "predictions" or tensor == buffer
+        step = 0 if uses_start else _size(buffer_entry) // buffer_entry["shape"][0]
         if not context.set_tensor_address(tensor, loaded.addresses[buffer] + place * step):
             raise RunError(f"{name}: its engine has no tensor {tensor}: build it again")
     if not context.execute_async_v3(loaded.parts.device.stream):
         raise RunError(f"{name}: TensorRT did not start it")
 
 
-def _wait(loaded: _Loaded, what: str) -> None:
-    until = time.monotonic() + loaded.job.limits.step_s
+def _wait(loaded: _Loaded, phase: str) -> None:
+    deadline = time.monotonic() + loaded.job.limits.step_s
     while not loaded.parts.device.idle():
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             raise LateError(
-                f"{what} took more than {loaded.job.limits.step_s:g} s: another rank is missing"
+                f"{phase} took more than {loaded.job.limits.step_s:g} s: another rank is missing"
             )
         time.sleep(POLL_S)
 

@@ -42,10 +42,10 @@ class Text:
                 f"prompt: got {prompt} tokens, wanted 1 to {self.rows}, as engines were exported "
                 "for (planner export --input-tokens)"
             )
-        most = self.room - prompt + 1
-        if tokens > most:
+        max_tokens = self.room - prompt + 1
+        if tokens > max_tokens:
             raise InputError(
-                f"--tokens: got {tokens}, wanted at most {most}: the cache has room for "
+                f"--tokens: got {tokens}, wanted at most {max_tokens}: the cache has room for "
                 f"{self.room}, and the prompt takes {prompt} (planner export --output-tokens)"
             )
 
@@ -66,9 +66,13 @@ def text_of(plan: Document) -> Text | None:
     """Say what a plan takes to make a text; None where it makes none."""
     if FILLED not in plan["buffers"]:
         return None
-    given = [one["given"]["name"] for one in plan["buffers"].values() if one["given"]]
+    given_names = [
+        buffer["given"]["name"] for buffer in plan["buffers"].values() if buffer["given"]
+    ]
     rows = plan["buffers"][FILLED]["start"]
-    return Text(prompt=given[0], following=given[1], rows=rows, room=rows + plan["steps"])
+    return Text(
+        prompt=given_names[0], following=given_names[1], rows=rows, room=rows + plan["steps"]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +94,8 @@ class Likeliest:
         """Choose, and give the rows that the next step reads."""
         best = np.argmax(scores[:, 0, : self.vocabulary], axis=-1)
         self.chosen.append(best)
-        ended = np.isin(self.chosen, self.ends).any(axis=0)
-        if len(self.chosen) == self.most or ended.all():
+        ended_texts = np.isin(self.chosen, self.ends).any(axis=0)
+        if len(self.chosen) == self.most or ended_texts.all():
             return None
         return {self.name: self.embedding(self.name, best[:, None])}
 
@@ -113,5 +117,5 @@ def tokenizer_in(folder: str) -> Foreign:
 
 def said(tokenizer: Foreign, tokens: Sequence[int], ends: Sequence[int]) -> str:
     """Write tokens as text, up to the first that ends it."""
-    stop = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
-    return str(tokenizer.decode([int(token) for token in tokens[:stop]]))
+    text_end = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
+    return str(tokenizer.decode([int(token) for token in tokens[:text_end]]))

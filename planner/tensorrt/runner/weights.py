@@ -85,8 +85,8 @@ def filler() -> Weights:
         experts, rows, columns = sizes(layer)
         chosen = kept(layer, rank)
         rows, columns = (
-            whole if isinstance(part, slice) else len(part)
-            for whole, part in zip((rows, columns), chosen, strict=True)
+            full_size if isinstance(part, slice) else len(part)
+            for full_size, part in zip((rows, columns), chosen, strict=True)
         )
         turn = digest(f"{layer['weight']}@{layer['layer']}/{rank}") % BLOCK
         values = np.resize(np.roll(_block(), turn), experts * rows * columns)
@@ -124,9 +124,9 @@ def own_features(parts: Parts, degree: int, rank: int) -> NDArray[np.int64]:
     """
     chosen, start = [], 0
     for units, size in parts:
-        each = -(-units // degree) * size
-        first = rank * each if units >= degree else rank * units // degree * size
-        mine = np.arange(first, first + each)
-        chosen.append(np.where(mine < units * size, start + mine, -1))
+        features_each = -(-units // degree) * size
+        first_feature = rank * features_each if units >= degree else rank * units // degree * size
+        rank_features = np.arange(first_feature, first_feature + features_each)
+        chosen.append(np.where(rank_features < units * size, start + rank_features, -1))
         start += units * size
     return np.concatenate(chosen)
