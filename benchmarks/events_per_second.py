@@ -21,7 +21,7 @@ def paces(ranks: int) -> list[float]:
     return [1 + rank / 1000 for rank in range(ranks)]
 
 
-def ours(ranks: int, layers: int) -> float:
+def planner_seconds(ranks: int, layers: int) -> float:
     """Seconds of the work, as our engine runs it; links as a ring loads them."""
     uses = tuple((link, 1.0) for link in range(ranks))
     tasks = []
@@ -41,7 +41,7 @@ def ours(ranks: int, layers: int) -> float:
     return run(tasks).seconds
 
 
-def theirs(ranks: int, layers: int) -> float:
+def simpy_seconds(ranks: int, layers: int) -> float:
     """Seconds of the work, as SimPy runs it: a process a rank, an event a message."""
     env = simpy.Environment()
     arrived = [0] * layers
@@ -76,7 +76,9 @@ def measure(engine: Callable[[int, int], float], ranks: int, layers: int) -> tup
 if __name__ == "__main__":
     given = [int(word) for word in sys.argv[1:]]
     sizes = (*given, *(8, 500)[len(given) :])
-    (own, end), (other, same) = (measure(engine, *sizes) for engine in (ours, theirs))
+    (own, end), (other, same) = (
+        measure(engine, *sizes) for engine in (planner_seconds, simpy_seconds)
+    )
     print(f"{sizes[0]} ranks, {sizes[1]} layers: {own:,.0f} events/s, SimPy {other:,.0f}")
     if abs(end - same) > 1e-9 * end:
         sys.exit(f"they end at {end} and {same} s")

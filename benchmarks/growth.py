@@ -36,7 +36,7 @@ def ranks(count: int) -> None:
     simulate(scenario, estimate_plan(scenario, f"ulysses8.ring{count // 8}"))
 
 
-def priced(count: int) -> None:
+def price_plans(count: int) -> None:
     """Price so many plans, of 8 GPUs at many sizes."""
     scenario = resolve(Request(model=MODEL, gpus=8))
     all_plans = list(plans(scenario.model, 8))
@@ -54,7 +54,8 @@ def demands(count: int) -> None:
 
 
 LAWS: dict[str, tuple[Callable[[int], None], int]] = {
-    "GPUs": (gpus, 128), "ranks": (ranks, 128), "plans": (priced, 100_000), "demands": (demands, 4),
+    "GPUs": (gpus, 128), "ranks": (ranks, 128), "plans": (price_plans, 100_000),
+    "demands": (demands, 4),
 }  # fmt: skip
 """What grows, by name, and the smallest size; of up to 64 GPUs every plan is judged."""
 

@@ -110,7 +110,7 @@ def fair_paces(wanted: Mapping[int, Uses], taken: Traffic = NO_TRAFFIC) -> dict[
     return paces
 
 
-def contended(tasks: Sequence[Task], taken: Traffic = NO_TRAFFIC) -> frozenset[int]:
+def contended_links(tasks: Sequence[Task], taken: Traffic = NO_TRAFFIC) -> frozenset[int]:
     """Find the links of which messages that may run at once want more than there is.
 
     Messages of one stream that have a rank in common do not.
@@ -219,7 +219,7 @@ class _Clock:
         self.came: dict[int, dict[int, float]] = defaultdict(dict)
         self.left, self.since = [task.seconds for task in tasks], [0.0] * len(tasks)
         self.pace, self.version = [-1.0] * len(tasks), [0] * len(tasks)
-        self.contended = contended(tasks, taken)
+        self.contended = contended_links(tasks, taken)
         self.sharing: dict[int, Uses] = {}
         self.fair: Mapping[int, float] = {}
 

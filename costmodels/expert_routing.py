@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Loads = NDArray[np.float64]
 Distribution = str | tuple[float, ...]
 """How tokens choose their experts: by a law of this name, or as each was seen to be taken."""
-USUAL: Final = 1.2
+USUAL_EXPONENT: Final = 1.2
 """Exponent of a power law where none is named."""
 _MOST_TOKENS: Final = 2**53  # tokens of an expert, as far as whole numbers are exact
 _MOST_EXPONENT: Final = 10.0  # power law; tables of engines have 1.01 and 1.2
@@ -48,10 +48,11 @@ def exponent_of(distribution: str) -> float:
         )
     if distribution == "balanced":
         return 0.0
-    exponent = float(match[1]) if match[1] else USUAL
+    exponent = float(match[1]) if match[1] else USUAL_EXPONENT
     if exponent > _MOST_EXPONENT:
         raise InputError(
-            f"distribution: got {distribution[:40]!r}, wanted an exponent of at most {_MOST_EXPONENT:g}"
+            f"distribution: got {distribution[:40]!r}, wanted an exponent of at most "
+            f"{_MOST_EXPONENT:g}"
         )
     return exponent
 
@@ -216,15 +217,15 @@ class Routing:
         if self.alike or parts == 1:
             return 1.0
         largest = float(np.max(tokens, initial=1.0))
-        sizes = around(tokens, 2.0 ** np.arange(int(log2(max(largest, 1.0))) + 2))
+        sizes = relevant_sizes(tokens, 2.0 ** np.arange(int(log2(max(largest, 1.0))) + 2))
         excesses = [_excess(self, size, parts, once) for size in sizes]
         return np.interp(tokens, sizes, excesses)
 
 
-def around(tokens: float | Loads, sizes: NDArray[np.floating]) -> NDArray[np.floating]:
+def relevant_sizes(tokens: float | Loads, sizes: NDArray[np.floating]) -> NDArray[np.floating]:
     """Leave out sizes below the last that is no larger than any of the tokens.
 
-    >>> around(5.0, np.array([0.0, 1.0, 4.0, 8.0])).tolist()
+    >>> relevant_sizes(5.0, np.array([0.0, 1.0, 4.0, 8.0])).tolist()
     [4.0, 8.0]
     """
     smallest = np.min(tokens, initial=np.inf)

@@ -21,10 +21,10 @@ from costmodels.program import (
     Tensor,
     turns,
 )
-from costmodels.sizes import anywhere, larger, largest
+from costmodels.sizes import any_true, larger, largest
 from topology.base.values import by_content, dataclass
 
-ELSEWHERE = ("cache.", "shard.", "weights.")
+UNCOUNTED_PREFIXES = ("cache.", "shard.", "weights.")
 """How tensors are called that are counted as what is kept, or as weights."""
 _WEIGHTED_OPS = (Matmul, HeadProduct, Depthwise, CausalConvolution, Recurrence)
 
@@ -117,7 +117,7 @@ def stored(stages: Sequence[Loop], bodies: Bodies | None = None) -> Iterator[tup
     tensors: dict[tuple[str, int], tuple[Tensor, Real]] = {}
     for stage in stages:
         for body, loops in bodies.inside(stage):
-            if not body.stored or not all(anywhere(loop.count) for loop in loops):
+            if not body.stored or not all(any_true(loop.count) for loop in loops):
                 continue
             first_layer, layer_count = _first_layer(loops), _layers(loops)
             tensors |= {(tensor.name, first_layer): (tensor, layer_count) for tensor in body.stored}
@@ -278,16 +278,18 @@ def _body_step(body: _Body) -> _Step:
 
 
 def _op_step(op: Op) -> _Step:
-    reads = [tensor for tensor in op.reads if not tensor.name.startswith(ELSEWHERE)]
+    reads = [tensor for tensor in op.reads if not tensor.name.startswith(UNCOUNTED_PREFIXES)]
     if not isinstance(op, Rearrange):
-        created = [tensor for tensor in op.writes if not tensor.name.startswith(ELSEWHERE)]
+        created = [tensor for tensor in op.writes if not tensor.name.startswith(UNCOUNTED_PREFIXES)]
         return reads, {tensor.name: tensor.name for tensor in op.writes}, created
     if op.move == "shard" and op.inputs[0].name.startswith("prompt."):
         reads = []  # engines embed the rows that a rank has; our executor is given all of them
     if op.view:
         return reads, {tensor.name: op.inputs[0].name for tensor in op.outputs}, ()
     created = (
-        [] if op.move == "store" else [t for t in op.outputs if not t.name.startswith(ELSEWHERE)]
+        []
+        if op.move == "store"
+        else [t for t in op.outputs if not t.name.startswith(UNCOUNTED_PREFIXES)]
     )
     return reads, {tensor.name: tensor.name for tensor in op.outputs}, created
 

@@ -32,7 +32,7 @@ from costmodels.kernels import (
     served_as,
     state,
 )
-from costmodels.kernels.common import plain
+from costmodels.kernels.common import scalar_or_array
 from costmodels.kernels.tables import KernelCalibration
 from costmodels.profile import Profile
 from costmodels.program import (
@@ -54,14 +54,14 @@ from costmodels.program import (
     Tensor,
 )
 from costmodels.runtime import Runtime
-from costmodels.sizes import Real, Size, anywhere, ceil, larger, largest, real, smaller, where
+from costmodels.sizes import Real, Size, any_true, ceil, larger, largest, real, smaller, where
 from topology.base import UncalibratedError
 from topology.base.values import by_content, dataclass
 from topology.catalogue import Device, Fabric, Moves
 
-ROUTED: Final = {"planner": "uniform"}
+ENGINE_ROUTING: Final = {"planner": "uniform"}
 """How tokens choose experts, by engine: by chance, where weights are drawn."""
-USUALLY_ROUTED: Final = "power_law"
+USUAL_ROUTING: Final = "power_law"
 """How tokens are taken to choose their experts: popular ones, by chance."""
 Class = Literal["gemm", "attention", "pointwise", "layout", "communication", "convolution"]
 
@@ -80,8 +80,8 @@ class Target:
     graph_mixing : graphs may mix with other calls of NCCL, as they may where nobody forbids it.
     ways : that tokens take to experts that are spread over ranks, by how many there are; the
     program's own collectives where there are none. distribution : of tokens to experts; empty for
-    `ROUTED`, with messages as many for each expert. part : of the experts, whose rows are priced;
-    the busiest where left out. profile : what was measured on this machine.
+    `ENGINE_ROUTING`, with messages as many for each expert. part : of the experts, whose rows
+    are priced; the busiest where left out. profile : what was measured on this machine.
     """
 
     device: Device
@@ -205,7 +205,7 @@ def cached_price(op: Op, target: Target, prices: FoundPrices) -> Priced:
     priced = prices.ops.get(key)
     if priced is None:
         new_price = price(op, target)
-        priced = prices.ops[key] = replace(new_price, seconds=plain(new_price.seconds))
+        priced = prices.ops[key] = replace(new_price, seconds=scalar_or_array(new_price.seconds))
     return priced
 
 
@@ -343,7 +343,7 @@ def _experts(op: Matmul, route: Tensor, target: Target) -> Priced:
     precision = served_as(weight.precision or target.device.half, device)
     top_k = int(route.shape[-1])
     experts = Routing(experts=weight.experts - weight.copies, top_k=top_k, copies=weight.copies)
-    drawn_routing = experts.drawn(target.distribution or ROUTED.get(engine, USUALLY_ROUTED))
+    drawn_routing = experts.drawn(target.distribution or ENGINE_ROUTING.get(engine, USUAL_ROUTING))
     routing = replace(drawn_routing, chance=True, part=target.part)
     tokens = op.m * weight.groups / top_k
     is_down = len(op.x.shape) > len(route.shape)  # each expert's rows, on their way back
@@ -425,7 +425,7 @@ def _latent(op: Attention, target: Target) -> Priced:
 def _attention(op: Attention, target: Target) -> Priced:
     precision, kernel, calibration = target.device.half, target.attention, target.kernels
     uncut = op.causal and op.pairs == 1.0 and op.turn is None
-    masked = uncut and anywhere(op.queries > 1)
+    masked = uncut and any_true(op.queries > 1)
     cache = "fp8" if op.k.itemsize == 1 else precision
     mask = target.mask if _sees_itself(op) else ""
     keys = op.keys if op.pairs == 1.0 else ceil(op.keys * op.pairs)
@@ -498,7 +498,7 @@ def _fusion_name(op: _StreamedOp) -> str:
         case CausalConvolution():
             return "convolution"
         case Recurrence():
-            return f"{op.kind}_{'chunks' if anywhere(op.rows != 1) else 'token'}"
+            return f"{op.kind}_{'chunks' if any_true(op.rows != 1) else 'token'}"
 
 
 def _price_bounded(op: _StreamedOp, target: Target) -> Priced:
@@ -596,11 +596,12 @@ def _exchange_by(
 ) -> tuple[Exchange, float]:
     """Describe an exchange of tokens by one way, and give the bytes of a token in it."""
     phase: Phase = "dispatch" if op.kind == "all_gather" else "combine"
-    distribution = target.distribution
+    routing = expert_tokens.routing
+    if target.distribution:
+        routing = routing.drawn(target.distribution)
     exchange = Exchange(
         phase=phase, way=option.way, fabric=_fabric_of(op, target), device=target.device,
-        routing=expert_tokens.routing.drawn(distribution) if distribution else expert_tokens.routing, engine=target.engine,
-        launch=target.runtime.launch,
+        routing=routing, engine=target.engine, launch=target.runtime.launch,
     )  # fmt: skip
     return exchange, option.token_bytes(phase, expert_tokens.features, expert_tokens.precision)
 
@@ -659,7 +660,7 @@ def _convolve(op: Convolve, target: Target) -> Priced:
     cycles = device.multiprocessors.value * device.clock.value
     cycle_flop = runtime.plane_convolution if op.planes else runtime.convolution
     peak = device.needed_peak(target.device.half)
-    eager_known = bool(op.eager) or anywhere(op.passes != 0)
+    eager_known = bool(op.eager) or any_true(op.passes != 0)
     rate = peak if eager_known else min(peak, cycles * cycle_flop.value)
     memory = op.traffic / device.memory_bandwidth.value
     seconds = larger(op.flop / rate, memory)

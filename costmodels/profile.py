@@ -74,7 +74,7 @@ _PROVENANCE: Final = ("kind", "source", "note", "fit")
 _DEPTHS: Final[Mapping[str, int]] = {"attention": 1, "runtimes": 1, "curves": 3, "times": 4}
 """How many names stand before a table of a part, such as ``hopper.nvlink.ring_ll``."""
 _MOST_PROFILES: Final = 32  # profiles remembered by their text
-MOST: Final[Mapping[str, int]] = {
+UNIT_LIMITS: Final[Mapping[str, int]] = {
     "1": 10**6, "s": 10**3, "B": 10**15, "B/s": 10**16, "FLOP/s": 10**19, "W": 10**5,
 }  # fmt: skip
 """Beyond what any machine has, by unit."""
@@ -434,7 +434,7 @@ def check_number(where: str, value: float, unit: str, most: int = 0) -> float:
     Traceback (most recent call last):
     topology.base.errors.InputError: launch.gap: got 1e+300, wanted at most 1000 s
     """
-    limit = most or MOST[unit]
+    limit = most or UNIT_LIMITS[unit]
     if value > limit:
         wanted = f"at most {limit} {unit}".removesuffix(" 1")
         raise InputError(f"{where}: got {value:g}, wanted {wanted}")

@@ -20,29 +20,29 @@ Flag = Union[bool, "NDArray[np.bool_]"]
 _NUMBER_TYPES: Final = (float, int)
 
 
-def several(size: object) -> TypeGuard["NDArray[Any]"]:
+def is_array(size: object) -> TypeGuard["NDArray[Any]"]:
     """Whether it is an array of sizes, not one number."""
     return not isinstance(size, _NUMBER_TYPES) and getattr(size, "ndim", 0) > 0
 
 
 def real(size: Real | Size) -> Real:
     """Give a size as a float, or as an array of floats."""
-    return np.asarray(size, float) if several(size) else float(size)
+    return np.asarray(size, float) if is_array(size) else float(size)
 
 
-def anywhere(flags: Real | Size | Flag) -> bool:
+def any_true(flags: Real | Size | Flag) -> bool:
     """Whether something holds of any of several sizes, or of the one that there is."""
-    return bool(flags.any() if several(flags) else flags)
+    return bool(flags.any() if is_array(flags) else flags)
 
 
 def largest(size: Real | Size) -> float:
     """Return the largest of several sizes, or the one that there is."""
-    return float(size.max() if several(size) else size)
+    return float(size.max() if is_array(size) else size)
 
 
 def total(size: Real, which: "NDArray[np.bool_] | None" = None) -> float:
     """Add up several sizes, or some of them; or return the one that there is."""
-    if not several(size):
+    if not is_array(size):
         return float(size)
     return float(size.sum() if which is None else size[which].sum())
 
@@ -80,7 +80,7 @@ def where(flags: Flag, yes: Real, no: Real) -> Real:
     >>> where(False, 1.0, 2.0)
     2.0
     """
-    if several(flags):
+    if is_array(flags):
         return np.where(flags, yes, no)
     return yes if flags else no
 
@@ -109,7 +109,7 @@ def interp(size: Real, sizes: Sequence[float], values: Sequence[float]) -> Real:
     >>> interp(1.5, (1.0, 2.0), (10.0, 20.0)), interp(9.0, (1.0, 2.0), (10.0, 20.0))
     (15.0, 20.0)
     """
-    if several(size):
+    if is_array(size):
         return cast(Real, np.interp(size, sizes, values))
     index = bisect_right(sizes, size)
     if index in (0, len(sizes)):
@@ -118,13 +118,13 @@ def interp(size: Real, sizes: Sequence[float], values: Sequence[float]) -> Real:
     return slope * (size - sizes[index - 1]) + values[index - 1]
 
 
-def upwards(size: Real, sizes: Sequence[float], values: Sequence[float]) -> Real:
+def next_value(size: Real, sizes: Sequence[float], values: Sequence[float]) -> Real:
     """Take the value of the next of the rising sizes; of the last one beyond it.
 
-    >>> upwards(1.5, (1.0, 2.0), (10.0, 20.0)), upwards(9.0, (1.0, 2.0), (10.0, 20.0))
+    >>> next_value(1.5, (1.0, 2.0), (10.0, 20.0)), next_value(9.0, (1.0, 2.0), (10.0, 20.0))
     (20.0, 20.0)
     """
     last_index = len(sizes) - 1
-    if several(size):
+    if is_array(size):
         return cast(Real, np.array(values)[np.minimum(np.searchsorted(sizes, size), last_index)])
     return values[min(bisect_left(sizes, size), last_index)]

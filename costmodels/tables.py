@@ -12,7 +12,7 @@ from costmodels.runtime import Runtime, load_runtimes
 from topology.base import (
     InputError,
     content,
-    decoded,
+    decoded_text,
     is_file,
     read_sourced,
     shipped_table,
@@ -20,22 +20,22 @@ from topology.base import (
 )
 from topology.catalogue import find_hardware
 
-SHIPPED: Final = ""
-NONE: Final = "none"
+SHIPPED_PROFILE: Final = ""
+NO_PROFILE: Final = "none"
 _FILE_MARKS: Final = frozenset("/\\.")  # of what can only be a file
-LARGEST: Final = 4 * 2**20  # B of a profile's file
+MOST_PROFILE_BYTES: Final = 4 * 2**20  # B of a profile's file
 
 
-def profile_for(hardware: str, path: str = SHIPPED) -> Profile | None:
+def profile_for(hardware: str, path: str = SHIPPED_PROFILE) -> Profile | None:
     """Find the profile for a hardware name.
 
     path : of a profile, or its name, ``none``, or nothing for the newest one that ships.
 
     Raises InputError if the file cannot be read, is no profile, or is one of other hardware.
     """
-    if path == NONE:
+    if path == NO_PROFILE:
         return None
-    if path == SHIPPED:
+    if path == SHIPPED_PROFILE:
         return shipped_profile(hardware)
     profile = read_profile(path)
     if profile.hardware != hardware:
@@ -45,7 +45,7 @@ def profile_for(hardware: str, path: str = SHIPPED) -> Profile | None:
 
 def check_profile(path: str) -> None:
     """Read the profile that was asked for, where nothing is priced with it."""
-    if path not in (NONE, SHIPPED):
+    if path not in (NO_PROFILE, SHIPPED_PROFILE):
         read_profile(path)
 
 
@@ -109,10 +109,10 @@ def profile_text(path: str) -> str:
     if _FILE_MARKS.isdisjoint(path) and not is_file(path):
         raise unknown("profile or file", path, shipped_profiles())
     try:
-        data = content(path, LARGEST)
+        data = content(path, MOST_PROFILE_BYTES)
     except InputError as error:
         raise InputError(f"{label}: {error}") from None
-    return decoded(data, label)
+    return decoded_text(data, label)
 
 
 def _check_names(profile: Profile) -> None:

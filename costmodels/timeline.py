@@ -18,7 +18,7 @@ from costmodels.basis import Basis
 from costmodels.overlap import hidden_share, waiting_share
 from costmodels.price import Class, FoundPrices, Priced, Target, cached_price, host_seconds
 from costmodels.program import Collective, Communication, Loop, Op
-from costmodels.sizes import Real, Size, anywhere, larger, smaller
+from costmodels.sizes import Real, Size, any_true, larger, smaller
 from topology.base.values import dataclass
 
 K = TypeVar("K")
@@ -56,7 +56,7 @@ class Cost:
         share: dict[Class, Real] = {}
         for (kind, basis), seconds in sorted(self.known.items(), key=lambda row: -row[0][1]):
             share[kind] = share.get(kind, 0.0) + seconds
-            if kind not in weakest and anywhere(share[kind] >= SHARE * self.classes[kind]):
+            if kind not in weakest and any_true(share[kind] >= SHARE * self.classes[kind]):
                 weakest[kind] = basis
         return weakest
 
@@ -78,7 +78,7 @@ class Cost:
     @property
     def hosted(self) -> bool:
         """Whether the host sets the pace, of any of several sizes."""
-        return anywhere(self.host > self.device)
+        return any_true(self.host > self.device)
 
     @property
     def amid(self) -> Real:
@@ -92,7 +92,7 @@ class Cost:
 
     def __add__(self, other: "Cost") -> "Cost":
         host, lag = self.host + other.host, cast(Real, 0.0)
-        if anywhere(host > 0):
+        if any_true(host > 0):
             device = self.device + other.device
             end = larger(self.host + other.time, self.time + other.device)
             lag = larger(end - larger(host, device), 0.0)
@@ -136,7 +136,7 @@ def _compute_seconds(classes: Mapping[Class, Real]) -> Real:
     return total
 
 
-def following(costs: Sequence[Cost]) -> Cost:
+def sequential_cost(costs: Sequence[Cost]) -> Cost:
     """Cost of what different ranks do one after another: their hosts begin at the same time."""
     end: Real = 0.0
     device: Real = 0.0
@@ -262,7 +262,7 @@ def _summed_cost(priced: list[tuple[Op, Priced]], target: Target) -> Cost:
     kept = [_kept_pace(op, price, target) for op, price in priced]
     exposed, hidden = _overlap(priced, classes, kept)
     cost = Cost(classes=classes, exposed=exposed, hidden=hidden, host=host, known=seconds_by_basis)
-    if not anywhere(host > 0):
+    if not any_true(host > 0):
         return cost
     return replace(cost, lag=larger(makespan(priced, kept, issued) - cost.amid, 0.0))
 
@@ -318,7 +318,7 @@ def makespan(
                 ready.pop(tensor.name, None)
         if op.stream == "compute":
             messages = [
-                entry for entry in messages if anywhere(entry[1] > start)
+                entry for entry in messages if any_true(entry[1] > start)
             ]  # none begins before this
             end = _slowed_end(start, price.seconds, messages)
         else:
@@ -326,7 +326,7 @@ def makespan(
             messages.append((start, end, share))
             for times in (stream_free, ready):  # of compute that was issued before
                 later_times = {
-                    entry: moment for entry, moment in times.items() if anywhere(moment > start)
+                    entry: moment for entry, moment in times.items() if any_true(moment > start)
                 }
                 times.update(
                     {

@@ -28,7 +28,7 @@ from planner.request.request import (
     TowerHabit,
     whole_number,
 )
-from planner.scenario.keywords import check_argument, request_of, several
+from planner.scenario.keywords import check_argument, distinct_names, request_of
 from planner.scenario.scenario import resolve
 from planner.search.estimate import PlanEstimate
 from topology.base import InputError, shown, unknown
@@ -49,8 +49,8 @@ POOLED: Final = (
     "prefill_plan", "prefill_workers", "decode_plan", "decode_workers", "disaggregate",
 )  # fmt: skip
 """What asks for workers that run prompts and others that decode."""
-MOST: Final = 2**53
-MOST_SIZES: Final = 10_000_000
+LARGEST_EXACT: Final = 2**53
+LONGEST_RANGE: Final = 10_000_000
 """Sizes in a range, which takes memory only when it is read."""
 MOST_EXPERTS: Final = 2**14
 PATHS: Final = ("hardware", "profile", "topology", "model", "demand", "price")
@@ -326,7 +326,7 @@ def capacity(  # type: ignore[misc]  # noqa: PLR0913  # as written for the comma
     else:
         text = files.text_of(str(demand), "demand", files.DEMANDS)
         demands = files.read_demands(text, Path(demand).name, str(given_options.get("profile", "")))
-    names = list(dict.fromkeys(several("hardware", hardware)))
+    names = list(dict.fromkeys(distinct_names("hardware", hardware)))
     return planned(demands, names, files.prices_of(str(price or ""), names))
 
 
@@ -581,7 +581,7 @@ def _expert_counts(**counts: object) -> tuple[int, int, int]:
 
 def _expert_sizes(tp: int, **raw_sizes: Number) -> dict[str, Number]:
     """Return sizes with this rank's share of the intermediate one."""
-    sizes, degree = _sizes(**raw_sizes), _checked_count("tp", tp, MOST)
+    sizes, degree = _sizes(**raw_sizes), _checked_count("tp", tp, LARGEST_EXACT)
     if np.any(sizes["intermediate"] % degree):
         shown_width = shown(raw_sizes["intermediate"])
         raise InputError(f"tp: got {degree}, wanted a divisor of intermediate {shown_width}")
@@ -650,7 +650,7 @@ def attention(  # noqa: PLR0913  # the contract's signature
         raise InputError(
             f"kv_heads: got {shown(kv_heads)}, wanted a divisor of heads {shown(heads)}"
         )
-    window_keys = 0 if window is None else _checked_count("window", window, MOST)
+    window_keys = 0 if window is None else _checked_count("window", window, LARGEST_EXACT)
     kernel_options |= {
         "kv_precision": kv_precision or precision,
         "kernel": kernel,
@@ -731,8 +731,8 @@ def _sizes(**raw_sizes: Number) -> dict[str, Number]:
 
 def _checked_sizes(name: str, value: Number, least: float = 1) -> Number:
     """Return sizes with their shape, from `least` to the largest that a float counts exactly."""
-    if isinstance(value, range) and len(value) > MOST_SIZES:
-        raise InputError(f"{name}: got {len(value):,} numbers, wanted at most {MOST_SIZES:,}")
+    if isinstance(value, range) and len(value) > LONGEST_RANGE:
+        raise InputError(f"{name}: got {len(value):,} numbers, wanted at most {LONGEST_RANGE:,}")
     try:
         array = np.asarray(value)
     except Exception:  # noqa: BLE001  # rows of different lengths, or an object's own failure
@@ -741,6 +741,6 @@ def _checked_sizes(name: str, value: Number, least: float = 1) -> Number:
         raise InputError(f"{name}: got {shown(value)}, wanted a number or an array of numbers")
     if np.ma.is_masked(value):
         raise InputError(f"{name}: got {shown(value)}, wanted numbers without a mask")
-    if not np.all((array >= least) & (array <= MOST)):
+    if not np.all((array >= least) & (array <= LARGEST_EXACT)):
         raise InputError(f"{name}: got {shown(value)}, wanted numbers from {least} to 2**53")
     return float(array) if array.ndim == 0 else array.astype(np.float64)

@@ -20,8 +20,8 @@ from planner.scenario.scenario import Scenario
 from planner.search.clients import Point
 from planner.search.estimate import Outcome, PlanEstimate, Rejected, Splits
 from planner.search.evaluate import Shared
-from planner.search.judging import MANY, estimates, judge, many, outcomes_on
-from planner.search.plans import LONGEST, unequal
+from planner.search.judging import MANY_GPUS, estimates, exhaustive_gpu_limit, judge, outcomes_on
+from planner.search.plans import LONGEST_RING, uneven_variants
 from planner.search.ranking import TIE, Ranking, goal, hosts_in_words, search
 from planner.strategies import parse_plan
 from topology.base import (
@@ -37,16 +37,18 @@ from topology.base.values import dataclass
 
 _CACHED_PLANS: Final = 256
 """Judged plans that are kept, for other loads of theirs."""
-DRAWN: Final = 8
+CHARTED_PLANS: Final = 8
 """Plans whose memory a notebook shows."""
-BETTER: Final = 3
+EXPLAINED_PLANS: Final = 3
 """Plans that cannot be run, and would be better, of which it is said why."""
-NO_RINGS: Final = f"above {MANY} GPUs rings of more than {LONGEST} are left out"
+NO_RINGS: Final = f"above {MANY_GPUS} GPUs rings of more than {LONGEST_RING} are left out"
 NO_PIPELINES: Final = (
     "above {} GPUs pipelines deeper than it takes to fit are left out: replicas in their place are "
     "as fast"
 )
-OF_ONE: Final = " for one request; with more room for keys and values pipelines may serve more"
+PIPELINE_CAVEAT: Final = (
+    " for one request; with more room for keys and values pipelines may serve more"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,7 @@ class Recommendation:
         first_chart = frontier("TPOT against tokens/s a GPU", self.frontier) or cost_by_latency(
             self.priced
         )
-        charts = (first_chart, memory(self.plans[:DRAWN]))
+        charts = (first_chart, memory(self.plans[:CHARTED_PLANS]))
         return notebook([self.table(), *(Drawing(svg=svg) for svg in charts)])
 
     def rows(self) -> list[dict[str, object]]:
@@ -150,7 +152,7 @@ class Recommendation:
         lead_goal = goal(self.lead, self.request)
         barred = () if self.scenario.ranked_under_load else self.plans[len(self.runnable) :]
         better = [plan for plan in barred if goal(plan, self.request) < lead_goal]
-        lines = footnotes(self.scenario, [self.lead, *better[:BETTER]], self.refusals)
+        lines = footnotes(self.scenario, [self.lead, *better[:EXPLAINED_PLANS]], self.refusals)
         return [*lines, *self._doubt_lines(shown)]
 
     def _doubt_lines(self, shown: Sequence[PlanEstimate]) -> list[str]:
@@ -293,10 +295,12 @@ def _notes(scenario: Scenario) -> Iterator[str]:
         from_machine = profile != profile_for(deployment.hardware.name)
         whose = "this machine's own profile" if from_machine else "the shipped profile"
         yield f"priced with {whose} of {profile.date}"
-    if request.gpus > MANY:
+    if request.gpus > MANY_GPUS:
         yield NO_RINGS
-    if request.gpus > many(scenario.model) and request.objective != "memory":
-        yield NO_PIPELINES.format(many(scenario.model)) + (OF_ONE if scenario.served else "")
+    if request.gpus > exhaustive_gpu_limit(scenario.model) and request.objective != "memory":
+        yield NO_PIPELINES.format(exhaustive_gpu_limit(scenario.model)) + (
+            PIPELINE_CAVEAT if scenario.served else ""
+        )
 
 
 def shortened(answer: Recommendation, count: int) -> Recommendation:
@@ -411,7 +415,7 @@ def _replacement_advice(scenario: Scenario, rejected: Rejected) -> str:
     """Say what to do in place of a plan: its remedy, the nearest that run, or what would fit."""
     outcomes = list(outcomes_on(scenario, {}, Shared()))
     plans = [estimate.plan for estimate in estimates(outcomes)]
-    uneven = [plan for plan in plans if plan in {*unequal(rejected.plan)}]
+    uneven = [plan for plan in plans if plan in {*uneven_variants(rejected.plan)}]
     runnable = dict.fromkeys(
         [*(_plans_run_by_any(scenario, plans) or plans), *_plans_run_by_any(scenario, uneven)]
     )

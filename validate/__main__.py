@@ -66,7 +66,9 @@ def _fit_engines(names: Sequence[str]) -> None:
 
     for name in names:
         text = content(name, LARGEST).decode()
-        fit_table = dispatch.fitted if dispatch.reads(text) else engine_kernels.fitted
+        fit_table = (
+            dispatch.fitted_records if dispatch.knows_table(text) else engine_kernels.fitted_records
+        )
         for record, quality in fit_table(text):
             write(str(record), None)
             print(quality, file=sys.stderr)

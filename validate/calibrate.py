@@ -10,13 +10,13 @@ from topology.base import InputError, place, write_new
 from topology.base.values import dataclass
 from validate.fit.profile import Measurements, fit_profile, source_of
 from validate.fit.report import Calibrated, failures_of
-from validate.fit.rows import read_rows, whole
+from validate.fit.rows import read_rows, whole_lines
 from validate.fit.text import to_toml
 
 QUICK_MINUTES: Final = 3.0
 MINUTES: Final = 10.0
 _MOST_RANKS: Final = 4096
-FITTING: Final = 0.5  # minutes kept for the start of the workers and for the fit
+FITTING_MINUTES: Final = 0.5  # minutes kept for the start of the workers and for the fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ def calibrate(task: CalibrationTask, say: Callable[[str], None]) -> Calibrated:
     if task.folder.exists() and not task.folder.is_dir():
         raise InputError(f"{task.folder}: no folder, wanted measurements from before")
     if rows_file.exists():  # damaged ones are refused before anything is started
-        read_rows(whole(system.read(rows_file)), str(rows_file))
+        read_rows(whole_lines(system.read(rows_file)), str(rows_file))
     if manifest_file.exists():
         _manifest_fields(system.read(manifest_file))
     if importlib.util.find_spec("torch") is None:
@@ -74,7 +74,7 @@ def calibrate(task: CalibrationTask, say: Callable[[str], None]) -> Calibrated:
         system.BenchSession(
             ranks=ranks,
             folder=task.folder,
-            minutes=max(0.1, minutes - FITTING) if task.device == "cuda" else minutes,
+            minutes=max(0.1, minutes - FITTING_MINUTES) if task.device == "cuda" else minutes,
             device=task.device,
             tiers=1 if task.quick else 3,
             small=task.small,
@@ -89,7 +89,7 @@ def finish(task: CalibrationTask, rows: str, manifest: str) -> Calibrated:
     Raises InputError if the rows or the manifest are damaged, or too few; or the output exists.
     """
     measurements = Measurements(
-        rows=read_rows(whole(rows), str(task.folder / "rows.jsonl")),
+        rows=read_rows(whole_lines(rows), str(task.folder / "rows.jsonl")),
         manifest=_manifest_fields(manifest),
         source=source_of(f"{task.folder.name}/rows.jsonl", rows),
     )

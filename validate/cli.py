@@ -220,7 +220,7 @@ def calibrate_machine(arguments: argparse.Namespace) -> Answer:
     arguments.output = None  # the profile, not this report
     _tell_use(task.output, install=arguments.install)
     return render(
-        arguments.format, calibration.to_dict, lambda: report.calibrated(calibration)
+        arguments.format, calibration.to_dict, lambda: report.calibration_parts(calibration)
     ), DONE
 
 
@@ -269,7 +269,10 @@ def _profile(arguments: argparse.Namespace) -> Answer:
     parts: Callable[[], list[Part]]
     if arguments.action == "list":
         entries = _entries()
-        data, parts = partial(report.entries_to_dict, entries), lambda: [report.listed(entries)]
+        data, parts = (
+            partial(report.entries_to_dict, entries),
+            lambda: [report.entries_table(entries)],
+        )
     elif arguments.action == "show":
         profile = read_profile(names[0])
         data = partial(report.to_dict, profile, names[0])

@@ -14,7 +14,7 @@ from validate.tensorrt.probe import Host, InstalledLibrary, probe
 from validate.tensorrt.selftest import Ran, Tried
 
 State = Literal["ok", "watch", "missing"]
-SHOWN: Final = {"ok": "ok", "watch": "watch", "missing": "MISSING"}
+STATE_LABELS: Final = {"ok": "ok", "watch": "watch", "missing": "MISSING"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +47,15 @@ class Diagnosis:
         """Say everything on a terminal."""
         lines = []
         for check in self.checks:
-            lines.append(f"{SHOWN[check.state]:<9}{check.name:<24}{check.found}")
+            lines.append(f"{STATE_LABELS[check.state]:<9}{check.name:<24}{check.found}")
             lines += [f"{'':<33}{check.advice}"] if check.advice else []
         return lines
 
     def markdown(self) -> str:
         """Write a table for a document."""
         rows = [
-            [check.name, SHOWN[check.state], check.found, check.advice] for check in self.checks
+            [check.name, STATE_LABELS[check.state], check.found, check.advice]
+            for check in self.checks
         ]
         return Table(head=("what", "state", "found", "what to do"), rows=rows).markdown()
 

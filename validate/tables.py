@@ -25,7 +25,7 @@ def text(name: str) -> str:
 
 
 @cache
-def shipped(name: str) -> dict[str, Any]:
+def shipped_table(name: str) -> dict[str, Any]:
     """Read a TOML table of `validate/data`, once."""
     return tomllib.loads(text(name))
 

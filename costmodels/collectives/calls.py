@@ -28,8 +28,8 @@ from costmodels.collectives.pricing import (
     Mixed,
     Paced,
     Pricing,
-    always,
     fastest,
+    single_choice,
 )
 from costmodels.collectives.settings import (
     DEFAULT,
@@ -40,7 +40,7 @@ from costmodels.collectives.settings import (
 )
 from costmodels.collectives.tables import engines, mixing, tuning, unrecorded
 from costmodels.kernels.parameters import NEAR
-from costmodels.sizes import several
+from costmodels.sizes import is_array
 from topology.base import InputError, unknown
 from topology.base.values import dataclass
 from topology.catalogue import Fabric, Moves
@@ -93,7 +93,7 @@ def collective_time(  # noqa: PLR0913  # how a library is run
     0.0
     """
     pricing = _pricing(op, fabric, algorithm, settings, calibration, launch)
-    if not several(message_bytes):
+    if not is_array(message_bytes):
         size = _checked_size(message_bytes)  # type: ignore[arg-type]  # one number
         return 0.0 if pricing is None else float(pricing.time(size))  # type: ignore[return-value]
     sizes = np.asarray(message_bytes, dtype=np.float64)
@@ -365,7 +365,7 @@ class _Call:
 
     def by_kernel(self, algorithm: type[Algorithm], engine: EngineKernels) -> Pricing:
         """Price a kernel that a serving engine brings."""
-        pricing = always(build(algorithm, "Simple", self.op, self.fabric))
+        pricing = single_choice(build(algorithm, "Simple", self.op, self.fabric))
         unissued = Launched(way=pricing, gap=engine.extra_of(algorithm.name, self.fabric))
         return self._with_host_issue(unissued, engine.host_on(self.fabric))
 

@@ -8,7 +8,7 @@ from costmodels.collectives.algorithms import BY_NAME, Algorithm, Pairwise
 from costmodels.collectives.measured import Calibration, library_of
 from costmodels.collectives.nccl_tuning import Candidate, NcclView, Numbers, cheapest
 from costmodels.collectives.operations import PAIRWISE_OPS, PROTOCOLS, Op, WireProtocol
-from costmodels.collectives.pricing import Choice, Pricing, always, by_size, fastest
+from costmodels.collectives.pricing import Choice, Pricing, by_size, fastest, single_choice
 from costmodels.collectives.tables import losses, transports
 from costmodels.collectives.transports import hop
 from topology.base import BytesPerSecond, UncalibratedError
@@ -115,7 +115,7 @@ def _single_link_pricing(
     if algorithm is Pairwise or (algorithm is None and op in PAIRWISE_OPS):
         unflagged = build_choice(Pairwise, "Simple")
         if "LL" not in protocols:
-            return always(unflagged)
+            return single_choice(unflagged)
         flagged_limit = nextafter(Pairwise.flagged_bytes(op, fabric, numbers), inf)
         return by_size([(0.0, build_choice(Pairwise, "LL")), (flagged_limit, unflagged)])
     all_candidates = candidates(op, fabric, numbers, algorithm)
@@ -124,7 +124,7 @@ def _single_link_pricing(
     ] or all_candidates
     if algorithm is not None and not usable_candidates:
         return fastest(
-            [always(build_choice(algorithm, protocol)) for protocol in algorithm.protocols]
+            [single_choice(build_choice(algorithm, protocol)) for protocol in algorithm.protocols]
         )
     steps = []
     for start, best_index in cheapest([candidate for _, candidate in usable_candidates]):

@@ -178,7 +178,7 @@ class Exchange:
             return cast(Real, collective_time(ops[self.phase], cast(Any, size), self.fabric))
         kernel = self.parameters
         notify_time = kernel.notify if self.engine else 0.0
-        return exchanged(self, kernel, tokens, token_bytes) + notify_time
+        return exchange_seconds(self, kernel, tokens, token_bytes) + notify_time
 
     @property
     def parameters(self) -> DispatchParameters:
@@ -265,7 +265,7 @@ def ways_on(fabric: Fabric, device: Device) -> list[str]:
     return [way for way in WAYS if not obstacle(way, fabric, device)]
 
 
-def exchanged(
+def exchange_seconds(
     exchange: Exchange, kernel: DispatchParameters, tokens: Real, token_bytes: Real
 ) -> Real:
     """Seconds that `kernel` takes for an exchange; see the formula above."""

@@ -195,6 +195,6 @@ def by_size(steps: Sequence[tuple[float, Choice]]) -> BySize:
     )
 
 
-def always(choice: Choice) -> BySize:
+def single_choice(choice: Choice) -> BySize:
     """Use one choice for every size."""
     return by_size([(0.0, choice)])

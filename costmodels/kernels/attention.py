@@ -31,7 +31,14 @@ from math import inf
 from typing import Any, Final
 
 from costmodels.basis import Basis
-from costmodels.kernels.common import Number, Shape, overlapped, plain, rounds, slowed
+from costmodels.kernels.common import (
+    Number,
+    Shape,
+    overlapped_time,
+    rounds,
+    scalar_or_array,
+    slowed_time,
+)
 from costmodels.kernels.decode import CACHES, QUERIES, decode_time
 from costmodels.kernels.matmul import matrix_rate, peak_rate
 from costmodels.kernels.parameters import (
@@ -50,14 +57,14 @@ from costmodels.kernels.tables import (
 )
 from costmodels.sizes import (
     Real,
-    anywhere,
+    any_true,
     ceil,
     interp,
     larger,
     largest,
+    next_value,
     real,
     smaller,
-    upwards,
     where,
 )  # fmt: skip
 from topology.base import InputError, UncalibratedError, unknown
@@ -144,19 +151,21 @@ def attention_time(  # noqa: PLR0913  # the sizes are one shape
     prepared = prepare(device, precision, kernel, calibration, engine)
     if kernel == "engine":
         decode_seconds = _decode_seconds(shape, device, kv_precision or precision, engine)
-        return plain(_engine_seconds(decode_seconds, prepared, shape, sustained=sustained))
+        return scalar_or_array(
+            _engine_seconds(decode_seconds, prepared, shape, sustained=sustained)
+        )
     time = call_time(prepared, shape, sustained=sustained)
     if kernel == "auto" and precision == "fp8":  # the best may be to multiply 16 bits
         half_prepared = prepare(device, device.half, kernel, calibration)
         time = smaller(time, call_time(half_prepared, shape, sustained=sustained))
-    return plain(time)
+    return scalar_or_array(time)
 
 
 def _engine_seconds(
     decode_seconds: Real, prepared: PreparedAttention, shape: Shape, *, sustained: bool
 ) -> Real:
     """Time an engine's attention: its decode for a few queries, at least as long for more."""
-    if not anywhere(shape.queries > QUERIES):
+    if not any_true(shape.queries > QUERIES):
         return decode_seconds
     prefill_seconds = larger(call_time(prepared, shape, sustained=sustained), decode_seconds)
     return where(shape.queries > QUERIES, prefill_seconds, decode_seconds)
@@ -308,10 +317,10 @@ def call_time(prepared: PreparedAttention, shape: Shape, *, sustained: bool = Fa
     compute = smaller(
         tile_time(prepared, shape, rows, score * rows), _decode_tile_time(prepared, shape, score)
     )
-    compute = slowed(compute, fitted.sustained_drop, sustained=sustained)
+    compute = slowed_time(compute, fitted.sustained_drop, sustained=sustained)
     if sustained:
         compute = compute * prepared.throttle
-    time = prepared.floor + overlapped(compute, traffic / prepared.memory_efficiency)
+    time = prepared.floor + overlapped_time(compute, traffic / prepared.memory_efficiency)
     time = larger(time, larger(4.0 * _pairs(shape) * shape.head_dim / prepared.peak, traffic))
     if prepared.engine is None:
         return time
@@ -366,8 +375,8 @@ def _score_time(prepared: PreparedAttention, shape: Shape) -> tuple[Real, Real]:
     """Seconds of one multiprocessor for a score, and queries of a tile, for each head size."""
     fitted, head_dim = prepared.parameters, shape.head_dim
     dims = fitted.head_dims
-    rows = upwards(head_dim, dims, fitted.tile_rows)
-    padded = larger(upwards(head_dim, dims, dims), head_dim)
+    rows = next_value(head_dim, dims, fitted.tile_rows)
+    padded = larger(next_value(head_dim, dims, dims), head_dim)
     if fitted.grain:
         padded = ceil(head_dim / fitted.grain) * fitted.grain
     cycles = interp(padded, dims, prepared.cycles) * larger(padded / dims[-1], 1.0)

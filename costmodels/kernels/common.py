@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Union
 
 import numpy as np
 
-from costmodels.sizes import Real, ceil, larger, several, smaller, sqrt
+from costmodels.sizes import Real, ceil, is_array, larger, smaller, sqrt
 from topology.base.values import dataclass
 
 if TYPE_CHECKING:
@@ -53,44 +53,44 @@ def rounds(tiles: Real, slots: float, softness: float) -> Real:
     return (1.0 - softness) * ceil(load) + softness * larger(load, 1.0)
 
 
-def overlapped(first: Real, second: Real) -> Real:
+def overlapped_time(first: Real, second: Real) -> Real:
     """Time under two limits that overlap almost perfectly: the mean of order 4.
 
-    >>> overlapped(np.array([1.0, 2.0]), np.array([0.0, 2.0])).round(2).tolist()
+    >>> overlapped_time(np.array([1.0, 2.0]), np.array([0.0, 2.0])).round(2).tolist()
     [1.0, 2.38]
     """
     return sqrt(sqrt(first**4 + second**4))
 
 
-def streamed(stream: Real, ramp: float) -> Real:
+def stream_seconds(stream: Real, ramp: float) -> Real:
     r"""Lengthen the time `stream` at the full pace of memory by what it takes to get there.
 
     .. math:: stream + ramp\,\frac{stream}{stream + ramp}
 
-    >>> streamed(np.array([0.0, 1.0, 1e9]), 1.0).tolist()
+    >>> stream_seconds(np.array([0.0, 1.0, 1e9]), 1.0).tolist()
     [0.0, 1.5, 1000000001.0]
     """
     return stream + ramp * stream / (stream + ramp)
 
 
-def slowed(time: Real, drop: float, *, sustained: bool = False) -> Real:
+def slowed_time(time: Real, drop: float, *, sustained: bool = False) -> Real:
     r"""Lengthen `time` by the clock that sinks to what the power limit can keep up.
 
     .. math:: t (1 + drop\, \ln(1 + min(t, 0.1 s) / 1 ms))
 
     for a kernel on a GPU that was idle before; all of it if the GPU is busy for long.
 
-    >>> slowed(0.2, 0.0), round(slowed(0.2, 0.1), 3)
+    >>> slowed_time(0.2, 0.0), round(slowed_time(0.2, 0.1), 3)
     (0.2, 0.292)
     """
     acting = (SETTLED if sustained else smaller(time, SETTLED)) / SETTLING
-    return time * (1.0 + drop * (np.log1p(acting) if several(acting) else log1p(acting)))
+    return time * (1.0 + drop * (np.log1p(acting) if is_array(acting) else log1p(acting)))
 
 
-def plain(value: Real) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
+def scalar_or_array(value: Real) -> Any:  # noqa: ANN401  # float in, float out; arrays in, array out
     """Give a float for a scalar result, and the array otherwise.
 
-    >>> plain(np.float64(1.5)), plain(np.array([1.5])).shape
+    >>> scalar_or_array(np.float64(1.5)), scalar_or_array(np.array([1.5])).shape
     (1.5, (1,))
     """
-    return value if several(value) else float(value)
+    return value if is_array(value) else float(value)

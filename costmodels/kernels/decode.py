@@ -20,7 +20,7 @@ T. Dao et al., "Flash-Decoding for long-context inference", 2023. The formula is
 
 from typing import Final
 
-from costmodels.kernels.common import Shape, overlapped, streamed
+from costmodels.kernels.common import Shape, overlapped_time, stream_seconds
 from costmodels.kernels.parameters import DecodeParameters
 from costmodels.sizes import Real, ceil, larger, smaller, where
 from topology.catalogue import Device
@@ -53,8 +53,8 @@ def decode_time(fitted: DecodeParameters, device: Device, sizes: Shape, cache: s
     query_numbers = sizes.batch * sizes.queries * sizes.heads * sizes.head_dim
     new_numbers = 2.0 * sizes.batch * sizes.queries * sizes.kv_heads * sizes.head_dim
     memory = (key_heads * sizes.keys * row + 2.0 * _NEW_BYTES * query_numbers) / bandwidth
-    stream = streamed(memory / fitted.memory_efficiency, fitted.ramp)
-    busy = overlapped(larger(spread_time, lone_item_time), stream)
+    stream = stream_seconds(memory / fitted.memory_efficiency, fitted.ramp)
+    busy = overlapped_time(larger(spread_time, lone_item_time), stream)
     return (
         fitted.floor + busy + fitted.passes * _NEW_BYTES * (query_numbers + new_numbers) / bandwidth
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from costmodels.expert_routing import Routing, around
+from costmodels.expert_routing import Routing, relevant_sizes
 from topology.base.values import dataclass
 
 if TYPE_CHECKING:
@@ -79,7 +79,9 @@ def _load(tokens: Real, routing: Routing, parts: int) -> ExpertLoad:
         1, int(np.ceil(_POINTS * log2(max(float(np.max(tokens, initial=1.0)), 2.0))))
     )
     sizes = np.round(2.0 ** (np.arange(octave_points + 1) / _POINTS)).tolist()
-    near_sizes = around(tokens, np.array([0.0, *dict.fromkeys(sizes)]))  # np.unique loads numpy.ma
+    near_sizes = relevant_sizes(
+        tokens, np.array([0.0, *dict.fromkeys(sizes)])
+    )  # np.unique loads numpy.ma
     computed = np.array([_counts_at(routing, n, parts) for n in near_sizes])
     counts = [np.interp(tokens, near_sizes, column) for column in computed.T]
     tiles = np.stack(counts[2:], axis=-1)

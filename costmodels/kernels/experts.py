@@ -30,7 +30,7 @@ import numpy as np
 
 from costmodels.basis import Basis
 from costmodels.expert_routing import Routing
-from costmodels.kernels.common import Number, overlapped, plain, rounds, slowed
+from costmodels.kernels.common import Number, overlapped_time, rounds, scalar_or_array, slowed_time
 from costmodels.kernels.expert_loads import HEIGHTS, ExpertLoad, load
 from costmodels.kernels.matmul import PreparedProduct, matmul_basis, peak_rate
 from costmodels.kernels.matmul import prepare_with as prepare_product
@@ -92,7 +92,7 @@ def experts_time(  # noqa: PLR0913  # tokens, hidden, intermediate are one shape
         tokens, hidden, intermediate, routing, device, ep=ep, precision=precision, gated=gated,
         sustained=sustained, engine=engine, calibration=calibration,
     )  # fmt: skip
-    return plain(up + down)
+    return scalar_or_array(up + down)
 
 
 def experts_parts(  # noqa: PLR0913  # as `experts_time`
@@ -190,7 +190,7 @@ def product_time(
     grid = loads.tiles[..., np.searchsorted(HEIGHTS, rows)] * column_tiles
     turn = np.ceil(k / _STEP) * _STEP * seconds_per_k + product.tile_overhead
     turns = rounds(grid, product.slots, product.parameters.softness)
-    compute = slowed(turns * turn, product.drop, sustained=sustained)
+    compute = slowed_time(turns * turn, product.drop, sustained=sustained)
     if made.fitted.blocks:
         low_block, high_block = made.fitted.blocks
         height = np.where(loads.crowded, high_block, low_block)[..., None]
@@ -200,7 +200,7 @@ def product_time(
     moved = loads.touched * form.weights * n * k + loads.rows * (form.inputs * k + _BYTES * n)
     traffic = moved / product.bandwidth
     stream = (traffic / product.memory_efficiency)[..., None]
-    best: Real = np.min(overlapped(compute, stream), axis=-1)
+    best: Real = np.min(overlapped_time(compute, stream), axis=-1)
     bound = np.maximum(2.0 * loads.rows * n * k / product.peak, traffic)
     time: Real = np.maximum(best, bound)
     return time

@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.basis import Basis
-from costmodels.kernels.common import Number, overlapped, plain, slowed
+from costmodels.kernels.common import Number, overlapped_time, scalar_or_array, slowed_time
 from costmodels.kernels.decode import CACHES
 from costmodels.kernels.matmul import (
     PreparedProduct,
@@ -81,7 +81,7 @@ def latent_context_time(  # noqa: PLR0913  # heads, queries, keys, batch are one
     """
     fitted = engine_record(LatentContextParameters, device, _record_name(kv_precision), engine)
     shape = (heads, queries, keys, batch)
-    return plain(context_time(fitted, device, shape, sizes, sustained=sustained))
+    return scalar_or_array(context_time(fitted, device, shape, sizes, sustained=sustained))
 
 
 def context_time(
@@ -102,7 +102,7 @@ def context_time(
     visible_keys = keys - queries + (queries + fitted.tile) / 2.0
     spread_time = items * (padded * visible_keys * flop / rate + tiles * fitted.item / slots)
     last_tile_time = fitted.item + fitted.tile * keys * flop * slots / rate
-    compute = slowed(np.maximum(spread_time, last_tile_time), drop, sustained=sustained)
+    compute = slowed_time(np.maximum(spread_time, last_tile_time), drop, sustained=sustained)
     moved = _BYTES * items * (queries + keys) * sum(sizes)
     pairs = queries * (keys - (queries - 1.0) / 2.0)
     bound = np.maximum(items * pairs * flop / peak, moved / device.memory_bandwidth.value)
@@ -136,7 +136,9 @@ def latent_decode_time(  # noqa: PLR0913  # heads, keys, batch, queries are one 
     True
     """
     fitted = engine_record(LatentDecodeParameters, device, _record_name(kv_precision), engine)
-    return plain(decode_time(fitted, device, (heads, queries, keys, batch), sizes, kv_precision))
+    return scalar_or_array(
+        decode_time(fitted, device, (heads, queries, keys, batch), sizes, kv_precision)
+    )
 
 
 def decode_time(
@@ -153,14 +155,16 @@ def decode_time(
     query_rows, flop, row = heads * queries, 2.0 * sum(sizes), sizes[0] * CACHES[cache]
     items = batch * np.ceil(query_rows / fitted.tile)
     multiply_time = _padded_rows(query_rows, fitted.tile) * flop * slots / (rate * fitted.gain)
-    row_time = overlapped(row / fitted.load_bandwidth + 0.0 * multiply_time, multiply_time)
+    row_time = overlapped_time(row / fitted.load_bandwidth + 0.0 * multiply_time, multiply_time)
     cut_keys = np.maximum(np.minimum(keys, fitted.least), items * keys / slots)
     merge = np.where(keys > fitted.least, fitted.merge, 0.0)
     spread_time = items * (fitted.item + keys * row_time) / slots
     lone_item_time = fitted.item + np.minimum(keys, cut_keys) * row_time + merge
     extra_traffic = _BYTES * batch * query_rows * sum(sizes) / bandwidth
     memory = batch * keys * row / bandwidth + extra_traffic
-    busy = overlapped(np.maximum(spread_time, lone_item_time), memory / fitted.memory_efficiency)
+    busy = overlapped_time(
+        np.maximum(spread_time, lone_item_time), memory / fitted.memory_efficiency
+    )
     bound = batch * query_rows * keys * flop / peak
     time: Real = fitted.floor + np.maximum(busy, bound) + fitted.passes * extra_traffic
     return time
@@ -186,7 +190,7 @@ def head_product_time(  # noqa: PLR0913  # rows, columns, inner, heads are one s
     True
     """
     machine = _products(device, precision, engine, calibration)
-    return plain(product_time(machine, rows, columns, inner, heads, sustained=sustained))
+    return scalar_or_array(product_time(machine, rows, columns, inner, heads, sustained=sustained))
 
 
 @cache

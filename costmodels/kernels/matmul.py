@@ -40,15 +40,15 @@ from costmodels.kernels.common import (
     SETTLED,
     SETTLING,
     Number,
-    overlapped,
-    plain,
+    overlapped_time,
     rounds,
-    slowed,
-    streamed,
+    scalar_or_array,
+    slowed_time,
+    stream_seconds,
 )
 from costmodels.kernels.parameters import MatmulParameters, QuantisedParameters
 from costmodels.kernels.tables import Calibration, engine_record, matmul_record
-from costmodels.sizes import Real, anywhere, ceil, larger, real, several, smaller, where
+from costmodels.sizes import Real, any_true, ceil, is_array, larger, real, smaller, where
 from topology.base import FlopPerSecond, InputError, Seconds, unknown
 from topology.base.values import dataclass
 from topology.catalogue import Device
@@ -146,7 +146,7 @@ def matmul_time(  # noqa: PLR0913  # m, n, k, batch are one shape
     True
     """
     prepared = prepare(device, precision, calibration, engine, rounding)
-    return plain(product_time(prepared, m, n, k, batch, sustained=sustained))
+    return scalar_or_array(product_time(prepared, m, n, k, batch, sustained=sustained))
 
 
 def matmul_basis(
@@ -223,7 +223,7 @@ def prepare_with(
             rows=rows,
             columns=columns,
             cuts=cuts,
-            seconds_per_k=overlapped(multiply, load),
+            seconds_per_k=overlapped_time(multiply, load),
             cut_overhead=overhead if cut else 0.0,
             cut_passes=cuts * passes / bandwidth if cut else 0.0,
         )
@@ -259,7 +259,7 @@ def product_time(
     form = prepared.format
     moved = form.inputs * m * k + form.weights * k * n + _OUTPUT * m * n
     traffic = batch * moved / prepared.bandwidth
-    stream = streamed(traffic / prepared.memory_efficiency, fitted.ramp)
+    stream = stream_seconds(traffic / prepared.memory_efficiency, fitted.ramp)
     waits = fitted.floor + prepared.wait * ceil(k / _STEP)
     tiled_time = waits + _tiled_time(prepared, (m, n, k, batch), stream, sustained=sustained)
     vector_time = where(smaller(m, n) > 1.0, inf, fitted.vector_floor + stream)
@@ -278,16 +278,18 @@ def _tiled_time(
     """Time a product in the tile and the cuts that are the fastest."""
 
     def timed(compute: Real, sums: Real) -> Real:
-        return overlapped(slowed(compute, prepared.drop, sustained=sustained), stream) + sums
+        return (
+            overlapped_time(slowed_time(compute, prepared.drop, sustained=sustained), stream) + sums
+        )
 
-    if several(stream) and stream.size < _LOOP_SIZES:
+    if is_array(stream) and stream.size < _LOOP_SIZES:
         m, n, k, batch, stream = (np.asarray(size)[..., None] for size in (*sizes, stream))
         tile_times = _turns(prepared, prepared.tiles.together, (m, n, k, batch))
         return cast(Real, np.min(timed(*tile_times), axis=-1))
     best: Real = inf
     for tile in prepared.tiles.each:
         compute, sums = _turns(prepared, tile, sizes)
-        if anywhere(larger(compute, stream) + sums < best):  # clock and overlap make it longer
+        if any_true(larger(compute, stream) + sums < best):  # clock and overlap make it longer
             best = smaller(best, timed(compute, sums))
     return best
 

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 from costmodels.basis import Basis
 from costmodels.kernels.common import Number
-from costmodels.sizes import several
+from costmodels.sizes import is_array
 from topology.base import (
     BytesPerSecond,
     CatalogueError,
@@ -50,7 +50,7 @@ class Provenance:
             size = sizes.get(name)
             if size is None:
                 continue
-            smallest, largest = (size.min(), size.max()) if several(size) else (size, size)
+            smallest, largest = (size.min(), size.max()) if is_array(size) else (size, size)
             if smallest < least / margin or largest > most * margin:
                 return False
         return True

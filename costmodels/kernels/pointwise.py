@@ -8,7 +8,7 @@ so that small kernels cost the floor, and large ones the floor, the ramp and the
 from typing import Any, Final
 
 from costmodels.basis import Basis
-from costmodels.kernels.common import Number, plain, streamed
+from costmodels.kernels.common import Number, scalar_or_array, stream_seconds
 from costmodels.kernels.parameters import PointwiseParameters
 from costmodels.kernels.tables import Calibration, pointwise_record
 from costmodels.sizes import Real, larger, real, smaller
@@ -27,7 +27,7 @@ def pointwise_time(bytes_moved: Number, device: Device, calibration: Calibration
     True
     """
     fitted = pointwise_record(device, calibration)
-    return plain(stream_time(fitted, real(bytes_moved), device))
+    return scalar_or_array(stream_time(fitted, real(bytes_moved), device))
 
 
 def chain_time(
@@ -62,13 +62,15 @@ def chain_time(
     streams = kernels * stream_time(fitted, once * traffic / kernels * memory_share, device)
     pace = fitted.memory_efficiency * device.memory_bandwidth.value
     rate = device.multiprocessors.value * device.clock.value
-    return plain(streams + cycles * once * larger(1.0 / rate, _BYTES_A_CYCLE * memory_share / pace))
+    return scalar_or_array(
+        streams + cycles * once * larger(1.0 / rate, _BYTES_A_CYCLE * memory_share / pace)
+    )
 
 
 def stream_time(fitted: PointwiseParameters, moved: Real, device: Device) -> Real:
     """Evaluate the formula of kernels that stream memory."""
     stream = moved / (fitted.memory_efficiency * device.memory_bandwidth.value)
-    return fitted.floor + streamed(stream, fitted.ramp)
+    return fitted.floor + stream_seconds(stream, fitted.ramp)
 
 
 def pointwise_basis(device: Device, calibration: Calibration = None, **sizes: Number) -> Basis:

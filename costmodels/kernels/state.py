@@ -27,7 +27,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from costmodels.kernels.common import Number, overlapped, plain
+from costmodels.kernels.common import Number, overlapped_time, scalar_or_array
 from costmodels.kernels.parameters import (
     StateConvolutionParameters,
     StateScanParameters,
@@ -74,10 +74,10 @@ def convolution_time(  # tokens, features, batch are one shape
     """
     name = "conv_step" if new else "conv"
     fitted = engine_record(StateConvolutionParameters, device, name, engine)
-    return plain(convolved(fitted, device, (tokens, features, batch)))
+    return scalar_or_array(convolution_seconds(fitted, device, (tokens, features, batch)))
 
 
-def convolved(
+def convolution_seconds(
     fitted: StateConvolutionParameters, device: Device, shape: tuple[Number, Number, Number]
 ) -> Real:
     """Evaluate the formula of convolutions for tokens, features and batch."""
@@ -118,10 +118,12 @@ def scan_time(  # noqa: PLR0913  # tokens, heads, features, batch are one shape
     True
     """
     fitted = engine_record(StateScanParameters, device, rule, engine)
-    return plain(scanned(fitted, device, (tokens, heads, features, batch), state, chunk))
+    return scalar_or_array(
+        scan_seconds(fitted, device, (tokens, heads, features, batch), state, chunk)
+    )
 
 
-def scanned(
+def scan_seconds(
     fitted: StateScanParameters,
     device: Device,
     shape: tuple[Number, Number, Number, Number],
@@ -136,7 +138,7 @@ def scanned(
     compute = np.maximum(batch * heads * item_time / slots, item_time)
     state_bytes = 2.0 * 4.0 * batch * heads * state
     rows = _BYTES * batch * tokens * features
-    busy = overlapped(compute, (state_bytes + fitted.passes * rows) / _pace(device))
+    busy = overlapped_time(compute, (state_bytes + fitted.passes * rows) / _pace(device))
     flop = 4.0 * batch * tokens * heads * state
     bound = np.maximum((state_bytes + rows) / bandwidth, flop / device.needed_peak(device.half))
     time: Real = fitted.floor + np.maximum(busy, bound)
@@ -162,10 +164,10 @@ def update_time(  # heads, batch are one shape
     True
     """
     fitted = engine_record(StateUpdateParameters, device, "update", engine)
-    return plain(updated(fitted, device, (heads, batch), state, state_bytes))
+    return scalar_or_array(update_seconds(fitted, device, (heads, batch), state, state_bytes))
 
 
-def updated(
+def update_seconds(
     fitted: StateUpdateParameters,
     device: Device,
     shape: tuple[Number, Number],

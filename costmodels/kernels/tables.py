@@ -19,7 +19,7 @@ from topology.base.values import dataclass
 from topology.catalogue import Device
 
 
-def shipped(form: type[Parameters]) -> dict[str, Parameters]:
+def shipped_records(form: type[Parameters]) -> dict[str, Parameters]:
     """Give the records of one `form` that ship: ``data/kernels_matmul.toml`` and its like.
 
     Those of attention are called ``implementation-generation``; those that engines bring, products
@@ -39,7 +39,7 @@ def _table(form: type[Any]) -> Any:  # noqa: ANN401  # caches forget types
 def record(form: type[Parameters], device: Device, prefix: str = "") -> Parameters:
     """Find the record that stands for `device`, among names that begin with `prefix`."""
     capability = "{}.{}".format(*device.compute_capability)
-    for name, row in shipped(form).items():
+    for name, row in shipped_records(form).items():
         if name.startswith(prefix) and capability in row.provenance.compute_capabilities:
             return row
     raise UncalibratedError(f"no {prefix or 'kernel '}parameters for {device.name} ({capability})")

@@ -16,7 +16,7 @@ T = TypeVar("T")
 Emits = Generator[ops.Op | ops.Loop, None, T]
 
 
-def collected(emits: Emits[T]) -> tuple[tuple[ops.Op | ops.Loop, ...], T]:
+def collected_items(emits: Emits[T]) -> tuple[tuple[ops.Op | ops.Loop, ...], T]:
     """Run a generator to its end: what it emitted, and what it returned."""
     items: list[ops.Op | ops.Loop] = []
     while True:

@@ -7,17 +7,17 @@ from math import hypot, inf, log2
 from operator import itemgetter
 from typing import Final
 
-from planner.advice.notes import SAME, length_notes, throughput_note, variable_notes
+from planner.advice.notes import SAME_PERCENT, length_notes, throughput_note, variable_notes
 from planner.advice.remedies import Alternative, short_of, would_fit
 from planner.models import unsupported
-from planner.placement.placement import visible
+from planner.placement.placement import visible_devices
 from planner.request.request import Objective, Request
 from planner.runners.refusal import Refusal, refusal
 from planner.runners.runners import closest, missed, runners
 from planner.scenario.deployment import machine_of
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving
-from planner.search.estimate import APART, UNCERTAINTY, PlanEstimate, Splits, worded
+from planner.search.estimate import PAIR_HALF_WIDTH, UNCERTAINTY, PlanEstimate, Splits, worded
 from planner.search.evaluate import price
 from planner.search.judging import judge
 from planner.search.ranking import TIE, Ranking, hosts_in_words
@@ -25,25 +25,25 @@ from planner.strategies import parse_plan
 from topology.base import counted, format_bytes, format_number, format_seconds
 from topology.base.values import dataclass
 
-REPLICAS: Final = 1.3
+REPLICA_GAIN: Final = 1.3
 """Copies of the model are worth a line when they serve this many times as many requests."""
 
-TALK: Final = 0.1
+MESSAGE_SHARE: Final = 0.1
 """Share of a step in messages above which they hold a plan up."""
 
-SLOWER: Final = 4.0
+MOST_FACTOR: Final = 4.0
 """A link would have to be this many times off before its order is not worth a line."""
 
-SMALL: Final = 1.1
+SMALL_FACTOR: Final = 1.1
 """A factor below this is said in per cent."""
 
 WORK: Final = "GPU-seconds (GPUs x s)"
 """Name and unit of what a result costs."""
 
-LITTLE: Final = 1.25
+LITTLE_GAIN: Final = 1.25
 """A doubling of the GPUs that gains less than this is not worth its price to everybody."""
 
-WORTH: Final = 1.1
+WORTHWHILE_GAIN: Final = 1.1
 """Another plan is worth a line when it writes this many times as many tokens a second."""
 
 
@@ -123,7 +123,9 @@ def difference(first: PlanEstimate, second: PlanEstimate) -> tuple[float, float]
     Parts that the two share cancel, and so do their errors; what is left beside is measured.
     """
     longest = max(first.latency_s, second.latency_s)
-    half_width = hypot(second.half_width_of(_part_differences(first, second)), APART * longest)
+    half_width = hypot(
+        second.half_width_of(_part_differences(first, second)), PAIR_HALF_WIDTH * longest
+    )
     return second.latency_s - first.latency_s, half_width
 
 
@@ -165,8 +167,8 @@ def _uncertainty(first: PlanEstimate, second: PlanEstimate) -> str:
         name: second.half_width_of({name: seconds}) for name, seconds in differences.items()
     }
     name = max(half_widths, key=lambda part: half_widths[part])
-    if half_widths[name] <= APART * max(first.latency_s, second.latency_s):
-        return f"and the model is good to {100 * APART:.1f} %"
+    if half_widths[name] <= PAIR_HALF_WIDTH * max(first.latency_s, second.latency_s):
+        return f"and the model is good to {100 * PAIR_HALF_WIDTH:.1f} %"
     basis = second.known[name]
     basis_text = f"{basis.name.lower()}, ± {100 * UNCERTAINTY[basis]:.0f} %"
     return f"less than the model can tell of {worded(name)} ({basis_text})"
@@ -190,7 +192,7 @@ def _gain(factor: float, equal: str, more: str) -> str:
     >>> _gain(1.6, "as fast", "faster"), _gain(1.05, "as fast", "faster")
     ('1.60 times as fast', '5 % faster')
     """
-    if factor >= SMALL:
+    if factor >= SMALL_FACTOR:
         return f"{factor:.2f} times {equal}"
     return f"{100 * (factor - 1):.2g} % {more}"
 
@@ -208,15 +210,18 @@ def _sensitivity_note(first: PlanEstimate, rivals: list[PlanEstimate]) -> Iterat
     for name, word in (("communication_exposed", "communication"), ("attention", "attention")):
         for rival in rivals:
             factor = _break_even(first, rival, name)
-            if factor is not None and factor != 1 and 1 / SLOWER < factor < SLOWER:
+            if factor is not None and factor != 1 and 1 / MOST_FACTOR < factor < MOST_FACTOR:
                 flips.append((abs(factor - 1), factor, word, rival))
     if not flips:
         if not too_close(first, rivals[0]):
-            yield f"the order holds if communication or attention are off by up to {SLOWER:g} times"
+            yield (
+                "the order holds if communication or attention are off by up to "
+                f"{MOST_FACTOR:g} times"
+            )
         return
     _, factor, word, rival = min(flips, key=lambda flip: flip[0])
     size, direction = max(factor, 1 / factor), "slower" if factor > 1 else "faster"
-    size_text = f"{size:.2g} times" if size >= SMALL else f"{100 * (size - 1):.2g} %"
+    size_text = f"{size:.2g} times" if size >= SMALL_FACTOR else f"{100 * (size - 1):.2g} %"
     yield f"{rival.plan} would come first if {word} were {size_text} {direction} than modelled"
 
 
@@ -243,7 +248,10 @@ def _seating_note(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:
         f"use GPUs {gpu_numbers} of {count}" if len(placement.devices) < count else "order the GPUs"
     )
     caveat = "" if placement.exact else ", the best of the orders that were tried"
-    yield f"{instruction}: {visible(placement.devices)}{f' ({groups})' if groups else ''}{caveat}"
+    yield (
+        f"{instruction}: "
+        f"{visible_devices(placement.devices)}{f' ({groups})' if groups else ''}{caveat}"
+    )
 
 
 def _altered_links_note(scenario: Scenario, first: PlanEstimate) -> Iterator[str]:
@@ -272,7 +280,7 @@ def _altered_links_note(scenario: Scenario, first: PlanEstimate) -> Iterator[str
         else ""
     )
     alone = " for a request by itself" if first.serving is not None else ""
-    if abs(percent) < SAME:
+    if abs(percent) < SAME_PERCENT:
         yield f"the altered links cost {first.plan} nothing{spared_text}"
         return
     yield (
@@ -401,7 +409,7 @@ def _replicas_note(
         return
     best = max(copies, key=lambda plan: plan.throughput_per_s)
     gain = best.throughput_per_s / lead.throughput_per_s
-    if gain >= REPLICAS:
+    if gain >= REPLICA_GAIN:
         yield (
             f"for throughput use {best.plan.degree('dp')} replicas: {best.plan} serves "
             f"{gain:.2f} times as many requests a second, each in "
@@ -457,9 +465,9 @@ def _last_gpus_gain(first: PlanEstimate, smaller: PlanEstimate, host_words: str)
     full_cost, smaller_cost = first.gpu_seconds, smaller.gpu_seconds
     share = 100 * (full_cost / smaller_cost - 1)
     change = f"{abs(share):.0f} % {'more' if share > 0 else 'fewer'}"
-    change = change if abs(share) >= SAME else "no more"
+    change = change if abs(share) >= SAME_PERCENT else "no more"
     rival = f"{smaller.gpus}{host_words} ({smaller.plan}, {format_seconds(smaller.latency_s)})"
-    if factor < LITTLE ** log2(first.gpus / smaller.gpus):
+    if factor < LITTLE_GAIN ** log2(first.gpus / smaller.gpus):
         return (
             f"{first.gpus} GPUs gain little over {rival}: {gain}, at {full_cost:.3g} "
             f"{WORK} per result against {smaller_cost:.3g} ({change})"
@@ -493,7 +501,10 @@ def compared(lead: PlanEstimate, rivals: Sequence[PlanEstimate], request: Reques
         yield f"next comes {rival.plan}, which {_serving_words(rival_serving)}"
         return
     busiest = max(served_rivals, key=lambda pair: pair[1].tokens_per_s, default=None)
-    if busiest is not None and busiest[1].tokens_per_s > WORTH * lead_serving.tokens_per_s:
+    if (
+        busiest is not None
+        and busiest[1].tokens_per_s > WORTHWHILE_GAIN * lead_serving.tokens_per_s
+    ):
         factor = busiest[1].tokens_per_s / lead_serving.tokens_per_s
         yield (
             f"for throughput use {busiest[0].plan}: {factor:.2f} times as many tokens/s, "
@@ -514,7 +525,7 @@ def in_pieces(scenario: Scenario, runnable: Ranking) -> Iterator[str]:
         p for p in plans if p.gpus == gpus > 1 and uncut_axes.isdisjoint(dict(p.plan.axes))
     )
     held_by_messages = any(
-        plan.exposed_s > TALK * plan.latency_s for plan in islice(split_plans, 1)
+        plan.exposed_s > MESSAGE_SHARE * plan.latency_s for plan in islice(split_plans, 1)
     )
     if scenario.model.kind != "diffusion" or request.objective != "latency" or not held_by_messages:
         return

@@ -17,9 +17,9 @@ from planner.search.estimate import PlanEstimate
 from planner.search.evaluate import price
 from topology.base import format_seconds
 
-SAME: Final = 0.5
+SAME_PERCENT: Final = 0.5
 """Per cent below which a price is the same."""
-URGENT: Final = ("TORCH_NCCL_HIGH_PRIORITY", "1")
+PRIORITY_VARIABLE: Final = ("TORCH_NCCL_HIGH_PRIORITY", "1")
 """Environment variable of PyTorch that gives the streams of NCCL priority."""
 
 
@@ -172,7 +172,7 @@ def variable_notes(scenario: Scenario, estimate: PlanEstimate) -> Iterator[str]:
         habits = replace(deployment.habits, rings="urgent")
         urgent_scenario = replace(scenario, deployment=replace(deployment, habits=habits))
         reason = "messages beside attention then find room"
-        yield from _variable_gain(URGENT, scenario, urgent_scenario, estimate, reason)
+        yield from _variable_gain(PRIORITY_VARIABLE, scenario, urgent_scenario, estimate, reason)
 
 
 def _variable_gain(
@@ -181,6 +181,6 @@ def _variable_gain(
     """Say what a variable gains, if it gains anything."""
     usual_s, changed_s = (price(run, estimate.plan).latency_s for run in (usual, other))
     share = 100 * (usual_s - changed_s) / estimate.latency_s
-    if share >= SAME:
+    if share >= SAME_PERCENT:
         gain = f"{format_seconds(usual_s - changed_s)} off ({share:.1f} %)"
         yield f"{'='.join(variable)} takes {gain}: {reason}"

@@ -35,30 +35,30 @@ from topology.base import TopologyError, counted, format_bytes
 from topology.base.values import dataclass
 from topology.catalogue import Precision
 
-WAYS: Final = 3
+MOST_WAYS: Final = 3
 """Ways that are named for the same number of GPUs."""
 
-TRIED: Final = 4
+TRIED_SPLITS: Final = 4
 """Splits that are looked at closely for one way."""
 
 DOUBLINGS: Final = 3
 """Larger numbers of GPUs that are tried for something that runs."""
 
 MOST_GPUS: Final = 64
-BLOCK: Final = 128
+PROMPT_BLOCK: Final = 128
 """A shorter prompt has a multiple of so many tokens, and splits that cut it stay legal."""
 
-LEGAL: Final = 32
+LEGAL_TRIALS: Final = 32
 """Sizes below the largest that fits, in which one is looked for that the split can cut."""
 
-LEAST: Final = 0.1
+LEAST_SHARE: Final = 0.1
 """A request is not offered with less of a size than this share of what was asked for."""
 
-SMALLER: Final[tuple[Precision, ...]] = ("fp8", "nvfp4")
-FIXED: Final = ("transformer_weights", "other_weights", "buffers", "runtime")
+SMALLER_PRECISIONS: Final[tuple[Precision, ...]] = ("fp8", "nvfp4")
+FIXED_PARTS: Final = ("transformer_weights", "other_weights", "buffers", "runtime")
 """Parts of memory that do not grow with the request."""
 
-FLAGS: Final = ("gpus", "offload", "precision", "frames", "input_tokens", "batch")
+CHANGEABLE_FIELDS: Final = ("gpus", "offload", "precision", "frames", "input_tokens", "batch")
 """Fields of a request that a way may change."""
 
 Way = tuple[Scenario, Plan]
@@ -92,7 +92,9 @@ def ways(
     more : so many numbers of more GPUs, where a split fits.
     """
     ordered_splits = _ordered_splits(short, scenario.request, plan)
-    same_gpus = islice(_same_gpu_ways(scenario, ordered_splits, TRIED if plan is None else 1), WAYS)
+    same_gpus = islice(
+        _same_gpu_ways(scenario, ordered_splits, TRIED_SPLITS if plan is None else 1), MOST_WAYS
+    )
     return [*same_gpus, *islice(_other_gpu_ways(scenario, legal=bool(short)), more)]
 
 
@@ -180,7 +182,7 @@ def _precisions(scenario: Scenario) -> list[Precision]:
     """List the request's precision, and those of fewer bits that the GPU has units for."""
     precision, device = scenario.workload.precision, scenario.deployment.hardware.device
     bits = FORMATS[precision].weights
-    smaller_formats = (other for other in SMALLER if FORMATS[other].weights < bits)
+    smaller_formats = (other for other in SMALLER_PRECISIONS if FORMATS[other].weights < bits)
     return [precision, *(other for other in smaller_formats if device.peak(other) is not None)]
 
 
@@ -219,7 +221,7 @@ def _first_fitting(
         )
         fitting = (
             plan
-            for plan in islice(likely_plans, 4 * TRIED)
+            for plan in islice(likely_plans, 4 * TRIED_SPLITS)
             if _is_legal(other, plan) and peak_of(other, plan) <= usable_bytes(other)
         )
         fastest = list(islice(fitting, tried))
@@ -248,7 +250,7 @@ def _flags(scenario: Scenario, other: Scenario) -> str:
     return " ".join(
         f"--{name.replace('_', '-')}"
         + ("" if name == "offload" else f" {getattr(new_request, name)}")
-        for name in FLAGS
+        for name in CHANGEABLE_FIELDS
         if getattr(old_request, name) != getattr(new_request, name)
     )
 
@@ -270,7 +272,7 @@ def _smaller_sizes(scenario: Scenario) -> Iterator[tuple[str, range]]:
         yield "frames", range(1 + latent.temporal, frames, latent.temporal)
     if scenario.model.kind == "decoder":
         (_, tokens), *_ = scenario.workload.tokens
-        yield "input_tokens", range(BLOCK, int(tokens), BLOCK)
+        yield "input_tokens", range(PROMPT_BLOCK, int(tokens), PROMPT_BLOCK)
     yield "batch", range(1, request.batch)
 
 
@@ -279,7 +281,7 @@ def _smaller_requests(
 ) -> Iterator[Way]:
     """Yield the largest smaller requests that fit, under the settings of `base`."""
     shares = {split.plan: _room_share(scenario, base, split) for split in short}
-    best = sorted(short, key=lambda split: -shares[split.plan])[:TRIED]
+    best = sorted(short, key=lambda split: -shares[split.plan])[:TRIED_SPLITS]
     for name, values in _smaller_sizes(scenario):
         fitting = [
             (value, split.plan)
@@ -295,7 +297,7 @@ def _smaller_requests(
 def _room_share(scenario: Scenario, base: Scenario, split: PlanEstimate) -> float:
     """Give the share of what grows with the request for which a split has room."""
     parts = split.memory_parts_bytes
-    fixed = sum(parts[name] for name in FIXED)
+    fixed = sum(parts[name] for name in FIXED_PARTS)
     spare = usable_bytes(base) - fixed + _saved_bytes(scenario, base, split)
     return spare / max(split.memory_bytes - fixed, 1.0)
 
@@ -307,9 +309,9 @@ def _largest_fitting(scenario: Scenario, plan: Plan, name: str, values: range) -
         return peak_of(_changed_scenario(scenario, **{name: value}), plan)
 
     fitting_count = bisect_right(values, usable_bytes(scenario), key=held)
-    smallest = LEAST * values.stop if name != "batch" else 1
+    smallest = LEAST_SHARE * values.stop if name != "batch" else 1
     near_values = (
-        value for value in values[:fitting_count][: -LEGAL - 1 : -1] if value >= smallest
+        value for value in values[:fitting_count][: -LEGAL_TRIALS - 1 : -1] if value >= smallest
     )
     return next(
         (v for v in near_values if _is_legal(_changed_scenario(scenario, **{name: v}), plan)), None

@@ -19,16 +19,16 @@ from topology.base.errors import one_line
 from topology.base.shell import shell_word
 
 BAD_INPUT, INTERRUPTED = 2, 130
-OWN: Final = ("topology", "costmodels", "planner", "validate")
+OWN_PACKAGES: Final = ("topology", "costmodels", "planner", "validate")
 SHELLS: Final = ("bash", "zsh", "tcsh")
-HERE: Final = (
+OWN_COMMANDS: Final = (
     "recommend", "estimate", "simulate", "capacity", "sweep", "collectives", "models",
     "topology", "export", "serve",
 )  # fmt: skip
 """Commands of this layer, each a file of this folder, loaded when it is asked for."""
-ABOVE: Final = ("validate", "calibrate", "profile", "doctor")
+UPPER_COMMANDS: Final = ("validate", "calibrate", "profile", "doctor")
 """Commands of the layer above."""
-YOUNG: Final = 10**6
+GC_THRESHOLD: Final = 10**6
 """Values that are made before those in circles are looked for."""
 
 
@@ -62,7 +62,7 @@ def _report_missing(error: ModuleNotFoundError | MemoryError) -> int:
     if isinstance(error, MemoryError):
         tell("planner", "this machine has too little memory for the answer")
         return NO
-    if (error.name or OWN[0]).partition(".")[0] in OWN:
+    if (error.name or OWN_PACKAGES[0]).partition(".")[0] in OWN_PACKAGES:
         raise error
     remedy = "wanted all packages that come with this project"
     tell("planner", f"{error.name} is not installed, {remedy}")
@@ -86,7 +86,7 @@ def _shortened(argument: str) -> str:
 
 def command_of(name: str) -> Command:
     """Find what a command says of itself, and what runs it."""
-    if name in HERE:
+    if name in OWN_COMMANDS:
         return cast("Command", import_module(f"planner.command.{name}").COMMAND)
     from validate.cli import COMMANDS  # noqa: PLC0415  # the imports that point up
 
@@ -100,7 +100,7 @@ def parser_of(command: str) -> argparse.ArgumentParser:
     Traceback (most recent call last):
     topology.base.errors.InputError: unknown command 'recomend': did you mean recommend?
     """
-    names = (*HERE, *ABOVE)
+    names = (*OWN_COMMANDS, *UPPER_COMMANDS)
     if command and not command.startswith("-") and command not in names:
         raise unknown("command", command, names)
     parser = Parser(prog="planner")
@@ -125,10 +125,14 @@ def answer(options: argparse.Namespace) -> Answer:
         from validate.cli import compare  # noqa: PLC0415
 
         return compare(options)
-    if options.command in HERE:  # no product of matrices is worth the start of numpy's threads
+    if (
+        options.command in OWN_COMMANDS
+    ):  # no product of matrices is worth the start of numpy's threads
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         sys.modules.setdefault("numpy", _LazyModule("numpy"))  # one request needs no arrays
-        gc.set_threshold(YOUNG)  # frozen values are in no circles, so that there is little to find
+        gc.set_threshold(
+            GC_THRESHOLD
+        )  # frozen values are in no circles, so that there is little to find
     with at_work(options):
         return command_of(options.command).run(options)
 

@@ -66,7 +66,7 @@ def machine_of(options: argparse.Namespace) -> "Subset | None":
     Raises `InputError` if it cannot be read, or an option describes a machine where none is given.
     """
     from planner.collective_table import check_gpus  # noqa: PLC0415
-    from planner.request.request import told_of_nothing  # noqa: PLC0415
+    from planner.request.request import machine_field_error  # noqa: PLC0415
     from planner.request.subset import read_machine, usual_machine  # noqa: PLC0415
 
     if options.topology == options.compare == "-":
@@ -88,7 +88,7 @@ def machine_of(options: argparse.Namespace) -> "Subset | None":
             options.hardware or "h100-sxm", most_gpus, options.nodes, options.links
         )
     if options.pcie_generation is not None:
-        raise told_of_nothing("pcie_generation", options.pcie_generation)
+        raise machine_field_error("pcie_generation", options.pcie_generation)
     return None
 
 

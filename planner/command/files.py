@@ -12,18 +12,18 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
-from topology.base import MOST_CHARACTERS, InputError, decoded, place, write_whole
+from topology.base import MOST_CHARACTERS, InputError, decoded_text, place, write_whole
 from topology.base.rows import csv_text
 from topology.base.table import Part, document, terminal
 
 WIDTH: Final = 118
 """Columns of what is not printed on a terminal."""
-LEAST: Final = 60
+LEAST_COLUMNS: Final = 60
 QUIET_S: Final = 2.0
 """Seconds before a terminal is told that an answer takes its time."""
 LOGGED_S: Final = 10.0
 """Seconds before a log is."""
-SPEAKS: Final = ("sweep", "serve")
+SELF_REPORTING: Final = ("sweep", "serve")
 """Commands that say themselves how far they are."""
 
 
@@ -32,7 +32,7 @@ def standard_input() -> str:
 
     Raises `InputError` if it is longer than files may be, or no text.
     """
-    return f"{decoded(piped(MOST_CHARACTERS), 'standard input')}\n"
+    return f"{decoded_text(piped(MOST_CHARACTERS), 'standard input')}\n"
 
 
 def piped(most: int) -> bytes:
@@ -104,7 +104,7 @@ def at_work(options: Namespace) -> Iterator[None]:
     """
     progress = [""]
     options.note = lambda text: progress.__setitem__(0, f", {text}")
-    if options.command in SPEAKS or not _is_open(sys.stderr):
+    if options.command in SELF_REPORTING or not _is_open(sys.stderr):
         yield
         return
     finished = threading.Event()
@@ -213,4 +213,6 @@ def on_screen(parts: Iterable[Part], elsewhere: int | None = WIDTH) -> str:
     )
     if sys.stdout is None or not sys.stdout.isatty():
         return terminal(parts, columns or elsewhere)
-    return terminal(parts, max(columns or os.get_terminal_size().columns, LEAST), colour=True)
+    return terminal(
+        parts, max(columns or os.get_terminal_size().columns, LEAST_COLUMNS), colour=True
+    )

@@ -34,14 +34,14 @@ class _RefusedTopology(argparse.Action):
 
 def _run_command(options: argparse.Namespace) -> common.Answer:
     from topology import drawing  # noqa: PLC0415
-    from topology.readers import named  # noqa: PLC0415
+    from topology.readers import named_machine  # noqa: PLC0415
 
     common.check_profile(options.profile)
     if options.action in ("list", "detect"):
         common.check_nameless(options)
     if options.action == "list":
         return _list_hardware(options), common.DONE
-    machine = named(
+    machine = named_machine(
         None if options.name is None else common.piped(options.name),
         here=options.action == "detect",
         kind=options.hardware,

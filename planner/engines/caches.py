@@ -76,7 +76,8 @@ def reuse_of(caches: Mapping[str, FeatureCache], model: str, text: str) -> Reuse
         if measured is None:
             known_models = ", ".join(caches[name].models)
             raise InputError(
-                f"cache: got {name}, of which the share of steps is known for {known_models}, not for "
+                f"cache: got {name}, of which the share of steps is known for {known_models}, "
+                "not for "
                 f"{model}: wanted {SKIP}=SHARE, as you measured it"
             )
         threshold = _number(text, value) if value else measured.usual

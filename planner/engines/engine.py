@@ -133,9 +133,9 @@ class SeveralHosts:
 EAGER: Final = "torch-eager"
 """The runtime that neither fuses nor replays."""
 
-AMPLE: Final = 70 * 2**30
+AMPLE_MEMORY: Final = 70 * 2**30
 """Bytes of a GPU from which engines take larger steps."""
-VAST: Final = 160 * 2**30
+VAST_MEMORY: Final = 160 * 2**30
 """Bytes of a GPU from which some take still larger ones."""
 
 
@@ -144,9 +144,9 @@ class Scheduling:
     """How an engine of language models serves many requests at once.
 
     chunk : tokens that a step takes at most. small_chunk, small_rows : on GPUs of less memory than
-    `AMPLE` and on Ampere, where an engine takes fewer. large_chunk : on GPUs of `VAST` memory,
-    where it takes more; 0 for as many. mixed : prompts run beside sequences that decode; else
-    alone, while those wait. chunked : a prompt may be cut where the budget ends.
+    `AMPLE_MEMORY` and on Ampere, where an engine takes fewer. large_chunk : on GPUs of
+    `VAST_MEMORY` memory, where it takes more; 0 for as many. mixed : prompts run beside sequences
+    that decode; else alone, while those wait. chunked : a prompt may be cut where the budget ends.
     rows : sequences at once at most. block : tokens of a block of the cache.
     kept : share of unwritten answers that the cache has room for before a prompt begins; where it
     is less than 1 sequences may lose their cache and start again.
@@ -179,9 +179,9 @@ class Scheduling:
     def on(self, device: Device) -> "Scheduling":
         """Return what the engine does on a GPU."""
         memory_bytes = device.memory.value
-        ample = memory_bytes >= AMPLE and device.architecture != "ampere"
+        ample = memory_bytes >= AMPLE_MEMORY and device.architecture != "ampere"
         scheduling = self
-        if self.large_chunk and memory_bytes >= VAST:
+        if self.large_chunk and memory_bytes >= VAST_MEMORY:
             scheduling = replace(self, chunk=self.large_chunk)
         elif self.small_chunk and not ample:
             scheduling = replace(self, chunk=self.small_chunk, rows=self.small_rows)

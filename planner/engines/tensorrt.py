@@ -194,7 +194,8 @@ class Allowed:
         for axis in self.meets:
             if self.meets[axis] != "all_reduce" and 1 < inner_degrees.get(axis, 1) < widest:
                 yield (
-                    f"{axis}{inner_degrees[axis]} gathers among {inner_degrees[axis]} ranks in an engine with "
+                    f"{axis}{inner_degrees[axis]} gathers among {inner_degrees[axis]} ranks in "
+                    "an engine with "
                     f"collectives of {widest}, which TensorRT's builder refuses"
                 )
 

@@ -9,7 +9,7 @@ from planner.engines.engine import Engine
 from planner.request.plan import Plan
 from planner.runners.launch import Launch, launch_with, whole_prompts
 from planner.runners.launch_settings import Settings, settings_of
-from planner.runners.refusal import instead, refusal_of
+from planner.runners.refusal import nearest_advice, refusal_of
 from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
 from planner.tensorrt import SCHEMA
@@ -105,7 +105,7 @@ def weights_name(scenario: Scenario, settings: Settings) -> str:
 def _refusal_words(scenario: Scenario, plan: Plan, engine: Engine, settings: Settings) -> str:
     """Say why an engine cannot run a plan, and which plans like it it can."""
     model = scenario.model
-    nearest_plans = instead(
+    nearest_plans = nearest_advice(
         scenario, plan, lambda other: refusal_of(engine, model, other, settings)
     )
     reason = refusal_of(engine, model, plan, settings)

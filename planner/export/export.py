@@ -24,9 +24,9 @@ _TENSORRT_OPTIONS: Final = {
     "multi_device": "--multi-device-attention",
     "scales": "--scales",
 }
-ABOUT: Final = ("backend", "model", "plan", "gpus", "hardware", "precision")
+ABOUT_FIELDS: Final = ("backend", "model", "plan", "gpus", "hardware", "precision")
 """What the folder is of, as its ``plan.json`` has it."""
-EXPECTED: Final = ("runtime", "latency_s", "step_s", "memory_bytes")
+EXPECTED_FIELDS: Final = ("runtime", "latency_s", "step_s", "memory_bytes")
 """What is expected of it, and of which runtime."""
 
 
@@ -60,8 +60,8 @@ class ExportedFolder:
         """Return the folder as data."""
         return {
             "folder": str(self.folder),
-            **{name: self.document[name] for name in ABOUT},
-            **{name: self.document["expected"][name] for name in EXPECTED},
+            **{name: self.document[name] for name in ABOUT_FIELDS},
+            **{name: self.document["expected"][name] for name in EXPECTED_FIELDS},
             "without_graph_s_a_step": self.waits,
             "total_bytes": sum(self.sizes.values()),
             "files": [{"path": path, "bytes": size} for path, size in sorted(self.sizes.items())],

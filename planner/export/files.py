@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from topology.base import InputError, beside, place
+from topology.base import InputError, draft_path, place
 
 
 def write_folder(files: Mapping[str, bytes], output: str, *, force: bool = False) -> Path:
@@ -16,7 +16,7 @@ def write_folder(files: Mapping[str, bytes], output: str, *, force: bool = False
     left behind.
     """
     target = place_of(output, force=force)
-    draft = beside(target)
+    draft = draft_path(target)
     try:
         _fill_folder(draft, files)
         _swap_folders(draft, target)
@@ -59,7 +59,7 @@ def _swap_folders(draft: Path, target: Path) -> None:
     if not target.exists():
         draft.rename(target)
         return
-    old_folder = beside(target)
+    old_folder = draft_path(target)
     target.rename(old_folder)
     try:
         draft.rename(target)

@@ -84,7 +84,7 @@ def _computed_lines(document: Document, gives: str) -> list[str]:
     token_inputs = {f"input.{stream}" for stream in document["checkpoint"]["embeddings"]}
     picture_lines = _PICTURE_TEXT if gives == "results" else ()
     rows = [
-        f"- `{name}`: " + (_TOKEN_NUMBERS if name in token_inputs else "as its encoder gives it")
+        f"- `{name}`: " + (_TEXT_INPUT if name in token_inputs else "as its encoder gives it")
         for name in sorted(names - {*_INPUT_MEANINGS, document["output"]})
     ]
     return [*_COMPUTED_TEXT, *_STEPS_TEXT, "", *input_lines, *rows, *picture_lines]
@@ -339,7 +339,7 @@ _STEPS_TEXT = (
     "come as rows of tokens, as the model takes its patches. Text encoders and the VAE are not in",
     "this folder. Beside the latents the inputs are, [batch, steps or rows, features]:",
 )
-_TOKEN_NUMBERS = "numbers of tokens, -1 behind the last where a sample has fewer"
+_TEXT_INPUT = "numbers of tokens, -1 behind the last where a sample has fewer"
 _PICTURE_TEXT = (
     "",
     "`generate` writes all of these, of engines that were built of a pipeline's folder: text",

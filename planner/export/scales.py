@@ -6,7 +6,7 @@ from typing import Final, cast
 from planner.models.fields import parse
 from planner.tensorrt import EngineNetwork
 from planner.tensorrt.runner.weights import named
-from topology.base import InputError, content, decoded
+from topology.base import InputError, content, decoded_text
 
 SCHEMA: Final = "1"
 LARGEST: Final = 2**24
@@ -22,7 +22,7 @@ def read_scales(path: str, model: str) -> Mapping[str, float]:
     Raises `InputError` if it is none of this model's, or a number is none.
     """
     try:
-        text = decoded(content(path, LARGEST), path)
+        text = decoded_text(content(path, LARGEST), path)
     except InputError as error:
         raise InputError(f"--scales {path}: {error}") from None
     fields = parse(text, f"--scales {path}")

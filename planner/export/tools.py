@@ -14,7 +14,7 @@ from planner.engines.engine import EAGER
 from planner.engines.tables import find_engine
 from planner.export.checkpoints import Names, checkpoint_of
 from planner.export.engines import Frame, diffusers_script, script_settings, weights_name
-from planner.export.triton import KEPT
+from planner.export.triton import CACHE_PREFIX
 from planner.models.onnx.blocks import layers_of
 from planner.models.onnx.graph import Graph
 from planner.models.onnx.reading import graph_at
@@ -37,11 +37,11 @@ STYLES: Final = {"columns": "ColwiseParallel()", "rows": "RowwiseParallel()"}
 """What ``torch.distributed.tensor.parallel`` calls the two ways to cut a weight."""
 HEAD: Final = "ColwiseParallel(output_layouts=Replicate())"
 """Scores are whole on every rank, as all choose the next token."""
-COMPILED: Final = (
+COMPILE_CALL: Final = (
     '.compile(backend="torch_tensorrt", dynamic={dynamic}, '
     'options={{"min_block_size": 1, "use_distributed_mode_trace": True}})'
 )
-CLOSE: Final = """\
+CLOSE_LINES: Final = """\
 with torch_tensorrt.distributed.distributed_context(dist.group.WORLD, [{modules}]):
     pass  # engines let go of the communicator when this ends
 dist.destroy_process_group()
@@ -135,13 +135,13 @@ def _diffusion_script(scenario: Scenario, estimate: PlanEstimate, usage: str) ->
     limits = engine.limits_of(scenario.model.name, scenario.model.family)
     assert limits is not None, "an engine without limits for a model refuses its plans"
     modules = [f"pipe.{name}" for name in limits.transformers]
-    compiled = COMPILED.format(dynamic=False)
+    compiled = COMPILE_CALL.format(dynamic=False)
     frame = Frame(
         about=f"{scenario.model.name}, {estimate.plan}: one rank, compiled by Torch-TensorRT.",
         usage=usage,
         imports="import torch_tensorrt\n",
         last=tuple(f"{module}{compiled}" for module in modules),
-        close=CLOSE.format(modules=", ".join(modules)),
+        close=CLOSE_LINES.format(modules=", ".join(modules)),
     )
     return diffusers_script(launch, settings, weights_name(scenario, settings), frame), ""
 
@@ -162,9 +162,9 @@ def _decoder_script(
         usage=usage,
         name=repr(weights_name(scenario, settings)),
         dtype={"bf16": "bfloat16", "fp16": "float16"}[scenario.workload.precision],
-        compiled=COMPILED.format(dynamic=True),
+        compiled=COMPILE_CALL.format(dynamic=True),
         tokens=max(1, int(scenario.workload.output_tokens)),
-        close=CLOSE.format(modules="model"),
+        close=CLOSE_LINES.format(modules="model"),
     )
     return script, ""
 
@@ -265,7 +265,8 @@ def _trtexec(document: Document) -> Tool:
     lone_engines = [
         engine["files"][0]
         for engine in document["engines"]
-        if not engine["collectives"] and not any(name.startswith(KEPT) for name in engine["inputs"])
+        if not engine["collectives"]
+        and not any(name.startswith(CACHE_PREFIX) for name in engine["inputs"])
     ]
     lines = tuple(
         f"trtexec --loadEngine={file} --dumpProfile --exportProfile={Path(file).stem}.json"

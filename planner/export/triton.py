@@ -17,20 +17,20 @@ TYPES: Final[Mapping[str, str]] = {
     "int32": "TYPE_INT32",
     "bool": "TYPE_BOOL",
 }
-SERVED: Final = "forward"
+SERVED_NETWORK: Final = "forward"
 """Network that is a model by itself: what it gives is whole on every rank."""
-KEPT: Final = "cache."
+CACHE_PREFIX: Final = "cache."
 """What names of keys and values begin with, of which each rank has its own."""
 
 
 def served(network: EngineNetwork, gpus: int, hosts: int) -> bool:
     """Whether Triton can serve a network: all GPUs of one host run it, and read the same."""
     return (
-        network.name == SERVED
+        network.name == SERVED_NETWORK
         and network.ranks == gpus > 1
         and hosts == 1
         and not network.tables
-        and not any(value.name.startswith(KEPT) for value in network.inputs)
+        and not any(value.name.startswith(CACHE_PREFIX) for value in network.inputs)
         and all(value.dtype in TYPES for value in _all_values(network))
     )
 

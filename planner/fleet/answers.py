@@ -30,7 +30,7 @@ HALVINGS: Final = 6
 """Of twice a rate, so that a break-even is known to 1 %."""
 GROWTH: Final = (0.5, 1.0, 2.0, 4.0)
 """Times the rate that a fleet is counted for."""
-IN_NOTEBOOKS: Final = (
+NOTEBOOK_COLUMNS: Final = (
     "demand", "hardware", "plan", "engine", "replicas", "gpus", "response_s", "utilisation",
     "cost_per_hour",
 )  # fmt: skip
@@ -484,9 +484,9 @@ class Capacity:
     def _repr_html_(self) -> str:
         from topology.base.page import notebook  # noqa: PLC0415  # for notebooks alone
 
-        rows = [[str(row[name]) for name in IN_NOTEBOOKS] for row in self.rows()]
+        rows = [[str(row[name]) for name in NOTEBOOK_COLUMNS] for row in self.rows()]
         charts = [by_rate(answer, "{:.3g}/s".format) for answer in self.answers if answer.fleets]
-        table = Table(head=IN_NOTEBOOKS, rows=rows, align="<<<<>")
+        table = Table(head=NOTEBOOK_COLUMNS, rows=rows, align="<<<<>")
         return notebook([table, *(Drawing(svg=svg) for svg in charts)])
 
     def __repr__(self) -> str:

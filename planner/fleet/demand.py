@@ -8,13 +8,13 @@ from typing import Final, Literal
 from planner.request.request import Request
 from topology.base.values import dataclass
 
-SAID: Final = (
+REQUEST_FIELDS: Final = (
     "height", "width", "frames", "steps", "input_tokens", "output_tokens",
     "ttft_percentile", "tpot_percentile", "kv_precision", "chunk", "prefix_hit", "spread", "burst",
     "speculative", "draft", "acceptance",
 )  # fmt: skip
 """What a demand says of its requests, where that is not usual."""
-KEPT: Final = ("spare", "headroom", "growth_per_month")
+FLEET_FIELDS: Final = ("spare", "headroom", "growth_per_month")
 """What a demand says of its fleet, where that is not usual."""
 HOUR: Final = 3600
 HOURS: Final = 24
@@ -69,8 +69,8 @@ class Demand:
         """Return what ``--format json`` prints."""
         request, request_fields = self.request, Request.__dataclass_fields__
         limits = {f"{name}_s": getattr(request, name) for name in ("slo_ttft", "slo_tpot")}
-        request_values = {name: getattr(request, name) for name in SAID}
-        fleet_values = {name: getattr(self, name) for name in KEPT} | {
+        request_values = {name: getattr(request, name) for name in REQUEST_FIELDS}
+        fleet_values = {name: getattr(self, name) for name in FLEET_FIELDS} | {
             "hours_per_s": [*self.hours_per_s]
         }
         return {

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast, get_args
 
-from planner.fleet.demand import HOUR, HOURS, KEPT, Demand, Prices, Spare
+from planner.fleet.demand import FLEET_FIELDS, HOUR, HOURS, Demand, Prices, Spare
 from planner.request.lengths import read_requests, text_at
 from planner.request.quantities import read_rate, read_time
 from planner.request.request import UNMODELLED, Request
@@ -16,7 +16,7 @@ from topology.base import (
     content,
     counted,
     csv_of,
-    decoded,
+    decoded_text,
     number_in,
     shown,
     toml_of,
@@ -26,8 +26,8 @@ from topology.catalogue import find_hardware
 
 MOST: Final = 2**20
 """Bytes of a file."""
-SHARE: Final = 95.0
-FEWEST: Final = 2
+USUAL_PERCENTILE: Final = 95.0
+FEWEST_REQUESTS: Final = 2
 """Requests of a trace that have a rate."""
 LONGEST_NAME: Final = 60
 LONGEST_CURRENCY: Final = 16
@@ -39,8 +39,8 @@ FASTEST_GROWTH: Final = 10
 """Share of the rate a month."""
 DEMANDS: Final = "[[demand]] with model, rate and slo"
 PRICES: Final = "[gpu_hour] with a price for one or more kinds of GPU"
-PRICED: Final = ("gpu_hour", "node_hour")
-_FLEET_OPTIONS: Final = ("percentile", "hours", *KEPT)
+PRICE_TABLES: Final = ("gpu_hour", "node_hour")
+_FLEET_OPTIONS: Final = ("percentile", "hours", *FLEET_FIELDS)
 _SIZE_OPTIONS: Final = (
     "height", "width", "frames", "steps", "input_tokens", "output_tokens", "text_tokens", "batch",
     "precision", "kv_precision", "runtime", "engine", "offload", "profile", "slo_ttft", "slo_tpot",
@@ -55,7 +55,7 @@ _DEMAND_KEYS: Final = ("name", "model", "rate", "slo", *OPTIONS)
 def text_of(source: str, what: str, wanted: str) -> str:
     """Read the file of an option, which is to hold what is wanted of it."""
     try:
-        return decoded(content(source, MOST), source)
+        return decoded_text(content(source, MOST), source)
     except InputError as error:
         reason = str(error).removeprefix(f"{source}: ")
         hint = "" if "wanted" in reason else f"; wanted {wanted}, in TOML"
@@ -117,7 +117,7 @@ def demand_of(name: str, model: str, rate: str, slo: str, options: Mapping[str, 
         request=request,
         rate_per_s=_positive_below("rate", busiest, MOST_RATE),
         slo_s=read_time("slo", slo) if slo else math.inf,
-        share=read_share(options.get("percentile", SHARE)),
+        share=read_share(options.get("percentile", USUAL_PERCENTILE)),
         spare=_spare_of(options.get("spare", "")),
         headroom=_share_from_zero("headroom", options.get("headroom", 0), 1),
         hours_per_s=hours,
@@ -185,7 +185,7 @@ def _hour_requests(value: object, number: int) -> float:
 def _trace_rate(request: Request) -> float:
     """Count the requests a second of a trace, by the gaps between them."""
     _, trace = read_requests(request)
-    if len(trace) < FEWEST or not trace[-1][0]:
+    if len(trace) < FEWEST_REQUESTS or not trace[-1][0]:
         raise InputError(
             f"arrivals: got {counted(len(trace), 'request')} over no time, wanted more"
         )
@@ -208,7 +208,7 @@ def read_demands(text: str, name: str, profile: str = "") -> list[Demand]:
     for key in document:
         if key not in ("demand", "percentile"):
             raise InputError(f"{name}: got {shown(key)}, wanted [[demand]] and percentile")
-    defaults = {"percentile": document.get("percentile", SHARE), "profile": profile}
+    defaults = {"percentile": document.get("percentile", USUAL_PERCENTILE), "profile": profile}
     demands = [_demand_of_row(row, number, defaults, name) for number, row in enumerate(rows, 1)]
     _check_names([demand.name for demand in demands], name)
     return demands
@@ -265,9 +265,9 @@ def read_prices(text: str, name: str) -> Prices:
     """
     document = _toml_document(text, name, PRICES)
     for key in document:
-        if key not in (keys := ("currency", "source", *PRICED)):
+        if key not in (keys := ("currency", "source", *PRICE_TABLES)):
             raise InputError(f"{name}: {unknown('key', key, keys)}")
-    gpus, nodes = (_prices_per_hour(document.get(key, {}), key, name) for key in PRICED)
+    gpus, nodes = (_prices_per_hour(document.get(key, {}), key, name) for key in PRICE_TABLES)
     if not gpus and not nodes:
         raise InputError(f"{name}: got no [gpu_hour], wanted a price for one or more kinds of GPU")
     for kind in gpus.keys() & nodes.keys():

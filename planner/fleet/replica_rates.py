@@ -5,7 +5,7 @@ from typing import Final
 
 from planner.fleet.demand import Demand
 from planner.fleet.queueing import fewest, highest
-from planner.request.lengths import traced
+from planner.request.lengths import traced_load
 from planner.scenario.scenario import Scenario, lengths_of, resolve
 from planner.search.clients import Serving, wanted_of
 from planner.search.estimate import PlanEstimate
@@ -37,7 +37,7 @@ class Replica:
 
     def on_trace(self, replicas: int, pace: float = 1.0) -> tuple[Serving, bool]:
         """Serve a trace at a pace with so many; give what clients see, and whether in time."""
-        load = traced(self.scenario.trace, pace)
+        load = traced_load(self.scenario.trace, pace)
         return self._with_verdict(*self.engines.traced(load, replicas, self.demand.slo_s))
 
     def _with_verdict(self, serving: Serving, done: float) -> tuple[Serving, bool]:

@@ -16,7 +16,7 @@ VECTORS = "modulations"
 """Shifts, scales and gates of a step, before a layer adds its own."""
 TURN = Tensor("turn", (1, 1, 1), _NUMBER)
 """Number of the step that runs."""
-OF_STEPS = ("time", "change", "scale")
+STEP_INPUTS = ("time", "change", "scale")
 """Inputs that all forwards of a step share: a row each step, but for the scale of guidance."""
 
 
@@ -31,13 +31,13 @@ def condition_inputs(work: RankWork) -> list[Tensor]:
     if numerics is None:
         return []
     inputs = [_condition_input(work, spec) for spec in numerics.conditions]
-    inputs.append(of_steps(work, "change"))
+    inputs.append(per_step_input(work, "change"))
     if work.share.passes * work.share.guidance > 1:
         inputs.append(scale_of(work))
     return [*inputs, *(_rows(work, spec) for spec in numerics.rows)]
 
 
-def of_steps(work: RankWork, name: str) -> Tensor:
+def per_step_input(work: RankWork, name: str) -> Tensor:
     """Name an input that has a number for each step."""
     steps = int(work.workload.steps)
     return Tensor(name, (work.share.batch, steps, 1), _NUMBER)
@@ -48,16 +48,16 @@ def scale_of(work: RankWork) -> Tensor:
     return Tensor("scale", (work.share.batch, 1, 1), _NUMBER)
 
 
-def now(work: RankWork, name: str) -> Emits[Tensor]:
+def step_value(work: RankWork, name: str) -> Emits[Tensor]:
     """Emit the number of the step that runs, of an input that has one for each."""
-    step_values = of_steps(work, name)
+    step_values = per_step_input(work, name)
     out = Tensor(f"{name}.now", (step_values.shape[0], 1, 1), _NUMBER)
     return (yield from move("turn", [step_values, TURN], out, axis="", degree=1))
 
 
 def _condition_input(work: RankWork, spec: Embedding) -> Tensor:
-    if spec.name in OF_STEPS:
-        return of_steps(work, spec.name)
+    if spec.name in STEP_INPUTS:
+        return per_step_input(work, spec.name)
     return Tensor(spec.name, (work.share.batch, 1, spec.features), _NUMBER if spec.waves else 2)
 
 
@@ -84,8 +84,8 @@ def conditions(work: RankWork, hidden: int) -> Emits[None]:
     row: Tensor | None = None
     for spec in numerics.conditions:
         value = _condition_input(work, spec)
-        if spec.name in OF_STEPS:
-            value = yield from now(work, spec.name)
+        if spec.name in STEP_INPUTS:
+            value = yield from step_value(work, spec.name)
         embedded_row = yield from embedded(spec, value, hidden, f"{spec.name}.row")
         row = (
             embedded_row

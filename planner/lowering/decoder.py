@@ -19,7 +19,7 @@ from costmodels.program.emit import (
     split_rows,
     total_rows,
 )
-from costmodels.sizes import anywhere, larger
+from costmodels.sizes import any_true, larger
 from planner.lowering.blocks import layer_body, state_name
 from planner.lowering.work import Chunk, RankWork
 from planner.strategies import pp, tp
@@ -42,7 +42,7 @@ def prefill(work: RankWork) -> Loop:
 
     What is cached of it is looked at, and stays in front of what is kept.
     """
-    keeps = anywhere(work.workload.output_tokens > 0)
+    keeps = any_true(work.workload.output_tokens > 0)
     storing = replace(work, memory="store") if keeps else work
     if work.workload.prefixed:
         storing = replace(work, memory="append")

@@ -20,7 +20,7 @@ from costmodels.program import (
 )
 from costmodels.program.emit import (
     Emits,
-    collected,
+    collected_items,
     collective,
     matmul,
     move,
@@ -36,10 +36,10 @@ from planner.lowering.conditioning import (
     embedded,
     final_norm,
     latent_features,
-    now,
     row_name,
     rows_of,
     scale_of,
+    step_value,
     timed_rows,
 )
 from planner.lowering.work import (
@@ -212,7 +212,7 @@ def _turn(
     reusing: bool,  # noqa: FBT001  # to be kept by
 ) -> tuple[tuple[Op | Loop, ...], list[Tensor]]:
     """Write down what a rank does in one forward, and name what it hands on."""
-    return collected(_through_stage(work, reusing=reusing))
+    return collected_items(_through_stage(work, reusing=reusing))
 
 
 def _through_stage(work: RankWork, *, reusing: bool) -> Emits[list[Tensor]]:
@@ -491,7 +491,7 @@ def _computed_step(work: RankWork, gathered: Tensor, noise: Tensor) -> Emits[Non
     main = latents(work)
     scale = (scale_of(work),) if gathered.shape[0] > 1 else ()
     yield Pointwise(function="guidance", inputs=(gathered, *scale), outputs=(noise,))
-    change = yield from now(work, "change")
+    change = yield from step_value(work, "change")
     yield Pointwise(function="step", inputs=(main, noise, change), outputs=(main,))
     yield Pointwise(function="count", inputs=(TURN,), outputs=(TURN,))
 

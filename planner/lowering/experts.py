@@ -23,7 +23,7 @@ from costmodels.program.emit import (
     pointwise,
     split_features,
 )
-from planner.lowering.work import RankWork, stored
+from planner.lowering.work import RankWork, weight_format
 from planner.models import Ffn
 
 Routed = tuple[Tensor, Tensor, Tensor]
@@ -46,7 +46,7 @@ def ffn_activation(ffn: Ffn, x: Tensor, name: str) -> Emits[Tensor]:
     return result
 
 
-def routed(work: RankWork, ffn: Ffn, h: Tensor, name: str) -> Emits[Tensor]:
+def routed_experts(work: RankWork, ffn: Ffn, h: Tensor, name: str) -> Emits[Tensor]:
     """Emit the experts of rows; a partial sum where the ranks that have the rows share experts."""
     route, gates = yield from _routes(ffn, h, name)
     if not ffn.latent:
@@ -115,7 +115,7 @@ def _expert_tokens(work: RankWork, ffn: Ffn, h: Tensor) -> ExpertTokens | None:
         experts=ffn.experts, top_k=ffn.active, groups=ffn.groups, top_groups=ffn.active_groups,
         copies=ffn.copies,
     )  # fmt: skip
-    precision = stored(work.model, work.workload.precision, "experts")
+    precision = weight_format(work.model, work.workload.precision, "experts")
     return ExpertTokens(routing=routing, features=int(h.shape[-1]), precision=precision or "bf16")
 
 

@@ -19,7 +19,7 @@ from costmodels.program import (
     Tensor,
 )
 from costmodels.program.emit import Emits, collective, matmul, pointwise
-from planner.lowering.experts import ffn_activation, ffn_columns, routed
+from planner.lowering.experts import ffn_activation, ffn_columns, routed_experts
 from planner.lowering.work import RankWork
 from planner.models import Ffn, Tower
 
@@ -35,7 +35,7 @@ def feed_forward(work: RankWork, tower: Tower, h: Tensor, name: str) -> Emits[Te
         return (yield from _convolved_ffn(work, tower, ffn, h, name))
     if not ffn.experts:
         return (yield from _dense_ffn(work, ffn, tower.hidden, h, name))
-    routed_output = yield from routed(work, ffn, h, name)
+    routed_output = yield from routed_experts(work, ffn, h, name)
     if not ffn.shared:
         return routed_output
     shared_ffn = Ffn(width=ffn.shared, gated=ffn.gated, activation=ffn.activation)

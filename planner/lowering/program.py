@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodels.program import Loop, Program, Real, Tensor
 from costmodels.program.emit import total_rows
-from costmodels.sizes import several
+from costmodels.sizes import is_array
 from planner.lowering.blocks import layer_body, state_name
 from planner.lowering.decoder import (
     decode,
@@ -139,7 +139,7 @@ def _rank_program(work: RankWork, plan: Plan) -> Program:
         inputs = decoder_inputs(work)
         output = Tensor("output", (work.share.batch, 1, model.vocabulary))
     else:
-        loops = _diffusion(work, decoding(work.model, work.workload, plan))
+        loops = _diffusion(work, decode_ranks(work.model, work.workload, plan))
         inputs = diffusion_inputs(work)
         output = latents(work)
     program = Program(axes=plan.axes, stages=loops, inputs=inputs, output=output)
@@ -188,7 +188,7 @@ def one_turn(program: Program, place: int) -> Loop:
     return replace(step, body=turn_ops)
 
 
-def decoding(model: Model, workload: Workload, plan: Plan) -> int:
+def decode_ranks(model: Model, workload: Workload, plan: Plan) -> int:
     """Count the ranks that decode an image: those of the plan, or all where an engine does so."""
     engine_splits = model.named_in(workload.habits.parallel_decode)
     all_ranks = engine_splits and model.vae is not None and model.vae.parallel
@@ -227,7 +227,7 @@ def _cuts(
 
 def _mean(cost: Real, which: NDArray[np.bool_] | None) -> float:
     """Average a cost over some requests of a sweep, or over all."""
-    if not several(cost):
+    if not is_array(cost):
         return float(cost)
     return float(np.mean(cost if which is None else np.broadcast_to(cost, which.shape)[which]))
 
@@ -244,7 +244,7 @@ def _balanced(
     cost_of = {layer.name: cost for layer, cost in zip(blocks, costs, strict=True)}
     loads = [sum(layer.count * cost_of[layer.name] for layer, _ in cut) for cut in cuts]
     heaviest = max(range(len(loads)), key=loads.__getitem__)
-    return cuts if ordered else [pp.gathered(model, cut) for cut in cuts], heaviest
+    return cuts if ordered else [pp.merged_kinds(model, cut) for cut in cuts], heaviest
 
 
 def _cost(work: RankWork, layer: Block) -> Real:

@@ -143,7 +143,8 @@ def _recurrence(
     yield Rearrange(move="recall", inputs=(inputs, state), outputs=tuple(before), view=True)
     weight_prefix = f"{layer}.{tower.streams[0]}"
     taps = Weight(
-        name=f"{weight_prefix}.taps", rows=(Part(sizes.kernel),), columns=sizes.features, split="columns",
+        name=f"{weight_prefix}.taps", rows=(Part(sizes.kernel),), columns=sizes.features,
+        split="columns",
         degree=degree,
     )  # fmt: skip
     convolved = Tensor(f"{name}.convolved", features.shape, features.itemsize)
@@ -151,7 +152,8 @@ def _recurrence(
         x=features, kept=before[0], weight=taps, out=convolved, after=after[0]
     )  # fmt: skip
     decay = Weight(
-        name=f"{weight_prefix}.decay", rows=(Part(2),), columns=(Part(sizes.heads),), split="columns",
+        name=f"{weight_prefix}.decay", rows=(Part(2),), columns=(Part(sizes.heads),),
+        split="columns",
         degree=degree,
     )  # fmt: skip
     out = Tensor(f"{name}.recurred", (*features.shape[:2], heads * sizes.value), features.itemsize)

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 
 from costmodels.program import Part, Rearrange, Size, Span, Tensor, Weight
 from costmodels.program.emit import Emits, total_rows
-from costmodels.sizes import anywhere
+from costmodels.sizes import any_true
 from planner.models import Block, Ffn, Model, Numerics, Tower
 from planner.request.plan import Plan
 from planner.request.workload import Workload
@@ -139,8 +139,8 @@ class RankWork:
             columns=tuple(columns),
             split=split,
             degree=self.share.tensor,
-            precision=stored(self.model, self.workload.precision, part),
-            group=grouped(self.model, self.workload.precision, part),
+            precision=weight_format(self.model, self.workload.precision, part),
+            group=scale_group(self.model, self.workload.precision, part),
         )
 
     def expert_weight(
@@ -165,8 +165,8 @@ class RankWork:
             copies=ffn.copies,
             groups=share.expert_groups,
             axes=share.expert_ranks,
-            precision=stored(self.model, self.workload.precision, "experts"),
-            group=grouped(self.model, self.workload.precision, "experts"),
+            precision=weight_format(self.model, self.workload.precision, "experts"),
+            group=scale_group(self.model, self.workload.precision, "experts"),
         )
 
     def rows(self, tower: Tower) -> tuple[Span, ...]:
@@ -233,7 +233,7 @@ class RankWork:
             span_of(self.model, stream, tokens, self.share, start)
             for tokens, start in ((cached, 0), (new, cached))
         ]
-        return [cut for cut in cuts if anywhere(cut.tokens > 0)]
+        return [cut for cut in cuts if any_true(cut.tokens > 0)]
 
     def cached(self, stream: str) -> bool:
         """Whether the keys and values of a stream are computed once, ahead of the steps."""
@@ -257,7 +257,7 @@ def _share_of_a_layer(share: Share) -> Share:
     return replace(share, stages=min(share.stages, 2), replicas=1, passes=1, guidance=1)
 
 
-def stored(model: Model, precision: Precision, part: str) -> str:
+def weight_format(model: Model, precision: Precision, part: str) -> str:
     """Name the format of a part's weights: as published where that is what was asked for."""
     published = model.quantisation
     if published is None or published.precision != precision:
@@ -266,7 +266,7 @@ def stored(model: Model, precision: Precision, part: str) -> str:
     return "fp8_block" if blocks else published.precision_of(part)
 
 
-def grouped(model: Model, precision: Precision, part: str) -> int:
+def scale_group(model: Model, precision: Precision, part: str) -> int:
     """Count the inputs that share a scale where a checkpoint says so, 0 where it does not."""
     published = model.quantisation
     if published is None or published.precision != precision or not published.covers(part):

@@ -21,7 +21,7 @@ from planner.models.entries import (
 )
 from planner.models.fields import Fields, parse
 from planner.models.readers import reader_of
-from topology.base import InputError, near, read_up_to, shipped_table, shown, unknown
+from topology.base import InputError, nearest_names, read_up_to, shipped_table, shown, unknown
 
 ALIASES: Final = {
     "cosmos3": "cosmos3-nano",
@@ -148,7 +148,7 @@ def _from_path(text: str) -> Model:
     if path_kind == "file":
         name = _folder_name(path.parent) if path.name == "config.json" else _path_text(path.stem)
         return _configured(_config_fields(path), name=name)
-    if os.sep in text and near(text, repositories()):
+    if os.sep in text and nearest_names(text, repositories()):
         raise unknown("model", text, repositories())
     if path.suffix in (".json", ".onnx") or os.sep in text:
         raise InputError(f"no such file or folder: {_path_text(text)}")

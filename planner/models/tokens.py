@@ -14,7 +14,7 @@ References
 
 from typing import Final
 
-from costmodels.sizes import Size, anywhere, ceil_div
+from costmodels.sizes import Size, any_true, ceil_div
 from planner.models.architecture import Latent, Model, Stream
 from topology.base import InputError
 
@@ -131,14 +131,14 @@ def _check_sizes(model: Model, latent: Latent, height: Size, width: Size, frames
     )
     for name, side, step in sides:
         _check_range(name, side, _LARGEST_SIDE)
-        if latent.rounds == "down" and anywhere(side < step):
+        if latent.rounds == "down" and any_true(side < step):
             raise InputError(f"{name}: got {_count_text(side)}, wanted {step} at least")
-        if not latent.rounds and anywhere(side % step):
+        if not latent.rounds and any_true(side % step):
             raise InputError(
                 f"{name}: got {_count_text(side)}, wanted {_nearest_multiples(side, step)}"
             )
     _check_range("frames", frames, _MOST_FRAMES)
-    if latent.temporal == 1 and anywhere(frames != 1):
+    if latent.temporal == 1 and any_true(frames != 1):
         raise InputError(
             f"frames: got {_count_text(frames)}, wanted 1: {model.name} makes one image"
         )
@@ -146,7 +146,7 @@ def _check_sizes(model: Model, latent: Latent, height: Size, width: Size, frames
 
 def _check_range(name: str, count: Size, maximum: int) -> None:
     kind = getattr(getattr(count, "dtype", None), "kind", "i" if type(count) is int else "")
-    if kind not in ("i", "u") or anywhere(count < 1) or anywhere(count > maximum):
+    if kind not in ("i", "u") or any_true(count < 1) or any_true(count > maximum):
         raise InputError(f"{name}: got {_count_text(count)}, wanted a whole number 1 to {maximum}")
 
 

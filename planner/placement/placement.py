@@ -31,10 +31,10 @@ class Placement:
         }
 
 
-def visible(devices: tuple[int, ...]) -> str:
+def visible_devices(devices: tuple[int, ...]) -> str:
     """Say the order of GPUs as CUDA takes it.
 
-    >>> visible((0, 2, 1, 3))
+    >>> visible_devices((0, 2, 1, 3))
     'CUDA_VISIBLE_DEVICES=0,2,1,3'
     """
     return f"CUDA_VISIBLE_DEVICES={','.join(map(str, devices))}"

@@ -22,7 +22,7 @@ from topology.catalogue import Fabric
 from topology.machine import Survey, fabric
 
 Groups = tuple[tuple[int, ...], ...]
-EXACT: Final = 8  # ranks of a host up to which every order is tried
+EXACT_RANKS: Final = 8  # ranks of a host up to which every order is tried
 _GAIN_NEEDED: Final = 1 - 1e-3
 """An order must be cheaper by this to be taken before one that comes first."""
 
@@ -65,7 +65,9 @@ def seconds_on(messages: tuple[RepeatedMessage, ...], fabric: Fabric) -> float:
     return sum(m.times * collective_time(m.kind, m.message_bytes, fabric) for m in messages)
 
 
-def seat(plan: Plan, subset: Subset, traffic: Traffic, *, exact_up_to: int = EXACT) -> Placement:
+def seat(
+    plan: Plan, subset: Subset, traffic: Traffic, *, exact_up_to: int = EXACT_RANKS
+) -> Placement:
     """Find the order of GPUs whose groups carry a plan's messages in the least time.
 
     The time of an axis is that of its slowest group while its other groups send too. Up to eight

@@ -36,23 +36,23 @@ from topology.catalogue import find_hardware
 from topology.machine import machine_of
 
 COST: Final = ("an hour", "per 1000")
-ASSUMED: Final = (
+ASSUMPTIONS: Final = (
     "requests come at random, and in the order in which they come each takes the next free place "
     "of a replica; each replica serves one demand"
 )
-UNPACKED: Final = "more ways to fill a node than are looked through"
-MANY: Final = 10**9  # above which nobody counts digits
-UNPRICED: Final = (
+UNPACKED_REASON: Final = "more ways to fill a node than are looked through"
+MANY_VALUE: Final = 10**9  # above which nobody counts digits
+UNPRICED_NOTE: Final = (
     "kinds of GPUs are compared by their number, not their price: --price FILE tells it, such as "
     "examples/prices.toml"
 )
 BAR: Final = 24
 YEAR: Final = 365.25
-LATEST: Final = 100 * 365
+LATEST_DAYS: Final = 100 * 365
 """Days from now that a month is named for."""
 UNITS: Final = ("s", "min", "h", "day")
 AXIS: Final = "the axis of rates is logarithmic, the label in between is the rate asked for"
-EXACT: Final = 2.0**-30  # rounding of rates
+RATE_TOLERANCE: Final = 2.0**-30  # rounding of rates
 
 
 def headlines(capacity: Capacity) -> Iterator[str]:
@@ -128,7 +128,7 @@ def _number_text(value: float, digits: int = 3) -> str:
     >>> _number_text(4.1666), _number_text(123.4), _number_text(1234567.0), _number_text(1234.5, 4)
     ('4.17', '123', '1,234,567', '1,234')
     """
-    as_integer = 10 ** (digits - 1) <= abs(value) < MANY
+    as_integer = 10 ** (digits - 1) <= abs(value) < MANY_VALUE
     return f"{value:,.0f}" if as_integer else f"{value:,.{digits}g}"
 
 
@@ -190,7 +190,7 @@ def _gpus_and_cost(scaled: Scaled | None, capacity: Capacity) -> str:
 def _month_text(months: float) -> str:
     """Write the month that is so many from now."""
     days = round(months * YEAR / 12)
-    return "-" if days > LATEST else f"{datetime.now(UTC).date() + timedelta(days):%Y-%m}"
+    return "-" if days > LATEST_DAYS else f"{datetime.now(UTC).date() + timedelta(days):%Y-%m}"
 
 
 def day(answer: Answer, capacity: Capacity) -> Drawing:
@@ -367,12 +367,12 @@ def parts(capacity: Capacity) -> Iterator[Part]:
         yield Title(text=_shared_headline(shared_nodes, capacity))
         yield together(shared_nodes)
     elif len(capacity.answers) > 1 and capacity.met:
-        yield from ("", f"all demands on the same nodes: {UNPACKED}")
+        yield from ("", f"all demands on the same nodes: {UNPACKED_REASON}")
     source = capacity.prices.source if capacity.prices else ""
     prices = f"; prices: {one_line(source)}" if source else ""
-    yield from ("", f"taken as given: {ASSUMED}{prices}")
+    yield from ("", f"taken as given: {ASSUMPTIONS}{prices}")
     if capacity.prices is None and any(len(answer.fleets) > 1 for answer in capacity.answers):
-        yield UNPRICED
+        yield UNPRICED_NOTE
 
 
 def _shared_headline(shared: Together, capacity: Capacity) -> str:
@@ -427,8 +427,10 @@ def unit_of(per_second: float) -> str:
     ['s', 'min', 'min', 'h', 's', 'day']
     """
     counts = [(unit, per_second * PERIODS[unit]) for unit in UNITS]
-    countable = [(unit, count) for unit, count in counts if count > 1 - EXACT]
-    whole_units = [unit for unit, count in countable if abs(count - round(count)) < EXACT * count]
+    countable = [(unit, count) for unit, count in counts if count > 1 - RATE_TOLERANCE]
+    whole_units = [
+        unit for unit, count in countable if abs(count - round(count)) < RATE_TOLERANCE * count
+    ]
     return next(iter([*whole_units, *(unit for unit, _ in countable)]), "day")
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from planner.advice.notes import misses, notes_on, size_notes, throughput_note
-from planner.placement.placement import visible
+from planner.placement.placement import visible_devices
 from planner.plan_charts import cost_by_latency, frontier, host, memory, scaling, timelines
 from planner.plan_table import bases, cost
 from planner.recommendation import Recommendation, split_lines
@@ -301,7 +301,7 @@ def estimate(scenario: Scenario, estimate: PlanEstimate, launches: Sequence[Laun
         Line(text=headline(scenario), style="bold"),
         *_note_lines(() if subset is None else subset.notes()),
         total,
-        *([visible(estimate.placement.devices)] if estimate.placement else []),
+        *([visible_devices(estimate.placement.devices)] if estimate.placement else []),
         *_note_lines(notes_on(scenario, estimate)),
         *_note_lines(_throughput_notes(scenario, estimate)),
         *misses(scenario.request, estimate.serving),

@@ -12,7 +12,7 @@ from planner.simulation.comparison import StepComparison
 from planner.simulation.critical import by_kind
 from planner.simulation.disturbances import ranks_named
 from planner.simulation.jobs import JobBeside, beside_table
-from planner.simulation.simulation import LEAST, Simulation
+from planner.simulation.simulation import LEAST_SHARE, Simulation
 from planner.simulation.tasks import Event
 from planner.simulation.utilisation import LinkUse, link_table
 from planner.simulation.what_if import WhatIf, what_if_table
@@ -21,7 +21,7 @@ from topology.base.table import Drawing, Part, Said, Title
 
 MICROSECONDS: Final = 10**6
 SHOWN_SHARE: Final = 0.005
-FEW: Final = 2
+NAMED_RANKS: Final = 2
 """Ranks that are named; more are counted."""
 
 
@@ -30,7 +30,7 @@ def headlines(simulation: Simulation) -> Iterator[str]:
     estimate, difference = simulation.estimate, simulation.apart
     verdict = (
         "as the closed form has it"
-        if abs(difference) < LEAST
+        if abs(difference) < LEAST_SHARE
         else f"{abs(100 * difference):.1f} % {'more' if difference > 0 else 'less'} than the "
         f"{format_seconds(estimate.latency_s)} of the closed form"
     )
@@ -70,7 +70,7 @@ def _unevenness(simulation: Simulation) -> Iterator[str]:
     tokens = {rank.rank: rank.tokens or 0 for rank in simulation.ranks}
     most, mean = max(tokens.values()), sum(tokens.values()) / len(tokens)
     busiest = [rank for rank, token_count in tokens.items() if token_count == most]
-    who = ranks_named(busiest) if len(busiest) <= FEW else counted(len(busiest), "rank")
+    who = ranks_named(busiest) if len(busiest) <= NAMED_RANKS else counted(len(busiest), "rank")
     percent_less = 100 * (1 - even_s / simulation.latency_s)
     yield (
         f"most to do: {who}, {most:,} tokens of {mean:,.1f} on average; even sequences would take "

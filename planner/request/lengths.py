@@ -8,11 +8,11 @@ from typing import Final, TypeVar, cast
 import numpy as np
 
 from planner.request.request import LARGEST, Request, Rows
-from topology.base import InputError, content, csv_of, decoded, number_in, shown
+from topology.base import InputError, content, csv_of, decoded_text, number_in, shown
 from topology.base.values import dataclass
 
 SEED: Final = 7
-LATEST: Final = 1000.0 * 86400
+LONGEST_TRACE: Final = 1000.0 * 86400
 """Seconds of the longest trace, about three years."""
 MOST_BYTES: Final = 2**21
 """Of a file, a hundred thousand requests, which a plan is followed through in ten seconds."""
@@ -165,7 +165,7 @@ def _rows_in_file(field: str, path: str, read: Reader[Row]) -> list[Row]:
 def text_at(what: str, path: str, most: int, wanted: str) -> str:
     """Read the text of a file of at most so many bytes, that `what` of a request names."""
     try:
-        return decoded(content(path, most), path)
+        return decoded_text(content(path, most), path)
     except InputError as error:
         reason = str(error).removeprefix(f"{path}: ")
         raise InputError(f"{what}: got {shown(path)}, {reason}; wanted {wanted}") from None
@@ -173,8 +173,10 @@ def text_at(what: str, path: str, most: int, wanted: str) -> str:
 
 def _arrival(row: Mapping[str, object], where: str) -> tuple[float, int, int]:
     time = _number(row, "arrival_s", where)
-    if not 0 <= time < LATEST:
-        raise InputError(f"{where}: arrival_s: got {time:g}, wanted seconds from 0 to {LATEST:g}")
+    if not 0 <= time < LONGEST_TRACE:
+        raise InputError(
+            f"{where}: arrival_s: got {time:g}, wanted seconds from 0 to {LONGEST_TRACE:g}"
+        )
     return time, _tokens(row, "input_tokens", where), _tokens(row, "output_tokens", where)
 
 
@@ -230,13 +232,13 @@ class Load:
         return Load(prompts=self.prompts[turns], outputs=self.outputs[turns], arrivals=arrivals)
 
 
-def closed(lengths: Lengths, concurrency: int, requests: int) -> Load:
+def closed_load(lengths: Lengths, concurrency: int, requests: int) -> Load:
     """Keep so many requests in flight."""
     prompts, outputs = lengths.draw(requests)
     return Load(prompts=prompts, outputs=outputs, concurrency=concurrency)
 
 
-def traced(trace: Trace, pace: float = 1.0) -> Load:
+def traced_load(trace: Trace, pace: float = 1.0) -> Load:
     """Let the requests of a trace come, so many times as fast."""
     return Load(
         prompts=[prompt for _, prompt, _ in trace],

@@ -302,13 +302,13 @@ def _check_sources(request: Request) -> None:
     if request.topology and request.detect:
         raise InputError("detect: got a topology too, wanted one of the two")
     if request.pcie_generation is not None and not request.brings_machine:
-        raise told_of_nothing("pcie_generation", request.pcie_generation)
+        raise machine_field_error("pcie_generation", request.pcie_generation)
     for name in ("draft", "acceptance") if request.speculative is None else ():
         if value := getattr(request, name):
             raise InputError(f"{name}: got {shown(value)}, wanted speculative beside it")
 
 
-def told_of_nothing(name: str, value: object) -> InputError:
+def machine_field_error(name: str, value: object) -> InputError:
     """Build the error for what is said of a machine that is a catalogue name."""
     return InputError(f"{name}: got {shown(value)}, wanted none beside catalogue hardware")
 

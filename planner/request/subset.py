@@ -17,7 +17,7 @@ from topology.catalogue import (
     Fabric,
     Hardware,
     all_hardware,
-    evenly,
+    even_hosts,
     find_hardware,
 )
 from topology.machine import (
@@ -114,7 +114,7 @@ class Subset:
         bandwidth = _derived(slowest.device.memory_bandwidth, least_bandwidth)
         device = replace(slowest.device, memory_bandwidth=bandwidth)
         if self.gpus == 1 and self.chosen[0].mig:
-            device = sliced(device, self.chosen[0].slice)
+            device = slice_device(device, self.chosen[0].slice)
         device = replace(device, memory=_derived(device.memory, min(map(_memory, self.chosen))))
         host_gpus = len(self.machine.gpus)
         return replace(slowest, device=device, gpus=host_gpus, domain=host_gpus)
@@ -166,7 +166,8 @@ class Subset:
             and abs(_memory(smallest) - catalogue_bytes) >= _MEMORY_TOLERANCE * catalogue_bytes
         ):
             yield (
-                f"{smallest.name} has {memory_text} of memory as the machine says, where {_kind(smallest)} has "
+                f"{smallest.name} has {memory_text} of memory as the machine says, where "
+                f"{_kind(smallest)} has "
                 f"{format_bytes(catalogue_bytes)}"
             )
 
@@ -222,7 +223,7 @@ def usual_machine(hardware: str, gpus: int, nodes: int, links: Mapping[str, floa
     nodes : that the GPUs are on; 0 for as few as hold them.
     """
     kind = find_hardware(hardware)
-    machine = machine_of(kind, nodes or evenly(gpus, kind.gpus))
+    machine = machine_of(kind, nodes or even_hosts(gpus, kind.gpus))
     return read_machine(machine, nodes=nodes, links=links)
 
 
@@ -269,7 +270,7 @@ def _memory(gpu: Gpu) -> float:
     return gpu.memory or find_hardware(_kind(gpu)).device.memory.value
 
 
-def sliced(device: Device, profile: str) -> Device:
+def slice_device(device: Device, profile: str) -> Device:
     """Describe one MIG slice of a GPU: its share of everything; the GPU itself if it is unknown."""
     share = mig_share(profile)
     if share is None:

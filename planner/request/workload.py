@@ -10,7 +10,7 @@ import numpy as np
 from costmodels.collectives.dispatch import Taken, obstacle
 from costmodels.program import Size
 from costmodels.runtime import Fusion, Runtime
-from costmodels.sizes import anywhere
+from costmodels.sizes import any_true
 from topology.base import Sourced
 from topology.base.values import dataclass, hash_of
 from topology.catalogue import Device, Fabric, Precision
@@ -202,7 +202,7 @@ class Habits:
         return {name: fusion for row in rows for name, fusion in row.items()}
 
 
-USUAL: Final = Habits()
+DEFAULT_HABITS: Final = Habits()
 """What most do."""
 
 
@@ -280,7 +280,7 @@ class Workload:
     line: Size = 0
     precision: Precision = "bf16"
     kv_precision: str = "bf16"
-    habits: Habits = USUAL
+    habits: Habits = DEFAULT_HABITS
     speculation: Speculation | None = None
     reuse: Reuse | None = None
     warmup: int = 1
@@ -301,7 +301,7 @@ class Workload:
     @property
     def prefixed(self) -> bool:
         """Whether some of a prompt is cached."""
-        return anywhere(self.cached > 0)
+        return any_true(self.cached > 0)
 
     @property
     def skipped(self) -> Size:

@@ -10,7 +10,7 @@ from typing import Final
 from planner.engines.engine import EAGER, Engine, Engines, LaunchLine, Limits, Words
 from planner.engines.tables import engines
 from planner.models import Model, known_as
-from planner.placement.placement import Placement, visible
+from planner.placement.placement import Placement, visible_devices
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.runners.launch_settings import Settings, settings_of
@@ -22,14 +22,14 @@ from topology.base.values import dataclass
 
 MODES: Final = {EAGER: "eager", "torch-compile": "compile", "torch-graph": "graph"}
 """What ``planner validate`` calls the runtimes of PyTorch."""
-BUILT: Final = (
+EXPORT_FIELDS: Final = (
     "nodes", "height", "width", "frames", "steps", "batch", "input_tokens", "output_tokens",
     "text_tokens", "precision", "kv_precision", "offload", "text_tower", "algorithm", "attention",
     "kv_repeat", "wide_collectives", "scattered_inputs", "tensorrt_version", "hardware", "topology",
     "detect", "pcie_generation", "profile",
 )  # fmt: skip
 """Fields of a request that ``planner export`` takes as they are."""
-VALIDATED: Final = (
+VALIDATE_FIELDS: Final = (
     "height", "width", "frames", "batch", "input_tokens", "text_tokens", "precision", "hardware",
     "profile",
 )  # fmt: skip
@@ -104,10 +104,14 @@ def _own_command(scenario: Scenario, plan: Plan) -> str:
     parts = [f"--model {shell_path(name)}", f"--plan {plan}"]
     runtime = scenario.deployment.runtime.name
     if runtime in MODES:
-        flags = [*_request_flags(request, VALIDATED), "--backend torch", f"--mode {MODES[runtime]}"]
+        flags = [
+            *_request_flags(request, VALIDATE_FIELDS),
+            "--backend torch",
+            f"--mode {MODES[runtime]}",
+        ]
         return " ".join(["planner validate", *parts, *flags])
     folder = shell_path(f"{scenario.model.name}-{plan}".replace("/", "-"))
-    flags = [*_request_flags(request, BUILT), f"--output {folder}"]
+    flags = [*_request_flags(request, EXPORT_FIELDS), f"--output {folder}"]
     return " ".join(["planner export", *parts, *flags])
 
 
@@ -153,7 +157,7 @@ def seated_on(launch: Launch, scenario: Scenario, placement: Placement | None) -
         return launch
     if placement.devices == tuple(range(len(subset.machine.gpus))):
         return launch
-    return replace(launch, command=f"{visible(placement.devices)} {launch.command}")
+    return replace(launch, command=f"{visible_devices(placement.devices)} {launch.command}")
 
 
 def launches(

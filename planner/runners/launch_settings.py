@@ -8,7 +8,7 @@ from typing import Any, Final
 from planner.models import known_as, sides_made
 from planner.request.plan import Plan
 from planner.request.workload import Workload
-from planner.scenario.drafts import OWN
+from planner.scenario.drafts import OWN_LAYERS
 from planner.scenario.scenario import Scenario, usual_cache
 from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric
@@ -138,7 +138,7 @@ def _drafts(scenario: Scenario) -> dict[str, Any]:
     if speculation is None:
         return {}
     if speculation.own:
-        return {"drafter": OWN, "drafted": speculation.tokens}
+        return {"drafter": OWN_LAYERS, "drafted": speculation.tokens}
     draft_text = scenario.request.draft
     draft = speculation.draft
     location = draft.repository if known_as(draft_text) else folder_of(draft_text, pipeline=False)

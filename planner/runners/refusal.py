@@ -6,7 +6,7 @@ from functools import cache, partial
 from itertools import islice
 from typing import Final
 
-from costmodels.sizes import anywhere
+from costmodels.sizes import any_true
 from planner.engines.caches import SKIP
 from planner.engines.engine import Engine, LaunchLine, Limits
 from planner.engines.tables import allowed
@@ -31,9 +31,9 @@ DIVISIONS: Final[Mapping[str, str]] = {
     "sides": "{} rows and columns of tokens",
 }
 """What may have to divide by the ranks of a sequence, in words; of `sides` one of the two."""
-GOOD: Final = 32
+NEAREST_AMONG: Final = 32
 """Plans among which the nearest to one that is refused is looked for."""
-NEAR: Final = 3
+NEAREST_NAMED: Final = 3
 """Plans that are named in place of one that is refused."""
 
 
@@ -95,7 +95,7 @@ def tensorrt_refusal(scenario: Scenario, plan: Plan) -> str:
     hardware, precision = scenario.deployment.hardware, scenario.workload.precision
     version = scenario.request.tensorrt_version
     obstacles = [*allowed().obstacles(plan, hardware, version, precision=precision)]
-    decodes = anywhere(scenario.workload.output_tokens > 0)
+    decodes = any_true(scenario.workload.output_tokens > 0)
     if scenario.model.kind == "decoder" and plan.sequence_ranks > 1 and decodes:
         obstacles.append(
             "parts of a cut cache are merged by log-sum-exps, which its attention does not give"
@@ -111,7 +111,7 @@ def refusals(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Refusal, ...]:
     refuses = refuser(scenario)
     reasons = {plan: refuses(plan) for plan in plans}
     runnable = [plan for plan, reason in reasons.items() if not reason]
-    limit = GOOD if scenario.deployment.exported else len(runnable)
+    limit = NEAREST_AMONG if scenario.deployment.exported else len(runnable)
     return tuple(
         Refusal(
             plan=plan,
@@ -169,7 +169,10 @@ def _device(case: _Case) -> str:
     if not present or present >= needed:
         return ""
     purpose = f" for {precision}" if needed > engine.capability else ""
-    return f"needs GPUs of compute capability {dotted(needed)}{purpose}, and these have {dotted(present)}"
+    return (
+        f"needs GPUs of compute capability {dotted(needed)}{purpose}, and these have "
+        f"{dotted(present)}"
+    )
 
 
 def _axes(case: _Case) -> str:
@@ -360,8 +363,10 @@ def _split(copies: int, hosts: int) -> str:
 
 
 RULES: Final = (
-    _load_refusal, _device, _axes, _exclusions, _parallel_decode, _experts, _pieces, _shares_weights,
-    _division, _precision, _attention, _features, _speculation, _size, _padding_refusal, _hosts_refusal,
+    _load_refusal, _device, _axes, _exclusions, _parallel_decode, _experts, _pieces,
+    _shares_weights,
+    _division, _precision, _attention, _features, _speculation, _size, _padding_refusal,
+    _hosts_refusal,
 )  # fmt: skip
 """What may stand against a plan, in the order in which it is said."""
 
@@ -370,7 +375,7 @@ SIGN: Final = "!"
 """Stands behind a plan's name in a table; the reason follows below."""
 
 
-def instead(scenario: Scenario, plan: Plan, refuses: Callable[[Plan], str]) -> str:
+def nearest_advice(scenario: Scenario, plan: Plan, refuses: Callable[[Plan], str]) -> str:
     """Name the plans most like one that is refused, of all that are not, and that fit."""
     model, work, shared = scenario.model, scenario.workload, Shared()
     runnable = (
@@ -380,10 +385,10 @@ def instead(scenario: Scenario, plan: Plan, refuses: Callable[[Plan], str]) -> s
     )
     fitting = (
         str(other)
-        for other in nearest(plan, runnable, count=GOOD)
+        for other in nearest(plan, runnable, count=NEAREST_AMONG)
         if isinstance(judge(scenario, other, shared), PlanEstimate)
     )
-    names = ", ".join(islice(fitting, NEAR))
+    names = ", ".join(islice(fitting, NEAREST_NAMED))
     return f"; nearest that run: {names}" if names else ""
 
 
@@ -394,7 +399,9 @@ def check_tensorrt(scenario: Scenario, plan: Plan) -> None:
     """
     reason = tensorrt_refusal(scenario, plan)
     if reason:
-        nearest_text = instead(scenario, plan, lambda other: tensorrt_refusal(scenario, other))
+        nearest_text = nearest_advice(
+            scenario, plan, lambda other: tensorrt_refusal(scenario, other)
+        )
         raise IllegalPlanError(f"plan {plan}: {reason}{nearest_text}")
 
 

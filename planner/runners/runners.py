@@ -21,11 +21,11 @@ from planner.runners.refusal import refuser
 from planner.scenario.deployment import runtimes_of
 from planner.scenario.scenario import Scenario
 from planner.search.clients import Serving
-from planner.search.estimate import APART, Outcome, PlanEstimate, Rejected
+from planner.search.estimate import PAIR_HALF_WIDTH, Outcome, PlanEstimate, Rejected
 from planner.search.evaluate import Shared
 from planner.search.judging import estimates, judge, outcomes_on
 from planner.search.plans import legal_plans, unpiped
-from planner.search.ranking import TIE, Ranking, apart, goal, gpu_counts, near, rank
+from planner.search.ranking import TIE, Ranking, goal, goal_distance, gpu_counts, near, rank
 from topology.base import counted
 from topology.base.values import dataclass
 
@@ -139,7 +139,7 @@ def compare(scenario: Scenario, shared: Shared | None = None) -> tuple[Contender
         """Put what nobody has told to be right last; else by the goal, or what is missed."""
         if run.estimate is not None:
             return run.estimate.unproven, goal(run.estimate, request)
-        return (inf, inf) if run.nearest is None else apart(run.nearest, request)
+        return (inf, inf) if run.nearest is None else goal_distance(run.nearest, request)
 
     rows: list[Contender] = []
     unable_by_name: dict[str, Contender] = {}
@@ -159,7 +159,7 @@ def _results_first(runs: list[Contender], request: Request) -> list[Contender]:
     """Let the fastest that makes the result lead, where what makes none is as good as it."""
     goals = [goal(run.estimate, request) for run in runs if run.estimate is not None]
     for run, run_goal in zip(runs, goals, strict=True):
-        if run_goal > goals[0] + APART * abs(goals[0]):
+        if run_goal > goals[0] + PAIR_HALF_WIDTH * abs(goals[0]):
             break
         if _output_of(run.scenario) == "results":
             return [run, *(other for other in runs if other is not run)]
@@ -284,7 +284,8 @@ def why_none(scenario: Scenario, outcomes: Iterable[Outcome]) -> str:
     return max(
         reasons,
         key=lambda reason: (
-            " axis" not in reason, " axis for " in reason, reason_kinds[_DIGITS.sub("", reason)], reasons[reason]
+            " axis" not in reason, " axis for " in reason,
+            reason_kinds[_DIGITS.sub("", reason)], reasons[reason],
         ),
     )  # fmt: skip
 

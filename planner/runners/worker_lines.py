@@ -6,7 +6,7 @@ from typing import Final
 
 from planner.engines.engine import Disaggregation, Engine
 from planner.engines.tables import engines
-from planner.placement.placement import visible
+from planner.placement.placement import visible_devices
 from planner.request.plan import TwoPools
 from planner.runners.launch import Launch, launch_of
 from planner.scenario.scenario import Scenario
@@ -14,7 +14,7 @@ from topology.base.values import dataclass
 
 PORTS: Final = {"prefill": 8100, "decode": 8200}
 """At which the first worker of each pool serves."""
-SIDE: Final = 5600
+SIDE_PORT: Final = 5600
 SPACING: Final = 64
 """Between ports that workers have beside those that they serve at: each rank takes one of these."""
 
@@ -84,7 +84,7 @@ def _seats(scenario: Scenario, pools: TwoPools) -> dict[str, list[Seat]]:
             seat = Seat(
                 host="localhost" if one_host else f"HOST{host}",
                 port=PORTS[name] + number,
-                side=SIDE + SPACING * first_gpu,
+                side=SIDE_PORT + SPACING * first_gpu,
                 devices=tuple(range(first_gpu, min(first_gpu + plan.gpus, host_gpus))),
             )
             seats[name].append(seat)
@@ -114,7 +114,7 @@ def _as_worker(command: str, seat: Seat, engine: Engine, kind: str) -> str:
         f"'{word}'" if word.startswith('{"') else word
         for word in (disaggregation.prefill if kind == "prefill" else disaggregation.decode).split()
     )
-    prefixes = [visible(seat.devices), disaggregation.variables]
+    prefixes = [visible_devices(seat.devices), disaggregation.variables]
     words = [*filter(None, prefixes), command, disaggregation.worker, flags]
     return seat.filled(" ".join(words))
 

@@ -17,10 +17,10 @@ from planner.models import Model
 from planner.placement.placement import Placement
 from planner.request.plan import Plan
 from planner.request.request import EXECUTOR, RUNTIME, Request
-from planner.request.workload import USUAL, Habits
+from planner.request.workload import DEFAULT_HABITS, Habits
 from planner.scenario.experts import distribution_of
 from topology.base.values import dataclass
-from topology.catalogue import Device, Fabric, Hardware, Precision, evenly, find_hardware
+from topology.catalogue import Device, Fabric, Hardware, Precision, even_hosts, find_hardware
 
 if TYPE_CHECKING:  # reading machines takes a while to import, and few requests bring one
     from planner.request.subset import Subset
@@ -46,7 +46,7 @@ class Deployment:
     hardware: Hardware
     runtime: Runtime
     engine: str = ""
-    habits: Habits = USUAL
+    habits: Habits = DEFAULT_HABITS
     scheduling: Scheduling = Scheduling()
     disaggregation: Disaggregation = Disaggregation()
     nodes: int = 0
@@ -112,7 +112,7 @@ class Deployment:
         """Hosts of the GPUs: those asked for, or as few as hold them evenly."""
         if self.subset is not None:
             return self.subset.hosts
-        return self.nodes or evenly(self.gpus, self.hardware.gpus)
+        return self.nodes or even_hosts(self.gpus, self.hardware.gpus)
 
     def attention_of(self, model: Model) -> str:
         """Attention kernel: what was asked for, or what an engine or the own repository calls."""
@@ -255,7 +255,7 @@ def _habits(request: Request, engine: Engine | None, runtime: str) -> Habits:
     TensorRT and our executor round what a product takes in the function before, but in eager code.
     """
     is_eager = runtime == "torch-eager"
-    habits = replace(USUAL, rounding=float(is_eager)) if engine is None else engine.habits
+    habits = replace(DEFAULT_HABITS, rounding=float(is_eager)) if engine is None else engine.habits
     is_exported = runtime == RUNTIME and not request.engine
     fuses = is_exported and allowed().fuses(allowed().running(request.tensorrt_version))
     if is_eager and not request.engine:

@@ -9,7 +9,7 @@ from planner.request.request import EXECUTOR, Request
 from planner.request.workload import Speculation
 from topology.base import InputError
 
-OWN: Final = "mtp"
+OWN_LAYERS: Final = "mtp"
 """Stands for a model's own layers of multi-token prediction."""
 
 
@@ -25,16 +25,18 @@ def speculation_of(model: Model, request: Request) -> Speculation | None:
             f"speculative: got {request.speculative}, which planner validate does not run: wanted "
             "an engine of language models"
         )
-    uses_own_layers = request.draft == OWN or (not request.draft and bool(model.draft))
+    uses_own_layers = request.draft == OWN_LAYERS or (not request.draft and bool(model.draft))
     if uses_own_layers and not model.draft:
-        raise InputError(f"draft: got {OWN}, and {model.name} has no such layers, wanted a model")
+        raise InputError(
+            f"draft: got {OWN_LAYERS}, and {model.name} has no such layers, wanted a model"
+        )
     if not uses_own_layers and not request.draft:
         raise InputError(
             f"draft: got none, and {model.name} has no layers that predict tokens after the next "
             "one, wanted a smaller model of its vocabulary"
         )
     draft = _own_draft(model) if uses_own_layers else _draft(model, request.draft)
-    default_acceptance = acceptances()[OWN if uses_own_layers else "draft"].value
+    default_acceptance = acceptances()[OWN_LAYERS if uses_own_layers else "draft"].value
     return Speculation(
         tokens=request.speculative,
         acceptance=default_acceptance if request.acceptance is None else request.acceptance,

@@ -148,10 +148,10 @@ def _engine_of(runtime: object) -> str:
     return ""
 
 
-def several(name: str, given: object) -> tuple[str, ...]:
+def distinct_names(name: str, given: object) -> tuple[str, ...]:
     """Take one name or several, each once; text may hold several with commas.
 
-    >>> several("hardware", "h200-sxm, l40s,h200-sxm")
+    >>> distinct_names("hardware", "h200-sxm, l40s,h200-sxm")
     ('h200-sxm', 'l40s')
     """
     entries = [name.strip() for name in given.split(",")] if isinstance(given, str) else given

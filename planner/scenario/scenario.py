@@ -9,7 +9,7 @@ from planner.engines.tables import allowed, engine_names, engines, feature_cache
 from planner.models import Kind, Model, lengths, line_of, read_model
 from planner.request.lengths import Lengths, Trace, read_requests
 from planner.request.request import EXECUTOR, RUNTIME, CachePrecision, Request
-from planner.request.workload import USUAL, Habits, Workload
+from planner.request.workload import DEFAULT_HABITS, Habits, Workload
 from planner.scenario.deployment import (
     Deployment,
     asked_hardware,
@@ -208,7 +208,7 @@ def lengths_of(scenario: Scenario) -> Lengths:
 
 
 def workload_of(
-    model: Model, request: Request, habits: Habits = USUAL, found: Lengths | None = None
+    model: Model, request: Request, habits: Habits = DEFAULT_HABITS, found: Lengths | None = None
 ) -> Workload:
     """Turn sizes into sequence lengths, with the model's usual ones where none were asked for.
 

@@ -7,7 +7,7 @@ from math import hypot, sqrt
 from typing import Any, Final
 
 from costmodels.basis import Basis
-from planner.placement.placement import Placement, visible
+from planner.placement.placement import Placement, visible_devices
 from planner.request.plan import Plan, TwoPools
 from planner.request.request import EXECUTOR
 from planner.request.workload import Speculation
@@ -48,7 +48,7 @@ Measured, by kind of model: what makes two in three of 52 and 85 intervals hold 
 that were used for nothing else. Our own executor was measured to be within the parts.
 """
 
-APART: Final = 0.024
+PAIR_HALF_WIDTH: Final = 0.024
 """Relative half-width of the difference of two plans that parts do not explain.
 
 Measured: in two of three pairs of plans of one request, the errors of their predicted steps differ
@@ -299,7 +299,7 @@ class PlanEstimate:
         ]
         rows += [["bound by", self.bound_by], ["basis", self.basis.name.lower()]]
         if self.placement:
-            rows.append(["GPUs", visible(self.placement.devices)])
+            rows.append(["GPUs", visible_devices(self.placement.devices)])
         return Table(head=[self.name, ""], rows=rows)
 
     def token_rows(self) -> list[list[str]]:

@@ -14,8 +14,8 @@ from costmodels import memory
 from costmodels.basis import Basis
 from costmodels.price import Contents, FoundPrices, Target
 from costmodels.program import Loop, Program, Real, ceil_div
-from costmodels.sizes import Size, anywhere, larger, largest, total
-from costmodels.timeline import Cost, cost, following
+from costmodels.sizes import Size, any_true, larger, largest, total
+from costmodels.timeline import Cost, cost, sequential_cost
 from planner.engines.tables import allowed
 from planner.lowering import decode_steps, lower, lower_places
 from planner.lowering.work import once
@@ -26,7 +26,7 @@ from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate
 from planner.search.plan_memory import as_run, at_peak, parts_of
 from planner.search.plans import notes
-from planner.search.speculation import gain_of, speculated
+from planner.search.speculation import gain_of, speculated_costs
 from topology.base.values import dataclass
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _costs_with_drafts(
     workload = scenario.workload
     prompt = workload.length(scenario.model.streams[0].name)
     context = prompt + workload.output_tokens // 2
-    step, prompt_cost = speculated(scenario, plan, (target, prices), context, prompt)
+    step, prompt_cost = speculated_costs(scenario, plan, (target, prices), context, prompt)
     steps = workload.output_tokens / gain_of(workload)
     return {**costs, "prefill": costs["prefill"] + prompt_cost, "decode": step.times(steps)}
 
@@ -237,7 +237,7 @@ def costs_of(
     images = ceil_div(workload.batch, dict(places[0].axes).get("dp", 1))
     host_seconds = images * workload.pixels * runtime.host_pixel
     host_seconds = host_seconds + runtime.host_rank * (target.ranks - 1)
-    return {**costs, "output": Cost(host=host_seconds)} if anywhere(host_seconds) else costs
+    return {**costs, "output": Cost(host=host_seconds)} if any_true(host_seconds) else costs
 
 
 def _stages(
@@ -273,7 +273,7 @@ def _pipelined_cost(
     steps = {number: cost(loop, target, prices) for number, loop in loops.items()}
     turn_costs = {place: step.times(1 / turns) for place, step in steps.items()}
     slowest = max(steps.values(), key=lambda step: total(step.time, which))
-    pass_cost = following([turn_costs[id(loop)] for loop in places])
+    pass_cost = sequential_cost([turn_costs[id(loop)] for loop in places])
     return (pass_cost + slowest.times((turns - len(places)) / turns)).times(places[0].count)
 
 
@@ -298,7 +298,7 @@ def _decoder_stage(places: Sequence[Loop], target: Target, prices: FoundPrices |
         if isinstance(forward, Loop)
     ]
     turns = [*loops, replace(last_place, count=1, body=last_place.body[1:])]
-    return following([cost(loop, target, prices) for loop in turns]).times(last_place.count)
+    return sequential_cost([cost(loop, target, prices) for loop in turns]).times(last_place.count)
 
 
 def _breakdown(costs: Mapping[str, Cost]) -> dict[str, float]:
@@ -337,7 +337,7 @@ def _step_seconds(
         return float(costs["denoise"].time) / largest(workload.steps)
     if workload.speculation is not None:
         prompt = workload.length(model.streams[0].name)
-        return float(speculated(scenario, plan, (target, prices), prompt, prompt)[0].time)
+        return float(speculated_costs(scenario, plan, (target, prices), prompt, prompt)[0].time)
     one_token = replace(workload, output_tokens=1)
     return float(_decoder_stage(decode_steps(model, one_token, plan), target, prices).time)
 

@@ -11,38 +11,38 @@ from planner.search.estimate import Outcome, PlanEstimate, Rejected, worded
 from planner.search.evaluate import Shared, price
 from planner.search.plan_memory import encoder_bytes, usable_bytes
 from planner.search.plans import (
-    LONGEST,
-    asking,
+    LONGEST_RING,
     illegal_axes,
     objections,
+    plan_legality,
     plans,
     replacements,
     replica,
     replicated,
-    tried,
-    turned,
-    unequal,
+    reversed_nesting,
+    ring_q_variant,
+    uneven_variants,
 )
 from topology.base import format_bytes
 
 Runs = Callable[[Plan], bool]
 """Whether a plan can be run by what a request names."""
-MANY: Final = 64
+MANY_GPUS: Final = 64
 """Above so many GPUs plans are left out of which others are known to be as good."""
-LONG: Final = 32768
+LONG_PROMPT: Final = 32768
 """Tokens from which plans that cut a prompt are judged though what was asked for runs none."""
 MANY_OF_EXPERTS: Final = 16
 """The same of models with experts, which have more plans."""
 
 
-def anything(plan: Plan) -> bool:  # noqa: ARG001  # whatever the plan
+def any_plan(plan: Plan) -> bool:  # noqa: ARG001  # whatever the plan
     """Take every plan for one that can be run."""
     return True
 
 
-def many(model: Model) -> int:
+def exhaustive_gpu_limit(model: Model) -> int:
     """Count the GPUs above which not every plan of a model is judged."""
-    return MANY_OF_EXPERTS if model.has_experts else MANY
+    return MANY_OF_EXPERTS if model.has_experts else MANY_GPUS
 
 
 def estimates(outcomes: Iterable[Outcome]) -> list[PlanEstimate]:
@@ -54,7 +54,7 @@ def outcomes_on(
     scenario: Scenario,
     seen: dict[Plan, Outcome],
     shared: Shared,
-    runs: Runs = anything,
+    runs: Runs = any_plan,
     *,
     others: bool = False,
 ) -> Iterator[Outcome]:
@@ -68,7 +68,7 @@ def outcomes_on(
     """
     model, workload, gpus = scenario.model, scenario.workload, scenario.deployment.gpus
     short_prompt = _short_prompt(scenario)
-    if scenario.request.gpus <= many(model):
+    if scenario.request.gpus <= exhaustive_gpu_limit(model):
         listed_plans = plans(model, gpus) if others else filter(runs, _by_depth(model, gpus))
         for plan in (*listed_plans, *_unequal(scenario, runs)):
             if short_prompt and plan.sequence_ranks > 1 and not runs(plan):
@@ -85,12 +85,15 @@ def outcomes_on(
         }
     for axis, reason in barred.items():
         yield Rejected(plan=Plan((axis,)), reason=f"{reason}; so for every plan that has it")
-    legal = {**tried(model, workload, gpus), **dict.fromkeys(_unequal(scenario, runs), True)}
+    legal = {
+        **plan_legality(model, workload, gpus),
+        **dict.fromkeys(_unequal(scenario, runs), True),
+    }
     for plan in sorted(legal, key=lambda plan: plan.degree("pp")):
         if not barred.keys().isdisjoint(plan.axes):
             continue
         can_run, is_legal = runs(plan), legal[plan]
-        left_out = is_legal and _left_out(scenario, plan, seen, runs if can_run else anything)
+        left_out = is_legal and _left_out(scenario, plan, seen, runs if can_run else any_plan)
         if (can_run or others) and not left_out:
             yield _outcome(scenario, plan, seen, shared, legal=is_legal)
 
@@ -103,7 +106,7 @@ def _unequal(scenario: Scenario, runs: Runs) -> Iterator[Plan]:
 
     gpus = scenario.deployment.gpus
     for plan in plans(scenario.model, gpus):
-        yield from (other for other in unequal(plan) if able(other) and not able(plan))
+        yield from (other for other in uneven_variants(plan) if able(other) and not able(plan))
 
 
 def _by_depth(model: Model, gpus: int) -> list[Plan]:
@@ -117,14 +120,14 @@ def _short_prompt(scenario: Scenario) -> str:
     if model.kind != "decoder":
         return ""
     tokens = int(largest(scenario.workload.length(model.streams[0].name)))
-    if tokens >= LONG:
+    if tokens >= LONG_PROMPT:
         return ""
-    return f"cuts a prompt of {tokens:,} tokens, and is not run: judged from {LONG:,} on"
+    return f"cuts a prompt of {tokens:,} tokens, and is not run: judged from {LONG_PROMPT:,} on"
 
 
 def _left_out(scenario: Scenario, plan: Plan, judged: Mapping[Plan, Outcome], runs: Runs) -> bool:
     """Whether other plans that run are known to be as good, where GPUs are many."""
-    if plan.degree("ring") > LONGEST:
+    if plan.degree("ring") > LONGEST_RING:
         return True
     frugal = scenario.request.objective == "memory"
     return not frugal and any(map(runs, replacements(plan, scenario.workload.passes, judged)))
@@ -144,7 +147,7 @@ def _outcome(
         judged[plan] = replicated(plan.degree("dp"), judged[replica_plan])
         return judged[plan]
     outcome = (_fitting_outcome if legal else judge)(scenario, plan, shared)
-    variants = turned(scenario.deployment, plan), asking(scenario.workload, plan)
+    variants = reversed_nesting(scenario.deployment, plan), ring_q_variant(scenario.workload, plan)
     for variant in filter(None, variants):
         outcome = min(outcome, judge(scenario, variant, shared), key=_latency)
     judged[plan] = outcome

@@ -30,7 +30,7 @@ from planner.strategies import (
 )
 from topology.base import TopologyError, counted
 
-LONGEST: Final = 32
+LONGEST_RING: Final = 32
 """Ranks of a ring, where GPUs are many; AllGather-KV moves the same keys in one message."""
 _COUNTS: Final = 64
 """Numbers of GPUs whose plans are kept."""
@@ -162,7 +162,7 @@ def _never_beside(name: str) -> frozenset[str]:
     return frozenset((*strategy.excludes, *strategy.untried, *excluding))
 
 
-def tried(model: Model, workload: Workload, gpus: int) -> Mapping[Plan, bool]:
+def plan_legality(model: Model, workload: Workload, gpus: int) -> Mapping[Plan, bool]:
     """List plans without the axes that none can have, and whether nothing stands against each."""
     return _plan_legality(model, workload.in_programs, gpus, tuple(_names(model)))
 
@@ -177,7 +177,7 @@ def _plan_legality(
 
 def legal_plans(model: Model, workload: Workload, gpus: int) -> tuple[Plan, ...]:
     """List the plans of `gpus` GPUs that nothing stands against."""
-    return tuple(plan for plan, legal in tried(model, workload, gpus).items() if legal)
+    return tuple(plan for plan, legal in plan_legality(model, workload, gpus).items() if legal)
 
 
 def illegal_axes(model: Model, workload: Workload, gpus: int) -> dict[tuple[str, int], str]:
@@ -314,7 +314,7 @@ def _same_links(deployment: Deployment, plan: Plan, replica_plan: Plan) -> bool:
     return all(shared_links[axis] == fabric for axis, fabric in replica_links.items())
 
 
-def turned(deployment: Deployment, plan: Plan) -> Plan | None:
+def reversed_nesting(deployment: Deployment, plan: Plan) -> Plan | None:
     """Nest the two ways to cut a sequence the other way round, where a plan spans hosts.
 
     On one host the seats of a machine's GPUs do as much.
@@ -328,7 +328,7 @@ def turned(deployment: Deployment, plan: Plan) -> Plan | None:
     return replace(plan, axes=tuple(axes))
 
 
-def asking(workload: Workload, plan: Plan) -> Plan | None:
+def ring_q_variant(workload: Workload, plan: Plan) -> Plan | None:
     """Let queries pass round a ring in place of keys and values, where some of a prompt is cached.
 
     Which of the two is faster depends on how much is: both are judged.
@@ -339,12 +339,12 @@ def asking(workload: Workload, plan: Plan) -> Plan | None:
     return replace(plan, axes=tuple((names.get(name, name), n) for name, n in plan.axes))
 
 
-def unequal(plan: Plan) -> Iterator[Plan]:
+def uneven_variants(plan: Plan) -> Iterator[Plan]:
     """Yield the plan that exchanges pieces of any size, where one exchanges equal pieces.
 
     It is the same where all divides.
 
-    >>> [str(other) for other in unequal(Plan((("cfg", 2), ("ulysses", 5))))]
+    >>> [str(other) for other in uneven_variants(Plan((("cfg", 2), ("ulysses", 5))))]
     ['cfg2.uaa5']
     """
     if plan.degree(ulysses.AXIS) > 1 and plan.degree(uaa.AXIS) == 1:

@@ -12,7 +12,7 @@ from planner.scenario.scenario import Scenario
 from planner.search.clients import Point, Serving, wanted_of
 from planner.search.estimate import Outcome, PlanEstimate, Rejected
 from planner.search.evaluate import Shared, price
-from planner.search.judging import MANY, Runs, anything, estimates, outcomes_on
+from planner.search.judging import MANY_GPUS, Runs, any_plan, estimates, outcomes_on
 from planner.search.plan_memory import least_bytes, usable_bytes
 from planner.search.plans import objections
 from topology.base import InputError, counted
@@ -72,7 +72,7 @@ class Ranking:
         return replace(self, by_gpus=by_gpus, plans=_ranked(by_gpus, self.request))
 
 
-def search(scenario: Scenario, shared: Shared | None = None, runs: Runs = anything) -> Ranking:
+def search(scenario: Scenario, shared: Shared | None = None, runs: Runs = any_plan) -> Ranking:
     """Judge all plans of a request, and rank those that are legal and fit.
 
     runs : plans that can be run, which none that cannot replaces. Of other numbers of GPUs than
@@ -132,7 +132,8 @@ def rank(estimates: Iterable[PlanEstimate], request: Request) -> list[PlanEstima
     ordered = sorted(
         estimates,
         key=lambda estimate: (
-            estimate.unproven, goal(estimate, request), estimate.gpus, estimate.latency_s, str(estimate.plan),
+            estimate.unproven, goal(estimate, request), estimate.gpus, estimate.latency_s,
+            str(estimate.plan),
         ),
     )  # fmt: skip
     if not request.at_most_gpus or not ordered:
@@ -177,7 +178,7 @@ def _distinct_rejections(rows: Iterable[Iterable[Outcome]]) -> tuple[Rejected, .
 
 def gpu_counts(deployment: Deployment) -> list[int]:
     """List the GPUs that were asked for, and the smaller numbers that sit evenly on their hosts."""
-    counts = counts_up_to(deployment.gpus, many=MANY)
+    counts = counts_up_to(deployment.gpus, many=MANY_GPUS)
     return [
         count for count in counts if count == deployment.gpus or _sits_evenly(deployment, count)
     ]
@@ -211,9 +212,9 @@ def hosts_in_words(deployment: Deployment, count: int) -> str:
     """Say the hosts of some of the GPUs of a deployment that do not fill theirs; empty elsewhere.
 
     >>> from planner.scenario.scenario import resolve
-    >>> apart = resolve(Request(model="flux.1-dev", gpus=16, nodes=16)).deployment
+    >>> goal_distance = resolve(Request(model="flux.1-dev", gpus=16, nodes=16)).deployment
     >>> full = resolve(Request(model="flux.1-dev", gpus=16)).deployment
-    >>> hosts_in_words(apart, 8), hosts_in_words(full, 8)
+    >>> hosts_in_words(goal_distance, 8), hosts_in_words(full, 8)
     (' on 8 hosts', '')
     """
     gpus, hardware = deployment.gpus, deployment.hardware
@@ -228,10 +229,12 @@ def hosts_in_words(deployment: Deployment, count: int) -> str:
 def near(rejected: Sequence[Rejected], request: Request) -> list[tuple[Rejected, Serving]]:
     """List the plans that run but miss what is wanted, with what they do, the nearest first."""
     near_misses = [(row, row.nearest) for row in rejected if row.nearest is not None]
-    return sorted(near_misses, key=lambda pair: (apart(pair[1], request), str(pair[0].plan)))
+    return sorted(
+        near_misses, key=lambda pair: (goal_distance(pair[1], request), str(pair[0].plan))
+    )
 
 
-def apart(served: Serving, request: Request) -> tuple[float, float]:
+def goal_distance(served: Serving, request: Request) -> tuple[float, float]:
     """Say how far from what is wanted something is served: more is further."""
     excess = served.beyond(wanted_of(request))
     return (-served.requests_per_s if served.overloaded else -inf), excess

@@ -67,14 +67,14 @@ def _draft_pass(
     scenario: Scenario, plan: Plan, chunks: tuple[Chunk, ...], prices: FoundPrices | None
 ) -> Cost:
     """Price one forward of the draft."""
-    draft_scenario, draft_plan = drafting(scenario, plan)
+    draft_scenario, draft_plan = draft_request(scenario, plan)
     step = lower_steps(draft_scenario.model, draft_scenario.workload, draft_plan, [chunks]).stages[
         0
     ]
     return cost(step, draft_scenario.deployment.target(draft_scenario.model, draft_plan), prices)
 
 
-def drafting(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
+def draft_request(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
     """Ask the draft the same: its own precision, on the ranks that share a layer of the model.
 
     A draft that cannot be cut as the model is runs whole on each of them.
@@ -103,7 +103,7 @@ def draft_weights(scenario: Scenario, plan: Plan) -> float:
     """Bytes of the draft's weights on a GPU; the model's own layers use its embedding and head."""
     speculation = scenario.workload.speculation
     assert speculation is not None
-    draft_scenario, draft_plan = drafting(scenario, plan)
+    draft_scenario, draft_plan = draft_request(scenario, plan)
     step = lower_steps(
         draft_scenario.model, draft_scenario.workload, draft_plan, [[_token()]]
     ).stages[0]
@@ -117,7 +117,7 @@ def draft_cache(scenario: Scenario, plan: Plan, length: Size) -> float:
     """Bytes of keys and values that the draft keeps on a GPU of a sequence of `length` tokens."""
     speculation = scenario.workload.speculation
     assert speculation is not None
-    draft_scenario, draft_plan = drafting(scenario, plan)
+    draft_scenario, draft_plan = draft_request(scenario, plan)
     itemsize = int(FORMATS[draft_scenario.workload.kv_precision].weights)
     towers = [
         (block.count, tower) for block in draft_scenario.model.blocks for tower in block.towers
@@ -130,7 +130,7 @@ def _token() -> Chunk:
     return Chunk(name="answers", tokens=1, context=1)
 
 
-def speculated(
+def speculated_costs(
     scenario: Scenario,
     plan: Plan,
     priced_on: tuple[Target, FoundPrices],

@@ -126,8 +126,10 @@ def transfer_of(scenario: Scenario, pools: TwoPools, longest: int) -> Transfer:
     fabric = link_between(scenario, pools)
     total_bytes, busiest_bytes = [], []
     for prompt in prompts:
-        total_bytes.append(kept(scenario, Plan(), prompt))
-        rank_bytes = (kept(scenario, plan, prompt) for plan in (pools.prefill, pools.decode))
+        total_bytes.append(rank_cache_bytes(scenario, Plan(), prompt))
+        rank_bytes = (
+            rank_cache_bytes(scenario, plan, prompt) for plan in (pools.prefill, pools.decode)
+        )
         busiest_bytes.append(max(rank_bytes))
     seconds = collective_time("send_recv", np.array(busiest_bytes), fabric, launch="stream")
     return Transfer(
@@ -138,7 +140,7 @@ def transfer_of(scenario: Scenario, pools: TwoPools, longest: int) -> Transfer:
     )
 
 
-def kept(scenario: Scenario, plan: Plan, prompt: int) -> float:
+def rank_cache_bytes(scenario: Scenario, plan: Plan, prompt: int) -> float:
     """Count the bytes of a prompt on the rank of a plan that has most of them."""
     model, engine_plan = scenario.model, plan.without("dp")
     tokens = ((model.streams[0].name, prompt - 1),)

@@ -15,7 +15,7 @@ from planner.serving.cache import Transfer, transfer_of
 from planner.serving.pools import DecodeQueue, Pools, PrefillQueue
 from planner.serving.scheduler import Trail
 from planner.serving.serving import (
-    MOST,
+    MOST_REQUESTS,
     OverloadedError,
     Served,
     check_context,
@@ -147,7 +147,7 @@ def estimate_pools(scenario: Scenario) -> PlanEstimate:
         ready = paired(scenario, pools, pools.decodes * pools.decode.replicas)
         return alone(scenario, _required_pair(ready, pools))
     check_context(scenario.model, lengths_of(scenario))
-    max_requests = request.concurrency or MOST * engines_of(pools)[1]
+    max_requests = request.concurrency or MOST_REQUESTS * engines_of(pools)[1]
     ready = _required_pair(paired(scenario, pools, max_requests), pools)
     serving = serve(scenario, ready)
     if serving.overloaded:

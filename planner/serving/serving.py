@@ -10,7 +10,7 @@ import numpy as np
 
 from planner.engines.engine import Scheduling
 from planner.models import Model
-from planner.request.lengths import Lengths, Load, closed, poisson, traced
+from planner.request.lengths import Lengths, Load, closed_load, poisson, traced_load
 from planner.request.plan import Plan
 from planner.request.request import Request
 from planner.scenario.scenario import Scenario, lengths_of
@@ -26,7 +26,7 @@ from topology.base.values import dataclass
 
 AXES: Final = ("dp", "pp", "adp", "tp")
 """Axes that engines serve with; those that cut a sequence are for one long prompt."""
-CUT: Final = (
+CUT_REASON: Final = (
     "cuts each prompt over {} GPUs: not modelled under load, where steps run pieces of prompts "
     "beside sequences that decode, and no engine cuts such steps; for one request at a time leave "
     "the load out"
@@ -36,25 +36,25 @@ _CACHE_SIZE: Final = 512
 ROUNDS: Final = 10
 """Requests that a client's place sends, as benchmark clients do: the first fill an idle engine all
 at once, the last drain it, and those between are alike."""
-FOLLOWED: Final = 240
+FOLLOWED_REQUESTS: Final = 240
 """Requests that are followed at least, where there are so many."""
-FEWEST: Final = 3
+FEWEST_ROUNDS: Final = 3
 """Rounds that are followed at least."""
-OPEN: Final = 800
+OPEN_REQUESTS: Final = 800
 """Requests that are followed where they come at random; the first tenth fills the queue."""
-LATER: Final = (4 * OPEN, 32 * OPEN)
-"""Requests of one plan that are followed beyond, while the slowest move by `MOVED`."""
-MOVED: Final = 0.05
+LATER_REQUESTS: Final = (4 * OPEN_REQUESTS, 32 * OPEN_REQUESTS)
+"""Requests of one plan that are followed beyond, while the slowest move by `SETTLED_MOVE`."""
+SETTLED_MOVE: Final = 0.05
 MOST_ROWS: Final = 2048
-MOST: Final = 1024
+MOST_REQUESTS: Final = 1024
 """Requests in flight that are tried at most, of each replica and rank with its own."""
 GAIN: Final = 1.01
 """More requests at once have to serve more by this factor to be tried further."""
 
 HALVINGS: Final = 3
-STEADY: Final = 1.5
+STEADY_WAIT: Final = 1.5
 """Times as long as before that later requests wait where the queue grows."""
-OVERLOADED: Final = 0.95
+OVERLOADED_SHARE: Final = 0.95
 """Part of the requests that come and are done in that time, below which the queue only grows."""
 
 
@@ -107,7 +107,7 @@ class Served:
 
     def by(self, rate: float, burst: float) -> Serving:
         """Let requests come at random, `rate` a second in all."""
-        return self.within(rate, burst, inf, OPEN)[0]
+        return self.within(rate, burst, inf, OPEN_REQUESTS)[0]
 
     def settled(self, rate: float, burst: float) -> Serving:
         """Let requests come as above, as many as it takes for the slowest of them to settle.
@@ -116,11 +116,11 @@ class Served:
         a third too low.
         """
         serving = self.by(rate, burst)
-        for request_count in LATER:
+        for request_count in LATER_REQUESTS:
             previous = serving
             if not previous.overloaded:
                 serving = self.within(rate, burst, inf, request_count)[0]
-            if serving.apart(previous) <= MOVED:
+            if serving.apart(previous) <= SETTLED_MOVE:
                 break
         return serving
 
@@ -198,8 +198,8 @@ class Served:
 @lru_cache(maxsize=_CACHE_SIZE)
 def _closed_serving(ready: Served, concurrency: int) -> Serving:
     engine_requests = ceil(concurrency / ready.engines)
-    rounds = max(FEWEST, min(ROUNDS, ceil(FOLLOWED / engine_requests)))
-    load = closed(ready.lengths, engine_requests, engine_requests * rounds)
+    rounds = max(FEWEST_ROUNDS, min(ROUNDS, ceil(FOLLOWED_REQUESTS / engine_requests)))
+    load = closed_load(ready.lengths, engine_requests, engine_requests * rounds)
     trail = ready.under(load)
     middle_weight, drain_start = (ROUNDS - 2) / (rounds - 2), engine_requests * (rounds - 1)
     weights = [
@@ -215,7 +215,7 @@ def _open_serving(
     load = poisson(ready.lengths, rate / ready.engines, followed, burst)
     trail = ready.under(load)
     assert load.arrivals is not None
-    overloaded = load.arrivals[-1] < OVERLOADED * trail.seconds and _queue_grows(trail)
+    overloaded = load.arrivals[-1] < OVERLOADED_SHARE * trail.seconds and _queue_grows(trail)
     counted = [s for s in trail.sequences if s.number >= followed // 10]
     weights = [float(s.number >= followed // 10) for s in trail.sequences]
     served_rate = ready.engines * followed / trail.seconds if overloaded else rate
@@ -229,13 +229,13 @@ def _queue_grows(trail: Trail) -> bool:
     ordered = sorted(trail.sequences, key=lambda sequence: sequence.number)
     waits = [sequence.first - sequence.arrival for sequence in ordered]
     third = len(waits) // 3
-    return bool(np.mean(waits[-third:]) > STEADY * np.mean(waits[third : 2 * third]))
+    return bool(np.mean(waits[-third:]) > STEADY_WAIT * np.mean(waits[third : 2 * third]))
 
 
 def served(scenario: Scenario, plan: Plan, lengths: Lengths, most: int) -> Served | str:
     """Make a plan ready to serve at most so many requests at once, or say why it cannot."""
     if any(axis not in AXES for axis, _ in plan.axes):
-        return CUT.format(plan.sequence_ranks)
+        return CUT_REASON.format(plan.sequence_ranks)
     copies = plan.degree("adp")
     if most < copies:
         return f"adp{copies}: got {most} requests at once, wanted {copies} or more, one a rank"
@@ -301,7 +301,7 @@ def under_load(scenario: Scenario, plan: Plan, *, settled: bool = False) -> Serv
     request = scenario.request
     lengths = lengths_of(scenario)
     check_context(scenario.model, lengths)
-    ready = served(scenario, plan, lengths, request.concurrency or MOST)
+    ready = served(scenario, plan, lengths, request.concurrency or MOST_REQUESTS)
     if isinstance(ready, str):
         return ready
     if settled and request.rate and not scenario.trace:
@@ -313,7 +313,7 @@ def serve(scenario: Scenario, ready: Served) -> Serving:
     """Serve the load that a request asks for with engines that are ready."""
     request = scenario.request
     if scenario.trace:
-        return ready.traced(traced(scenario.trace))[0]
+        return ready.traced(traced_load(scenario.trace))[0]
     if request.concurrency:
         return ready.at(request.concurrency)
     assert request.rate
@@ -409,11 +409,11 @@ def _tried_servings(scenario: Scenario, plan: Plan) -> list[Serving] | str:
         check_context(scenario.model, lengths)
     elif reason := beyond_context(scenario.model, lengths):
         return reason
-    ready = served(scenario, plan, lengths, MOST * plan.replicas)
+    ready = served(scenario, plan, lengths, MOST_REQUESTS * plan.replicas)
     if isinstance(ready, str):
         return ready
     targets = wanted_of(request)
-    max_concurrency = max(ready.engines, min(ready.places, MOST * ready.engines))
+    max_concurrency = max(ready.engines, min(ready.places, MOST_REQUESTS * ready.engines))
     servings: list[Serving] = []
     concurrency = ready.engines
     while True:

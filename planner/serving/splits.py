@@ -21,7 +21,7 @@ from planner.search.ranking import TIE, Ranking, goal
 from planner.serving.disaggregated import Paired, alone, engines_of, join, with_serving
 from planner.serving.serving import (
     AXES,
-    MOST,
+    MOST_REQUESTS,
     Served,
     beyond_context,
     fewest_of,
@@ -33,11 +33,11 @@ from planner.serving.serving import (
 from topology.base import IllegalPlanError, InputError
 from topology.base.values import dataclass
 
-KEPT: Final = 3
+KEPT_PLANS: Final = 3
 """Plans of each number of GPUs that go on to be paired."""
-FOLLOWED: Final = 4
+FOLLOWED_SPLITS: Final = 4
 """Splits that are followed."""
-BUSY: Final = 0.9
+BUSY_SHARE: Final = 0.9
 """Share of the time that prefill workers run at most where the concurrency is searched."""
 HALVINGS: Final = 4
 STEP, GAIN = 1.5, 1.1
@@ -104,7 +104,7 @@ def best_splits(scenario: Scenario, ranking: Ranking) -> Splits:
     splits = sorted(_splits(scenario, prefills, decodes), key=lambda split: -split.worth)
     if not splits:
         return Splits(reason=f"no two plans for {gpus} GPUs in all run, fit and keep TPOT")
-    runs = _served_splits(scenario, splits[:FOLLOWED])
+    runs = _served_splits(scenario, splits[:FOLLOWED_SPLITS])
     points = tuple(
         Point(plan=ready.pools, serving=serving) for ready, servings in runs for serving in servings
     )
@@ -157,11 +157,11 @@ def _measured_workers(
             and not bars(estimate.plan)
         ]
         prefillers = [worker for estimate in runnable for worker in _prefiller(scenario, estimate)]
-        fastest = sorted(prefillers, key=lambda worker: -worker.rate)[:KEPT]
+        fastest = sorted(prefillers, key=lambda worker: -worker.rate)[:KEPT_PLANS]
         quickest = sorted(prefillers, key=lambda worker: worker.alone_s)[:1]
         prefills += fastest + [worker for worker in quickest if worker not in fastest]
         decoders = [worker for estimate in runnable for worker in _decoder(scenario, estimate)]
-        decodes += sorted(decoders, key=lambda worker: -worker.most)[:KEPT]
+        decodes += sorted(decoders, key=lambda worker: -worker.most)[:KEPT_PLANS]
     return prefills, decodes
 
 
@@ -185,10 +185,10 @@ def _prefiller(scenario: Scenario, estimate: PlanEstimate) -> Iterator[Prefiller
 def _decoder(scenario: Scenario, estimate: PlanEstimate) -> Iterator[Decoder]:
     """Measure a plan with more and more sequences; yield nothing where even one takes too long."""
     lengths, plan = lengths_of(scenario), estimate.plan
-    ready = served(scenario.on(plan.gpus), plan, lengths, MOST * plan.replicas)
+    ready = served(scenario.on(plan.gpus), plan, lengths, MOST_REQUESTS * plan.replicas)
     if isinstance(ready, str):
         return
-    max_rows = min(MOST, ready.places // ready.engines)
+    max_rows = min(MOST_REQUESTS, ready.places // ready.engines)
     counts = sorted({1, *(2**power for power in range(1, 12) if 2**power < max_rows), max_rows})
     rows = [(count, _step_s(ready, count)) for count in counts if count]
     limit = scenario.request.slo_tpot
@@ -236,7 +236,7 @@ def _weighed_split(
         return Split(
             prefill=prefiller, decode=decoder, pools=pools, worth=rate, concurrency=requested
         )
-    rates = [min(BUSY * prompts, pools.decodes * decoder.rate(*row)) for row in decoder.rows]
+    rates = [min(BUSY_SHARE * prompts, pools.decodes * decoder.rate(*row)) for row in decoder.rows]
     needed = _arrival_rate(scenario) or (1 - TIE) * max(rates)
     sufficient = [place for place, rate in enumerate(rates) if rate >= needed]
     place = sufficient[0] if sufficient else len(rates) - 1

@@ -7,7 +7,7 @@ from typing import Final
 
 from planner.search.estimate import worded
 from planner.simulation.measured import OTHER, Steps, Trace, TraceKernel
-from planner.simulation.simulation import LEAST, Simulation, covered
+from planner.simulation.simulation import LEAST_SHARE, Simulation, covered
 from topology.base import format_seconds
 from topology.base.table import Part, Said, Table, Title
 from topology.base.values import dataclass
@@ -26,14 +26,14 @@ ROWS: Final = {
     IDLE: "idle, between kernels",
     STEP: "the step",
 }
-LONGEST: Final = 3
+SHOWN_KERNELS: Final = 3
 """Kernels of a class that are named, and parts of a step that a sentence names."""
-NAME: Final = 56
+NAME_WIDTH: Final = 56
 """Characters of a kernel's name."""
-NEAR: Final = 4.0
+STEP_RATIO: Final = 4.0
 """Times that a step may be longer or shorter than simulated to be taken for one; a layer is a tenth
 of a step at most, a request several."""
-TOLD: Final = 0.01
+TOLD_SHARE: Final = 0.01
 """Part of the simulated step that is worth a sentence."""
 
 
@@ -88,10 +88,12 @@ class StepComparison:
         parts = [
             f"{ROWS.get(part, worded(part))} {_signed_seconds(seconds)}"
             for part, seconds in self.apart_s.items()
-            if part not in (STEP, COMMUNICATION) and abs(seconds) > TOLD * simulated_s
+            if part not in (STEP, COMMUNICATION) and abs(seconds) > TOLD_SHARE * simulated_s
         ]
         verdict = (
-            f"they part in {', '.join(parts[:LONGEST])}" if parts else "no part differs by 1 %"
+            f"they part in {', '.join(parts[:SHOWN_KERNELS])}"
+            if parts
+            else "no part differs by 1 %"
         )
         yield f"measured takes {trace_s / simulated_s:.2f} times as long; {verdict}"
 
@@ -121,7 +123,7 @@ class StepComparison:
             self.measured.parts_s.get(part, 0.0),
             self.simulated.parts_s.get(part, 0.0),
         )
-        threshold = LEAST * self.simulated.parts_s[STEP]
+        threshold = LEAST_SHARE * self.simulated.parts_s[STEP]
         cells = [
             format_seconds(seconds) if seconds > threshold else "-"
             for seconds in (measured_s, simulated_s)
@@ -135,7 +137,7 @@ class StepComparison:
 
 def _work_line(work: Work) -> str:
     name = work.name.removeprefix("void ")
-    return f"- {work.count} x {name if len(name) <= NAME else name[: NAME - 3] + '...'}"
+    return f"- {work.count} x {name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 3] + '...'}"
 
 
 def _signed_seconds(seconds: float) -> str:
@@ -196,7 +198,7 @@ def _longest_works(kernels: Sequence[TraceKernel]) -> list[Work]:
         Work(name=name, count=len(named_kernels), seconds=_total_seconds(named_kernels))
         for name, named_kernels in by_name.items()
     ]
-    return sorted(works, key=lambda work: -work.seconds)[:LONGEST]
+    return sorted(works, key=lambda work: -work.seconds)[:SHOWN_KERNELS]
 
 
 def _total_seconds(kernels: Sequence[TraceKernel]) -> float:
@@ -211,6 +213,6 @@ def _chosen_steps(measured: Trace, turn_s: float) -> Steps:
     """Choose how to cut a trace: as the profiler was told, where it repeats, or not at all."""
     annotated = [measured.annotated] if measured.annotated else []
     for steps in (*annotated, *measured.repeated()):
-        if turn_s / NEAR <= steps.seconds <= turn_s * NEAR:
+        if turn_s / STEP_RATIO <= steps.seconds <= turn_s * STEP_RATIO:
             return steps
     return annotated[0] if annotated else measured.whole

@@ -65,7 +65,7 @@ class Disturbances:
         return self
 
 
-ALIKE: Final = Disturbances()
+UNDISTURBED: Final = Disturbances()
 """Nothing but that GPUs of a kind are apart."""
 
 

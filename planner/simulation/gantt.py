@@ -16,7 +16,7 @@ LETTERS: Final[dict[Class, str]] = {
     "communication": "c",
 }  # fmt: skip
 WAITING: Final = "."
-HELD: Final = "waiting for a rank"
+WAITING_WORDS: Final = "waiting for a rank"
 MOST_RANKS: Final = 8
 TIME: Final = Axis(title="time since the layer began", write=format_seconds)
 
@@ -100,7 +100,7 @@ def _rank_streams(events: Sequence[Event], ranks: int) -> Iterator[tuple[int, st
 def legend(letters: str) -> str:
     """Say what the letters of some rows mean."""
     words = {letter: worded(kind) for kind, letter in LETTERS.items()}
-    words[WAITING] = HELD
+    words[WAITING] = WAITING_WORDS
     return ", ".join(f"{letter} {word}" for letter, word in words.items() if letter in letters)
 
 
@@ -120,7 +120,7 @@ def _event_spans(event: Event, window: Window) -> Iterator[ChartSpan]:
     name, kind = event.label.name, worded(event.label.kind)
     pieces = [(event.start_s, event.end_s, kind, name)]
     if event.label.kind == "communication":
-        pieces.insert(0, (event.came_s, event.start_s, HELD, f"before {name}"))
+        pieces.insert(0, (event.came_s, event.start_s, WAITING_WORDS, f"before {name}"))
     for start, end, span_kind, label in pieces:
         left, right = max(start, window.start), min(end, window.end)
         if right > left:
@@ -129,5 +129,5 @@ def _event_spans(event: Event, window: Window) -> Iterator[ChartSpan]:
                 end=right - window.start,
                 kind=span_kind,
                 says=f"{label}, {format_seconds(end - start)}",
-                faint=span_kind == HELD,
+                faint=span_kind == WAITING_WORDS,
             )

@@ -10,13 +10,13 @@ from planner.runners.refusal import refusal
 from planner.scenario.scenario import Scenario
 from planner.search.ranking import Ranking, rank, search
 from planner.simulation.disturbances import USUAL_ORDER, Disturbances, ranks_named
-from planner.simulation.uneven import CUT, cuts
+from planner.simulation.uneven import CUT_AXES, cuts
 from topology.base import counted
 
 Instead = tuple[str, Scenario, Plan, Disturbances]
 """What is done, and what is then run how."""
 Of = TypeVar("Of")
-TRIED: Final = 3
+OTHER_PLANS: Final = 3
 """Other plans of all GPUs."""
 
 
@@ -45,7 +45,7 @@ def instead(scenario: Scenario, plan: Plan, disturbed: Disturbances) -> Iterator
         and candidate.degree("dp") == plan.degree("dp")
         and (cuts(candidate) or not unusual_order)
     )
-    for other in islice(comparable, TRIED):
+    for other in islice(comparable, OTHER_PLANS):
         yield f"{other} in place of {plan}", scenario, other, disturbed
     yield from _smaller_plan(scenario, ranking, plan, disturbed)
 
@@ -61,7 +61,7 @@ def _distinct_seats(plan: Plan, odd_rank: int) -> Iterator[int]:
 
 def _role(plan: Plan, seat: int) -> tuple[object, ...]:
     indices = plan.index_of(seat)
-    return seat == 0, *(indices.get(axis, 0) for axis in ("pp", *CUT))
+    return seat == 0, *(indices.get(axis, 0) for axis in ("pp", *CUT_AXES))
 
 
 def _swapped(disturbed: Disturbances, first_rank: int, second_rank: int) -> Disturbances:

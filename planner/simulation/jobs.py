@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from costmodels.events import Lane, Task, Traffic, contended, run
+from costmodels.events import Lane, Task, Traffic, contended_links, run
 from planner.scenario.deployment import Deployment
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import Scenario, resolve
@@ -25,7 +25,7 @@ from topology.machine import Link
 
 MOST_TOGETHER: Final = 300_000
 """Operations of two jobs."""
-COVERED: Final = 1.5
+COVERED_TURNS: Final = 1.5
 """Times a turn of one job that the turns of the other last at least, each by itself."""
 
 
@@ -181,7 +181,7 @@ def _share_full_link(first_job: _Job, other: _Job) -> bool:
     tasks, lanes = list[Task](), dict[Lane, list[int]]()
     _append_turn(tasks, lanes, first_job.work, 0, 0.0)
     _append_turn(tasks, lanes, other.work, _rank_count(first_job), 0.0)
-    full_links = contended(tasks, _outside_traffic(first_job, other))
+    full_links = contended_links(tasks, _outside_traffic(first_job, other))
     passed_links = (
         {link for task in job.work.tasks for link, _ in task.uses if link in full_links}
         for job in (first_job, other)
@@ -192,7 +192,7 @@ def _share_full_link(first_job: _Job, other: _Job) -> bool:
 def _delayed_turn_s(job: _Job, other: _Job) -> float:
     """Seconds of a turn of one job that begins with the first of many of the other."""
     other_turn_s = other.alone_s
-    other_turns = math.ceil(COVERED * job.alone_s / other_turn_s)
+    other_turns = math.ceil(COVERED_TURNS * job.alone_s / other_turn_s)
     count = len(job.work.tasks) + other_turns * len(other.work.tasks)
     if count > MOST_TOGETHER:
         raise InputError(

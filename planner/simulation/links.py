@@ -25,7 +25,7 @@ from topology.machine import (
     Survey,
     loads_of,
     machine_of,
-    named,
+    named_links,
     survey_of,
 )
 
@@ -66,7 +66,7 @@ def _ends_taken(
     machine = survey.machine
     gpus = {gpu.name for gpu in machine.gpus}
     for name, share in traffic.items():
-        edges, ports = named(machine, name)
+        edges, ports = named_links(machine, name)
         ends = [(nic.name, "network", share) for nic in ports]
         if name == "pcie":
             ends += [(cpu or "host", MEMORY, share) for cpu in {*survey.cpus.values()}]

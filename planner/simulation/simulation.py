@@ -16,7 +16,7 @@ from planner.scenario.scenario import Scenario
 from planner.search.estimate import PlanEstimate, worded
 from planner.search.evaluate import seated
 from planner.simulation.critical import PathPiece, by_kind, by_work, critical_path
-from planner.simulation.disturbances import ALIKE, Disturbances
+from planner.simulation.disturbances import UNDISTURBED, Disturbances
 from planner.simulation.gantt import chart, legend, middle, rows
 from planner.simulation.links import MessageKind, Wiring
 from planner.simulation.sequences import evened, sequences_of
@@ -42,23 +42,23 @@ from topology.catalogue import Device
 Folding = Callable[[Wiring, Iterable[MessageKind], Sequence[Hashable]], Alike]
 MOST_RANKS: Final = 16
 """Ranks in a table; of more, those with least and with most to do."""
-LEAST: Final = 1 / 10_000
+LEAST_SHARE: Final = 1 / 10_000
 """Part of a turn that is worth a number."""
-HEAD: Final = ("rank", "pace", "compute", "communication", "hidden", "waiting", "idle")
+RANK_HEAD: Final = ("rank", "pace", "compute", "communication", "hidden", "waiting", "idle")
 MOST_WORK: Final = 6
 """Lines of the critical path."""
 MOST_TASKS: Final = 3_000_000
-PICTURED: Final = 4
+PICTURED_RANKS: Final = 4
 """Ranks of a timeline in characters, and its columns."""
-TIMELINE: Final = 96
-DRAWN: Final = 2000
+TIMELINE_COLUMNS: Final = 96
+DRAWN_REQUESTS: Final = 2000
 """Requests that are drawn from the turns of all runs."""
 MANY_TURNS: Final = 1000
 """Turns above which the sum of draws is normal."""
 PERCENTILES: Final = (50, 90, 99)
 DECODE: Final = "vae_decode"
 OUTPUT: Final = "output"
-SHOWN_AS: Final = {"text_tower": "text_encode"}
+STAGE_ALIASES: Final = {"text_tower": "text_encode"}
 """Stages that an estimate counts as part of another."""
 
 
@@ -150,7 +150,7 @@ class Simulation:
     def timeline(self) -> Drawing:
         """Draw one layer of the turn."""
         window = middle(self.events, self.stage, self.turn_s)
-        streams = list(rows(self.events, window, TIMELINE, PICTURED))
+        streams = list(rows(self.events, window, TIMELINE_COLUMNS, PICTURED_RANKS))
         name_width = max((len(name) for name, _ in streams), default=0)
         lines = [f"{name:<{name_width}}  {line}".rstrip() for name, line in streams]
         title = f"{window.words}, {format_seconds(window.seconds)}"
@@ -180,14 +180,14 @@ class Simulation:
         if len(ranks) > MOST_RANKS:
             ordered = sorted(ranks, key=lambda rank: (rank.tokens or 0, rank.pace))
             ranks = [*ordered[: MOST_RANKS // 2], *ordered[-MOST_RANKS // 2 :]]
-        rows = [_rank_row(rank, LEAST * self.turn_s) for rank in ranks]
+        rows = [_rank_row(rank, LEAST_SHARE * self.turn_s) for rank in ranks]
         if not self.even_stages_s:
-            return Table(head=HEAD, rows=rows, indent=2)
+            return Table(head=RANK_HEAD, rows=rows, indent=2)
         tokens = [f"{rank.tokens:,}" for rank in ranks]
         wide_rows = [
             [row[0], rank_tokens, *row[1:]] for row, rank_tokens in zip(rows, tokens, strict=True)
         ]
-        return Table(head=(HEAD[0], "tokens", *HEAD[1:]), rows=wide_rows, indent=2)
+        return Table(head=(RANK_HEAD[0], "tokens", *RANK_HEAD[1:]), rows=wide_rows, indent=2)
 
     def path_table(self) -> Table:
         """Say what the turn could not have been shorter than, by kind and by what it makes."""
@@ -234,7 +234,7 @@ def _rank_row(time: RankTime, threshold: float) -> list[str]:
 
 
 def simulate(
-    scenario: Scenario, estimate: PlanEstimate, disturbed: Disturbances = ALIKE
+    scenario: Scenario, estimate: PlanEstimate, disturbed: Disturbances = UNDISTURBED
 ) -> Simulation:
     """Run a plan that was estimated.
 
@@ -278,7 +278,7 @@ def simulate(
 
 
 def simulated_stages_s(
-    scenario: Scenario, estimate: PlanEstimate, disturbed: Disturbances = ALIKE
+    scenario: Scenario, estimate: PlanEstimate, disturbed: Disturbances = UNDISTURBED
 ) -> Mapping[str, float]:
     """Run a plan for the seconds of its stages alone; otherwise as `simulate` does."""
     return _stages_s(_run_turns(scenario, estimate, disturbed)[1], estimate)
@@ -298,7 +298,7 @@ def _stages_s(turns: Sequence["_Turn"], estimate: PlanEstimate) -> Mapping[str, 
     """Add up the seconds of stages, under the names that an estimate has for them."""
     spent: dict[str, float] = defaultdict(float)
     for turn in turns:
-        spent[SHOWN_AS.get(turn.stage.name, turn.stage.name)] += turn.seconds
+        spent[STAGE_ALIASES.get(turn.stage.name, turn.stage.name)] += turn.seconds
     if OUTPUT in estimate.stages_s:
         spent[OUTPUT] = _outside_s(estimate)
     return spent
@@ -345,14 +345,16 @@ def _drawn_latencies(turns: Sequence["_Turn"], beside: float) -> tuple[float, ..
     beside : seconds of a request outside of them.
     """
     generator = np.random.default_rng(0)
-    total = np.full(DRAWN, float(beside))
+    total = np.full(DRAWN_REQUESTS, float(beside))
     for turn in turns:
         count = round(turn.stage.turns)
         samples = np.asarray(turn.samples)
         if count <= MANY_TURNS:
-            total += generator.choice(samples, (DRAWN, count)).sum(axis=1)
+            total += generator.choice(samples, (DRAWN_REQUESTS, count)).sum(axis=1)
         else:
-            total += generator.normal(samples.mean() * count, samples.std() * count**0.5, DRAWN)
+            total += generator.normal(
+                samples.mean() * count, samples.std() * count**0.5, DRAWN_REQUESTS
+            )
     return tuple(sorted(total.tolist()))
 
 

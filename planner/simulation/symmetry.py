@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
-from costmodels.events import Task, Traffic, Uses, contended
+from costmodels.events import Task, Traffic, Uses, contended_links
 from planner.simulation.links import Group, MessageKind, Wiring
 from topology.base.values import dataclass
 from topology.machine import Link
@@ -98,7 +98,9 @@ def _messages(wiring: Wiring, kinds: Sequence[MessageKind]) -> list[_Message]:
         )
         for message in messages
     ]
-    full_links = contended(tasks, {number: wiring.taken(link) for link, number in links.items()})
+    full_links = contended_links(
+        tasks, {number: wiring.taken(link) for link, number in links.items()}
+    )
     return [
         replace(
             message,

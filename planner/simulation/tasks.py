@@ -24,7 +24,7 @@ FORWARD: Final = "forward"
 MOST_PACES: Final = 64
 """Ranks up to which each has a pace of its own."""
 
-NOTHING: Final[frozenset[int]] = frozenset()
+NO_STEPS: Final[frozenset[int]] = frozenset()
 MessageKey = tuple[str, Group, int]
 """What tells messages apart: the axis, the ranks, and how many the ranks had there before."""
 Prices = defaultdict[Device, FoundPrices]
@@ -255,12 +255,12 @@ def _run_steps(placed: PlacedLoop, places: int, prices: FoundPrices) -> Iterator
     for op, loop, turn in unrolled:
         work = works[id(op)]
         issued += work.host_s
-        after = _makers_of(ready, work.reads) if many_streams else NOTHING
+        after = _makers_of(ready, work.reads) if many_streams else NO_STEPS
         if work.runs:
             other_streams = tuple(sorted([n for n in after if streams[n] != work.stream]))
             label = TaskLabel(name=work.name, kind=work.kind, loop=loop, turn=turn)
             yield Step(work=work, label=label, after=other_streams, issued=issued)
-            after = frozenset((len(streams),)) if many_streams else NOTHING
+            after = frozenset((len(streams),)) if many_streams else NO_STEPS
             streams.append(work.stream)
         for name in work.writes:  # of a view, what it waits for
             ready[name] = after
@@ -371,9 +371,9 @@ def jittered(work: RankTasks, jitter: float, seed: int) -> RankTasks:
 
 def _makers_of(ready: Mapping[str, frozenset[int]], reads: Sequence[str]) -> frozenset[int]:
     """Numbers of the tasks that made what is read."""
-    after = NOTHING
+    after = NO_STEPS
     for name in reads:
-        makers = ready.get(name, NOTHING)
+        makers = ready.get(name, NO_STEPS)
         after = after | makers if after else makers
     return after
 

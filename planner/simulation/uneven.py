@@ -9,7 +9,7 @@ import numpy as np
 from costmodels.expert_routing import parts_apart
 from costmodels.price import Target
 from costmodels.program import Attention, Loop, Op, Span, Weight
-from costmodels.tables import NONE, SHIPPED, profile_for
+from costmodels.tables import NO_PROFILE, SHIPPED_PROFILE, profile_for
 from planner.lowering.work import share_of
 from planner.request.plan import Plan
 from planner.scenario.scenario import Scenario
@@ -24,7 +24,7 @@ from topology.base import InputError, format_bytes
 from topology.base.values import dataclass
 from topology.catalogue import find_hardware
 
-CUT: Final = ("ring", "ring_q", "allgather_kv")
+CUT_AXES: Final = ("ring", "ring_q", "allgather_kv")
 """Axes whose ranks hold a part of the tokens each while they attend."""
 MOST_PARTS: Final = 32
 """Parts of experts up to which each has rows of its own."""
@@ -76,7 +76,7 @@ class Order:
 
 def cuts(plan: Plan) -> str:
     """Name the axis of a plan whose ranks hold a part of the tokens each; empty where none does."""
-    return next((axis for axis in CUT if plan.degree(axis) > 1), "")
+    return next((axis for axis in CUT_AXES if plan.degree(axis) > 1), "")
 
 
 def share_seen(order: str, asking: int, answering: int, rows: int) -> float:
@@ -195,9 +195,11 @@ def _target_on(scenario: Scenario, target: Target, kind: str) -> Target:
     device = find_hardware(kind).device
     if device == target.device:
         return target
-    unprofiled = scenario.request.profile == NONE
+    unprofiled = scenario.request.profile == NO_PROFILE
     return replace(
-        target, device=device, profile=profile_for(kind, NONE if unprofiled else SHIPPED)
+        target,
+        device=device,
+        profile=profile_for(kind, NO_PROFILE if unprofiled else SHIPPED_PROFILE),
     )
 
 
@@ -221,7 +223,7 @@ def _token_order(scenario: Scenario, plan: Plan, name: str) -> Order | None:
         return None
     axis = cuts(plan)
     if not axis:
-        raise InputError(f"order: got {name} for {plan}, wanted a plan with {', '.join(CUT)}")
+        raise InputError(f"order: got {name} for {plan}, wanted a plan with {', '.join(CUT_AXES)}")
     if not is_causal(scenario.model):
         raise InputError(
             f"order: got {name} for {scenario.model.name}, wanted a model that attends causally"

@@ -13,8 +13,8 @@ from topology.base.values import dataclass
 from topology.machine import Link
 
 HEAD: Final = ("messages", "under way", "on the path", "slowed", "busiest link", "busy")
-AS_BUSY: Final = 2.0**-20
-SHOWN: Final = 0.005
+BUSY_TOLERANCE: Final = 2.0**-20
+SHOWN_SHARE: Final = 0.005
 Passed = Mapping[Link, Mapping[int, float]]
 """Seconds of links, by the rank that stands for a group."""
 
@@ -103,7 +103,9 @@ def _link_use(
         slowed=max(0.0, taken_s / alone_s - 1),
         busiest_link=str(busiest),
         busy=busy[busiest] / under_way + taken(busiest),
-        links_as_busy=sum(seconds > busiest_s * (1 - AS_BUSY) for seconds in filled.values()),
+        links_as_busy=sum(
+            seconds > busiest_s * (1 - BUSY_TOLERANCE) for seconds in filled.values()
+        ),
     )
 
 
@@ -114,7 +116,7 @@ def link_table(uses: Sequence[LinkUse]) -> Table:
             use.messages.replace("_", "-"),
             format_seconds(use.under_way_s),
             format_seconds(use.path_s) if use.path_s else "-",
-            f"{100 * use.slowed:.0f} %" if use.slowed > SHOWN else "-",
+            f"{100 * use.slowed:.0f} %" if use.slowed > SHOWN_SHARE else "-",
             use.busiest_link
             + (f" and {use.links_as_busy - 1} more" if use.links_as_busy > 1 else ""),
             f"{100 * use.busy:.0f} %",

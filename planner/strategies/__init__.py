@@ -18,11 +18,11 @@ from topology.base import InputError, unknown
 
 __all__ = ["Proposal", "SequenceStrategy", "axes", "parse_plan", "parse_pools", "strategies"]
 
-BESIDE: Final = ("vae", "ep", "patch", "fsdp")
+SLASH_AXES: Final = ("vae", "ep", "patch", "fsdp")
 """What stands after a slash: what the GPUs of the axes divide in a way of its own."""
-SHORT: Final = {"ep": ("adp", "ep"), "pipefusion": ("pp", "patch")}
+SHORTHANDS: Final = {"ep": ("adp", "ep"), "pipefusion": ("pp", "patch")}
 """Axes that stand for another and for what is after a slash, of the same degree."""
-LARGEST: Final = 16384
+LARGEST_DEGREE: Final = 16384
 
 
 @cache
@@ -35,7 +35,7 @@ def strategies() -> Mapping[str, Strategy]:
 
 def axes() -> tuple[str, ...]:
     """List the names that plans may give to an axis."""
-    return (*strategies(), *SHORT)
+    return (*strategies(), *SHORTHANDS)
 
 
 def parse_plan(text: str) -> Plan:
@@ -59,8 +59,10 @@ def parse_plan(text: str) -> Plan:
     body, *suffixes = text.strip().lower().split("/")
     degrees = [_axis(part, plan_text) for part in body.split(".")] if body != "single" else []
     slash_degrees = [_slash_part(part, plan_text) for part in suffixes]
-    slash_degrees += [(SHORT[name][1], degree) for name, degree in degrees if name in SHORT]
-    degrees = [(SHORT.get(name, (name,))[0], degree) for name, degree in degrees]
+    slash_degrees += [
+        (SHORTHANDS[name][1], degree) for name, degree in degrees if name in SHORTHANDS
+    ]
+    degrees = [(SHORTHANDS.get(name, (name,))[0], degree) for name, degree in degrees]
     for pairs in (degrees, slash_degrees):
         names = [name for name, _ in pairs]
         for position, name in enumerate(names):
@@ -81,7 +83,7 @@ def parse_pools(request: Request) -> TwoPools:
 
 
 def _slash_part(part: str, plan: str) -> tuple[str, int]:
-    match = re.fullmatch(rf"({'|'.join(BESIDE)})([0-9]{{1,9}})", part)
+    match = re.fullmatch(rf"({'|'.join(SLASH_AXES)})([0-9]{{1,9}})", part)
     if match is None:
         raise InputError(
             f"plan {plan!r}: after the slash expected vae, ep, patch or fsdp and a degree, "
@@ -105,6 +107,6 @@ def _axis(part: str, plan: str) -> tuple[str, int]:
 
 def _degree(name: str, digits: str, plan: str) -> int:
     degree = int(digits)
-    if not 1 <= degree <= LARGEST:
-        raise InputError(f"plan {plan!r}: {name} degree {degree}: expected 1 to {LARGEST}")
+    if not 1 <= degree <= LARGEST_DEGREE:
+        raise InputError(f"plan {plan!r}: {name} degree {degree}: expected 1 to {LARGEST_DEGREE}")
     return degree

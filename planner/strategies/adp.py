@@ -13,7 +13,7 @@ References
 from collections.abc import Iterator
 from dataclasses import replace
 
-from costmodels.sizes import anywhere
+from costmodels.sizes import any_true
 from planner.models import Model
 from planner.strategies.base import Proposal, Share, Strategy
 
@@ -32,7 +32,7 @@ class AttentionData(Strategy):
         return model.kind == "decoder" and model.has_experts
 
     def divide(self, share: Share, degree: int) -> Share:
-        single = not anywhere(share.batch != 1)
+        single = not any_true(share.batch != 1)
         batch = share.batch if single else share.batch // degree
         return replace(share, copies=degree, batch=batch)
 
@@ -44,9 +44,11 @@ class AttentionData(Strategy):
         if share.sequence:
             yield f"adp{degree} beside a sequence that is cut is not modelled"
         rank_count = degree * share.replicas
-        if anywhere((batch > 1) & (batch % rank_count != 0)):
+        if any_true((batch > 1) & (batch % rank_count != 0)):
             replica_text = f" x dp{share.replicas}" if share.replicas > 1 else ""
-            yield f"a batch of {proposal.workload.batch} does not divide by adp{degree}{replica_text}"
+            yield (
+                f"a batch of {proposal.workload.batch} does not divide by adp{degree}{replica_text}"
+            )
 
 
 STRATEGY = AttentionData()

@@ -15,13 +15,15 @@ from costmodels.program import Collective, Loop, Matmul, Op, Tensor
 from planner.request.plan import Plan
 from planner.strategies.base import Proposal
 
-CUT: tuple[str, ...] = ("tp", "pp", "adp")
+CUTTING_AXES: tuple[str, ...] = ("tp", "pp", "adp")
 """Axes over which weights are cut in another way."""
 
 
 def axis_of(plan: Plan) -> str:
     """Name the axis whose ranks share the parts; empty where there is none."""
-    matching_axes = [axis for axis, degree in plan.axes if degree == plan.fsdp and axis not in CUT]
+    matching_axes = [
+        axis for axis, degree in plan.axes if degree == plan.fsdp and axis not in CUTTING_AXES
+    ]
     return matching_axes[-1] if matching_axes else ""
 
 
@@ -31,7 +33,7 @@ def objections(proposal: Proposal, plan: Plan) -> Iterator[str]:
         yield f"fsdp{plan.fsdp}: expected the degree of one axis that does not cut weights"
     if proposal.model.kind != "diffusion":
         yield f"fsdp{plan.fsdp}: {proposal.model.name} denoises nothing"
-    if any(axis in CUT for axis, _ in plan.axes):
+    if any(axis in CUTTING_AXES for axis, _ in plan.axes):
         yield f"fsdp{plan.fsdp} beside an axis that cuts weights is not modelled"
 
 

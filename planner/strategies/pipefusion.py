@@ -19,7 +19,7 @@ from typing import Final
 
 from costmodels.program import Rearrange, Span, Tensor
 from costmodels.program.emit import Emits, split_features, total_rows
-from costmodels.sizes import anywhere
+from costmodels.sizes import any_true
 from planner.request.plan import Plan
 from planner.strategies.base import Attend, AttentionCall, Entry, Proposal
 from planner.strategies.sequence import convolved, is_cut
@@ -49,7 +49,7 @@ def objections(proposal: Proposal, plan: Plan) -> Iterator[str]:
     if pieces < stages or stages == 1:
         yield f"patch{pieces} for pp{stages}: expected stages, and a piece for each at least"
     tokens = proposal.workload.length(model.streams[-1].name)
-    if anywhere(tokens % pieces):
+    if any_true(tokens % pieces):
         yield f"{tokens} {model.streams[-1].name} tokens do not divide by patch{pieces}"
     if plan.sequence_ranks > 1:
         yield "pieces of a sequence that is cut over ranks are not modelled"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodels.sizes import Real, larger, several, smaller
+from costmodels.sizes import Real, is_array, larger, smaller
 from planner.models import Block, Model
 from planner.strategies.base import Proposal, Share, Strategy
 
@@ -71,7 +71,7 @@ def runs(
     return result
 
 
-def gathered(model: Model, layers: Sequence[tuple[Block, int]]) -> list[tuple[Block, int]]:
+def merged_kinds(model: Model, layers: Sequence[tuple[Block, int]]) -> list[tuple[Block, int]]:
     """Take all layers of a kind together, as the model's blocks do: they cost as much so."""
     merged: dict[str, tuple[Block, int]] = {}
     for block, first in layers:
@@ -87,7 +87,7 @@ def cut_numbers(kinds: Sequence[int], weights: Sequence[Real], degree: int) -> N
     """
     numbers = np.zeros(np.broadcast(*weights).shape, np.intp)
     for cut in _bounds([weights[kind] for kind in kinds], degree):
-        if several(cut):
+        if is_array(cut):
             numbers = np.unique(numbers * len(kinds) + cut, return_inverse=True)[1]
     return numbers
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from costmodels.program import Size, Span
-from costmodels.sizes import anywhere, largest
+from costmodels.sizes import any_true, largest
 from planner.models import Model, Stream
 from planner.request.workload import Workload
 from planner.strategies.base import Entry, Proposal, Share
@@ -37,7 +37,7 @@ def span_of(model: Model, stream: Stream, tokens: Size, share: Share, start: Siz
     if share.grain == 1:
         return Span(stream.name, tokens, start=start)
     is_whole = stream.static or stream.name in model.reuses
-    is_uneven = anywhere(tokens % share.grain)
+    is_uneven = any_true(tokens % share.grain)
     if is_whole or (stream.tokens and is_uneven):
         return Span(stream.name, tokens, start=start)
     zigzag = share.zigzag and is_causal(model)
@@ -98,7 +98,7 @@ def _chunk_objections(proposal: Proposal) -> Iterator[str]:
     grain = proposal.share.grain
     for stream in convolved(proposal.model):
         lines = _lines(proposal.workload, stream)
-        if anywhere(lines % grain):
+        if any_true(lines % grain):
             yield f"{lines} lines of {stream} tokens, which a FFN convolves, for {grain} ranks"
     padded = {stream.name for stream in proposal.model.streams if stream.pads or stream.tokens}
     if any(t.mixer == "relu_linear" and padded & set(t.keys) for t in proposal.model.towers):
@@ -119,13 +119,13 @@ def sequence_objections(
         yield "drafted tokens over a cut sequence are not modelled"
     for name in [] if padded else _must_divide(proposal.model):
         tokens = proposal.workload.length(name)
-        if anywhere(tokens % grain):
+        if any_true(tokens % grain):
             remainder = f"{tokens % grain} left"
             token_kind = "tokens" if name == "tokens" else f"{name} tokens"
             yield f"{tokens} {token_kind} do not divide by {grain} ranks ({remainder})"
     for name in _must_reach(proposal.model, padded):
         tokens = proposal.workload.length(name)
-        if anywhere(tokens < grain):
+        if any_true(tokens < grain):
             count_text = f"a prompt of {tokens}" if name == "tokens" else f"{tokens} {name}"
             yield f"{count_text} tokens for {grain} ranks: some have none"
     yield from _chunk_objections(proposal)

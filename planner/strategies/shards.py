@@ -39,13 +39,13 @@ def attend_shards(axes: Sequence[tuple[str, int]]) -> Attend:
         keys_values = yield from concat_rows(keys, f"{call.name}.kv")
         spans = tuple(span for entry in call.entries if entry.has_keys for span in entry.spans)
         local = yield from attention_over(call, query, keys_values, query_spans(call), spans)
-        out = yield from merged(local, axes)
+        out = yield from merge_shards(local, axes)
         return (yield from results_of(call, out))
 
     return attend
 
 
-def merged(own: Attention, axes: Sequence[tuple[str, int]]) -> Emits[Tensor]:
+def merge_shards(own: Attention, axes: Sequence[tuple[str, int]]) -> Emits[Tensor]:
     """Emit an attention over a rank's own keys, and the merge of those of all ranks."""
     name, lead = own.out.name, own.out.shape[:2]
     total = Tensor(f"{name}.lse", (*lead, own.heads), SUM_BYTES)

@@ -20,7 +20,7 @@ from planner.strategies.sequence import is_cut, sequence_objections
 AXIS = "ulysses"
 
 
-Over = tuple[str, int]
+AxisDegree = tuple[str, int]
 """An axis and its degree."""
 
 
@@ -90,7 +90,9 @@ def _times(tensor: int) -> str:
     return f" x tp{tensor}" if tensor > 1 else ""
 
 
-def _to_heads(call: AttentionCall, cut: Sequence[Entry], axis_degree: Over) -> Emits[list[Entry]]:
+def _to_heads(
+    call: AttentionCall, cut: Sequence[Entry], axis_degree: AxisDegree
+) -> Emits[list[Entry]]:
     """Collect all rows of the cut streams, for this rank's heads."""
     kinds = [
         [entry for entry in cut if (entry.has_queries, entry.has_keys) == kind]
@@ -106,7 +108,7 @@ def _to_heads(call: AttentionCall, cut: Sequence[Entry], axis_degree: Over) -> E
 
 
 def _exchange_heads(
-    call: AttentionCall, entries: Sequence[Entry], axis_degree: Over, name: str
+    call: AttentionCall, entries: Sequence[Entry], axis_degree: AxisDegree, name: str
 ) -> Emits[Entry]:
     axis, degree = axis_degree
     first_entry = entries[0]
@@ -130,7 +132,7 @@ def _exchange_heads(
 
 
 def _own_heads(
-    call: AttentionCall, uncut: Sequence[Entry], axis_degree: Over
+    call: AttentionCall, uncut: Sequence[Entry], axis_degree: AxisDegree
 ) -> Emits[list[Entry]]:
     """Take this rank's heads of rows that every rank has."""
     axis, degree = axis_degree
@@ -148,7 +150,7 @@ def _to_rows(
     call: AttentionCall,
     query_entries: Sequence[Entry],
     results: Sequence[Tensor],
-    axis_degree: Over,
+    axis_degree: AxisDegree,
 ) -> Emits[list[Tensor]]:
     """Give this rank its rows again, with all heads."""
     axis, degree = axis_degree
@@ -168,7 +170,7 @@ def _to_rows(
 
 
 def _all_heads(
-    call: AttentionCall, results: Sequence[Tensor], axis_degree: Over
+    call: AttentionCall, results: Sequence[Tensor], axis_degree: AxisDegree
 ) -> Emits[list[Tensor]]:
     """Gather the heads that others computed, of rows that every rank has."""
     axis, degree = axis_degree

@@ -10,9 +10,9 @@ from typing import Final
 
 from planner.sweeping.portion import Row
 from planner.sweeping.questions import Questions
-from topology.base import InputError, held, write_whole
+from topology.base import InputError, locked_folder, write_whole
 
-ABOUT: Final = "sweep.txt"
+DIGEST_FILE: Final = "sweep.txt"
 """File that says of which sweep the folder is."""
 
 
@@ -49,13 +49,15 @@ def _row_digest(rows: Sequence[Row]) -> str:
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Hold a folder that is there; raises InputError if another sweep does."""
-    with held(folder, f"--resume: {folder} is in use by another, wanted one sweep at a time"):
+    with locked_folder(
+        folder, f"--resume: {folder} is in use by another, wanted one sweep at a time"
+    ):
         yield
 
 
 def taken_up(asked: Questions, folder: Path) -> dict[str, list[Row]]:
     """Read the portions that an earlier run has finished; make the folder where there is none."""
-    question_file = folder / ABOUT
+    question_file = folder / DIGEST_FILE
     if not folder.exists():
         with _output_errors(folder):
             folder.mkdir()

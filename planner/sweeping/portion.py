@@ -24,11 +24,11 @@ from topology.base.values import dataclass
 
 Row = dict[str, object]
 """What was asked, and what became of one plan; `reason` says why it cannot run."""
-MANY: Final = 256
+SHARING_LIMIT: Final = 256
 """Requests of a portion above which nothing is kept for others."""
 _CACHE_SIZE: Final = 16
 """Kinds of hardware, and numbers of GPUs, of which questions are kept."""
-STACKED = ("steps", "pixels", "frames", "line", "output_tokens")
+STACKED_FIELDS = ("steps", "pixels", "frames", "line", "output_tokens")
 """Fields of a workload that are numbers of one request."""
 
 
@@ -73,7 +73,9 @@ def _hardware_rows(
     workloads = tuple(work for _, work in questions)
     plans_to_price = _plans_to_price(portion, scenario.model, workloads)
     shared_parts = (
-        _shared_by_workloads(scenario.model)[workloads] if len(workloads) <= MANY else shared
+        _shared_by_workloads(scenario.model)[workloads]
+        if len(workloads) <= SHARING_LIMIT
+        else shared
     )
     columns = shared_parts.columns.setdefault(any_gpus, shared_parts.programs.on_hardware())
     prices = sweep(
@@ -120,7 +122,7 @@ def _stacked_workload(works: Sequence[Workload]) -> Workload:
     """Put the sizes of several requests of one model into arrays."""
     streams = [name for name, _ in works[0].tokens]
     tokens = tuple((name, np.array([int(w.length(name)) for w in works])) for name in streams)
-    fields = {name: np.array([int(getattr(w, name)) for w in works]) for name in STACKED}
+    fields = {name: np.array([int(getattr(w, name)) for w in works]) for name in STACKED_FIELDS}
     return replace(works[0], tokens=tokens, **fields)  # type: ignore[arg-type]  # sizes may be arrays
 
 

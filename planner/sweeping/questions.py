@@ -10,7 +10,7 @@ from math import prod
 from typing import Final
 
 from planner.request.request import LARGEST, Request, whole_number
-from planner.scenario.keywords import request_of, several
+from planner.scenario.keywords import distinct_names, request_of
 from planner.strategies import parse_plan
 from topology.base import InputError, shown
 from topology.base.values import dataclass
@@ -20,10 +20,10 @@ PICTURE: Final = ("height", "width", "frames", "steps")
 LANGUAGE: Final = ("input_tokens", "output_tokens")
 """And those of language models."""
 SIZES: Final = (*PICTURE, *LANGUAGE)
-MOST: Final = 10_000_000
+MOST_QUESTIONS: Final = 10_000_000
 """Questions of one sweep, each of all plans."""
 _RANGE: Final = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?(?::([1-9][0-9]{0,8}))?")
-WANTED: Final = "numbers such as 8, 1,2,4, 1:64 or 480:1080:120"
+NUMBERS_WORDS: Final = "numbers such as 8, 1,2,4, 1:64 or 480:1080:120"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +57,10 @@ class Questions:
             if (gpus := parse_plan(plan).gpus) not in self.gpus:  # it would have no row
                 expected = f"wanted that of plan {plan} among them"
                 raise InputError(f"gpus: got none of {gpus}, {expected}")
-        if self.questions > MOST:
-            raise InputError(f"sweep: got {self.questions:,} questions, wanted at most {MOST:,}")
+        if self.questions > MOST_QUESTIONS:
+            raise InputError(
+                f"sweep: got {self.questions:,} questions, wanted at most {MOST_QUESTIONS:,}"
+            )
 
     @property
     def questions(self) -> int:
@@ -125,15 +127,15 @@ def questions_of(
 
     Raises `InputError` if a name, a number or a keyword cannot be right.
     """
-    names = several("models", models)
+    names = distinct_names("models", models)
     sizes = {name: options[name] for name in SIZES if options.get(name) is not None}
     other_options = {name: value for name, value in options.items() if name not in SIZES}
     return Questions(
         models=names,
-        hardware=several("hardware", hardware),
+        hardware=distinct_names("hardware", hardware),
         gpus=read_numbers("gpus", gpus),
         sizes={name: read_numbers(name, value) for name, value in sizes.items()},  # type: ignore[arg-type]  # checked there
-        plans=several("plan", plans),
+        plans=distinct_names("plan", plans),
         request=request_of(names[0], 1, other_options),
     )
 
@@ -156,8 +158,8 @@ def read_numbers(name: str, text: str | int | Sequence[int]) -> tuple[int, ...]:
         match = _RANGE.fullmatch(number_range.strip())
         first_text, last_text, step = match.groups() if match else ("0", "-1", None)
         span = range(int(first_text), int(last_text or first_text) + 1, int(step or 1))
-        if not 0 < len(span) <= MOST:
-            raise InputError(f"{name}: got {shown(number_range)}, wanted {WANTED}")
+        if not 0 < len(span) <= MOST_QUESTIONS:
+            raise InputError(f"{name}: got {shown(number_range)}, wanted {NUMBERS_WORDS}")
         numbers += span
     return _checked_numbers(name, numbers)
 
@@ -165,13 +167,13 @@ def read_numbers(name: str, text: str | int | Sequence[int]) -> tuple[int, ...]:
 def _value_list(name: str, values: object) -> list[object]:
     """Read a size of a sweep: one number, or several."""
     if isinstance(values, bytes):  # of which each part is a number too
-        raise InputError(f"{name}: got {shown(values)}, wanted {WANTED}")
+        raise InputError(f"{name}: got {shown(values)}, wanted {NUMBERS_WORDS}")
     try:
-        numbers = list(islice(iter(values), MOST + 1))  # type: ignore[call-overload]  # if it can be
+        numbers = list(islice(iter(values), MOST_QUESTIONS + 1))  # type: ignore[call-overload]  # if it can be
     except Exception:  # noqa: BLE001  # it is one, or fails in its own way
         numbers = [values]
-    if not 0 < len(numbers) <= MOST:
-        raise InputError(f"{name}: got {shown(values)}, wanted {WANTED}")
+    if not 0 < len(numbers) <= MOST_QUESTIONS:
+        raise InputError(f"{name}: got {shown(values)}, wanted {NUMBERS_WORDS}")
     return numbers
 
 

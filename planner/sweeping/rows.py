@@ -15,7 +15,7 @@ from topology.base.rows import as_frame, csv_text
 from topology.base.table import Drawing, Table
 from topology.base.values import dataclass
 
-SHOWN: Final = 20
+SHOWN_ROWS: Final = 20
 """Rows that a notebook shows."""
 
 
@@ -47,8 +47,12 @@ class Rows(Sequence[Row]):
 
     def _repr_html_(self) -> str:
         head = list(self.rows[0]) if self.rows else []
-        cells = [[str(value) for value in row.values()] for row in self.rows[:SHOWN]]
-        more_rows = f"<p>{len(self.rows) - SHOWN:,} more rows</p>" if len(self.rows) > SHOWN else ""
+        cells = [[str(value) for value in row.values()] for row in self.rows[:SHOWN_ROWS]]
+        more_rows = (
+            f"<p>{len(self.rows) - SHOWN_ROWS:,} more rows</p>"
+            if len(self.rows) > SHOWN_ROWS
+            else ""
+        )
         return Table(head=head, rows=cells).html() + more_rows + self._chart()
 
     def _chart(self) -> str:

@@ -17,7 +17,7 @@ from planner.tensorrt.products import Learned, of_heads, of_norm, of_row
 Values = Sequence[Value]
 GUIDANCE: Final = 3.0
 STEP: Final = 0.1
-FALL: Final = 10_000
+FREQUENCY_FALL: Final = 10_000
 """First frequency of the waves that stand for a number, over the last."""
 TINY: Final = 10.0**-12
 """Keeps the norm of a row of zeros finite."""
@@ -173,7 +173,9 @@ def _sinusoids(draft: Draft, op: Pointwise, x: Value) -> Value:
     """
     name, half_size = op.outputs[0].name, op.size // 2
     powers = (
-        np.float32(-np.log(FALL)) * np.arange(half_size, dtype=np.float32) / np.float32(half_size)
+        np.float32(-np.log(FREQUENCY_FALL))
+        * np.arange(half_size, dtype=np.float32)
+        / np.float32(half_size)
     )
     frequency_table = np.exp(powers.astype(np.float64)).astype(np.float32)
     number = draft.wide(x) if op.factor == 1 else draft.scaled(draft.wide(x), op.factor, name)

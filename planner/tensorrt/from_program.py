@@ -51,7 +51,7 @@ from planner.tensorrt.products import depthwise, product
 from topology.base import IllegalPlanError
 from topology.base.values import dataclass
 
-SENT: Final = "sent."
+SENT_PREFIX: Final = "sent."
 """Ahead of the name of what a stage hands to the next one, which reads it by its name alone."""
 
 
@@ -212,7 +212,9 @@ def _network(
         writing.outputs[f"next.{FILLED}"] = draft.elementwise("SUM", filled, unit, f"{FILLED}.next")
     for op in sent if section.stage != dict(program.axes).get(pp.AXIS, 1) - 1 else ():
         value = _value_of(writing, op.x)
-        writing.outputs[f"{SENT}{op.out.name}"] = draft.cast(value, draft.dtype(op.out), SENT)
+        writing.outputs[f"{SENT_PREFIX}{op.out.name}"] = draft.cast(
+            value, draft.dtype(op.out), SENT_PREFIX
+        )
     for output_name, name in section.outputs:
         writing.outputs[output_name] = writing.values[name]
     used = _needed_names(draft.layers, [value.name for value in writing.outputs.values()])

@@ -15,14 +15,14 @@ import numpy as np
 
 from costmodels.program import Program
 from planner.lowering import lower
-from planner.lowering.conditioning import OF_STEPS, TURN
+from planner.lowering.conditioning import STEP_INPUTS, TURN
 from planner.models import Model, latent_frames
 from planner.request.plan import Plan
 from planner.request.workload import Workload
 from planner.strategies import pp
 from planner.tensorrt.attention import with_multi_device_attention
 from planner.tensorrt.cache import FILLED, PARTS, PROMPTED
-from planner.tensorrt.from_program import SENT, Recipe, networks_of
+from planner.tensorrt.from_program import SENT_PREFIX, Recipe, networks_of
 from planner.tensorrt.network import EngineNetwork, LatentGrid, Value
 from topology.base import InputError
 
@@ -216,7 +216,7 @@ def _diffusion_calls(
     prediction = dict(stages[-1].outputs)["prediction"]
     _add_buffer(buffers, replace(prediction, shape=(passes, *prediction.shape)), "predictions")
     input_names = {tensor.name for tensor in program.inputs}
-    shared = {main, "predictions", TURN.name, *OF_STEPS, *_received_names(stages)}
+    shared = {main, "predictions", TURN.name, *STEP_INPUTS, *_received_names(stages)}
     once: list[Call] = []
     step_calls: list[Call] = []
     for place in range(passes):
@@ -257,7 +257,7 @@ def _received_names(stages: Sequence[EngineNetwork]) -> set[str]:
         value.name
         for sender, receiver in pairwise(stages)
         for value in receiver.inputs
-        if f"{SENT}{value.name}" in dict(sender.outputs)
+        if f"{SENT_PREFIX}{value.name}" in dict(sender.outputs)
     }
 
 
@@ -276,7 +276,7 @@ def _stage_sends(
             for pair in zip(_ranks(plan, stage), _ranks(plan, stage + 1), strict=True)
         ]
         if pairs:
-            yield {"send": [f"{own}{SENT}{name}", f"{own}{name}"], "pairs": pairs}
+            yield {"send": [f"{own}{SENT_PREFIX}{name}", f"{own}{name}"], "pairs": pairs}
 
 
 def _send_to_all(name: str, plan: Plan) -> Call:
@@ -327,7 +327,7 @@ def _decoder_stages(
     program, plan = split
     stages = [network for network in networks if network.name.startswith(network_kind)]
     input_names, received = {tensor.name for tensor in program.inputs}, _received_names(stages)
-    stage_tensors = {*received, *(f"{SENT}{name}" for name in received)}
+    stage_tensors = {*received, *(f"{SENT_PREFIX}{name}" for name in received)}
     for place, network in enumerate(stages):
         bind: Bind = {}
         for name, value in [*((value.name, value) for value in network.inputs), *network.outputs]:

@@ -20,7 +20,7 @@ from planner.web.apart import EndedError
 from planner.web.fields import LONGEST_TEXT, MOST_FIELDS, Groups, words_of
 from planner.web.form import STYLE, Filled, form
 from topology.base import InputError
-from topology.base.page import MAIN, allowed, fragment, page
+from topology.base.page import MAIN, content_policy, fragment, page
 from topology.base.page import STYLE as LOOK
 from topology.base.table import Said
 from topology.base.values import dataclass
@@ -31,7 +31,9 @@ READ_S: Final = 10.0
 WAITING: Final = 8
 """Questions that wait for one of those that are being answered."""
 FORM: Final = "application/x-www-form-urlencoded"
-_POLICY: Final = f"{allowed(STYLE)}; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+_POLICY: Final = (
+    f"{content_policy(STYLE)}; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
 _HEADERS: Final = {
     "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
@@ -222,7 +224,10 @@ def _form_alone(asked_page: _Page, refused: Refused | None = None) -> Response:
 
 def _with_form(asked_page: _Page, text: str, status: int) -> Response:
     """Put the form above a page, and its look in the place of the page's own."""
-    for old_text, new_text in ((LOOK, STYLE), (escape(allowed()), escape(allowed(STYLE)))):
+    for old_text, new_text in (
+        (LOOK, STYLE),
+        (escape(content_policy()), escape(content_policy(STYLE))),
+    ):
         text = text.replace(old_text, new_text, 1)
     form_html = form(asked_page.pages, asked_page.name, asked_page.filled)
     return Response(text.replace(MAIN, f"{form_html}{MAIN}", 1), status, _HEADERS, "text/html")

@@ -5,7 +5,7 @@ from typing import Final
 
 from planner.models import names
 from planner.models.catalogue import ALIASES
-from planner.scenario.drafts import OWN
+from planner.scenario.drafts import OWN_LAYERS
 from planner.scenario.experts import LAW
 from topology.base import InputError, number_in, shown, unknown
 from topology.base.values import dataclass
@@ -167,7 +167,7 @@ def _check_fileless(field: Field, value: str) -> None:
         case "model":
             _check_choice(field, value.lower(), (*names(), *ALIASES))
         case "draft":
-            _check_choice(field, value.lower(), (OWN, *names(), *ALIASES))
+            _check_choice(field, value.lower(), (OWN_LAYERS, *names(), *ALIASES))
         case "hardware" | "kinds":
             for kind in value.split(",") if field.kind == "kinds" else [value]:
                 _check_choice(field, kind.strip().lower(), all_hardware())

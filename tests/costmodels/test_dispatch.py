@@ -10,7 +10,7 @@ from costmodels.collectives.dispatch import WAYS, Exchange, obstacle
 from costmodels.expert_routing import Routing
 from costmodels.formats import token_bytes
 from costmodels.kernels.parameters import DispatchParameters
-from costmodels.kernels.tables import shipped
+from costmodels.kernels.tables import shipped_records
 from topology.base import InputError
 from topology.catalogue import find_hardware
 
@@ -178,7 +178,7 @@ def test_scales_travel_with_numbers():
 
 
 def test_every_kernel_has_a_way_and_a_phase():
-    for name in shipped(DispatchParameters):
+    for name in shipped_records(DispatchParameters):
         way, phase = (
             name.partition(".")[0].removesuffix("-hopper").removesuffix("-blackwell").split("-")
         )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from costmodels.events import Task, contended, fair_paces, in_order, run
+from costmodels.events import Task, contended_links, fair_paces, in_order, run
 from topology.base import ModelError
 
 SECONDS = st.floats(0.0, 10.0)
@@ -187,7 +187,7 @@ def test_shares_are_max_min_fair(wanted, traffic):
 
 @given(works())
 def test_links_that_are_never_full_need_no_notice(tasks):
-    full = contended(tasks)
+    full = contended_links(tasks)
     fewer = [
         Task(
             ranks=t.ranks, stream=t.stream, seconds=t.seconds, after=t.after, issued=t.issued,

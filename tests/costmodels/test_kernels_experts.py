@@ -14,7 +14,7 @@ from costmodels.kernels import experts_time
 from costmodels.kernels.expert_loads import HEIGHTS, load
 from costmodels.kernels.experts import served_as
 from costmodels.kernels.parameters import ExpertsParameters
-from costmodels.kernels.tables import shipped
+from costmodels.kernels.tables import shipped_records
 from costmodels.price import Target, price
 from costmodels.program import Matmul, Part, Tensor, Weight
 from costmodels.runtime import Runtime
@@ -194,7 +194,7 @@ def usual() -> Runtime:
 
 
 def test_every_engine_falls_back_on_all_of_them():
-    table = shipped(ExpertsParameters)
+    table = shipped_records(ExpertsParameters)
     for title in table:
         form, _, rest = title.partition(".")
         if rest:

@@ -14,7 +14,7 @@ from costmodels.kernels import (
 )
 from costmodels.kernels.latent import ROW
 from costmodels.kernels.parameters import LatentContextParameters, LatentDecodeParameters
-from costmodels.kernels.tables import shipped
+from costmodels.kernels.tables import shipped_records
 from topology.catalogue import all_devices
 
 DEVICES = all_devices()
@@ -129,7 +129,7 @@ def test_products_of_heads_are_near_those_of_a_batch():
 
 @pytest.mark.parametrize("form", [LatentContextParameters, LatentDecodeParameters])
 def test_every_engine_falls_back_on_the_usual_one(form):
-    table = shipped(form)
+    table = shipped_records(form)
     for title in table:
         name, _, rest = title.partition(".")
         if rest:

@@ -12,7 +12,7 @@ from costmodels.kernels.parameters import (
     StateUpdateParameters,
 )
 from costmodels.kernels.state import convolution_time, scan_time, update_time
-from costmodels.kernels.tables import shipped
+from costmodels.kernels.tables import shipped_records
 from topology.catalogue import all_devices
 
 DEVICES = all_devices()
@@ -118,7 +118,7 @@ def test_faster_memory_does_not_speed_up_what_multiprocessors_pull():
 
 
 def test_multiprocessors_pull_alike_on_all_generations():
-    found = shipped(StateConvolutionParameters)
+    found = shipped_records(StateConvolutionParameters)
     for generation in ("ampere", "hopper", "blackwell"):
         assert 8 < found[f"conv-{generation}"].cycle_bytes < 12
 
@@ -133,7 +133,7 @@ def test_a_state_of_half_the_bytes_is_updated_in_half_the_time():
     "form", [StateConvolutionParameters, StateScanParameters, StateUpdateParameters]
 )
 def test_every_engine_falls_back_on_all_of_them(form):
-    table = shipped(form)
+    table = shipped_records(form)
     for title in table:
         name, _, rest = title.partition(".")
         if rest:

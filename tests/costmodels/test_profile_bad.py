@@ -8,7 +8,7 @@ import warnings
 import pytest
 from commands import ROOT, assert_refused, run
 
-from costmodels.profile import MOST, load_profile
+from costmodels.profile import UNIT_LIMITS, load_profile
 from costmodels.tables import own_profile, read_profile
 from topology.base import InputError
 from validate.fit.report import examples
@@ -92,7 +92,7 @@ def test_the_largest_numbers_together_give_times():
             text.append(line)
             continue
         unit = {"us": "s", "GB/s": "B/s", "TFLOP/s": "FLOP/s", "W": "W", None: "1"}[found[2]]
-        most = limits.get(found[1], str(MOST[unit]))
+        most = limits.get(found[1], str(UNIT_LIMITS[unit]))
         text.append(f'{found[1]} = "{most} {unit}"'.replace(' 1"', '"'))
     profile = load_profile("\n".join(text))
 

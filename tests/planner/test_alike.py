@@ -15,7 +15,7 @@ from planner.request.plan import Plan
 from planner.runners.refusal import refusal
 from planner.search.estimate import PlanEstimate, Rejected
 from planner.search.evaluate import Shared
-from planner.search.judging import MANY, judge
+from planner.search.judging import MANY_GPUS, judge
 from planner.search.plans import (
     illegal_axes,
     legal_plans,
@@ -23,8 +23,8 @@ from planner.search.plans import (
     plans,
     replica,
     replicated,
+    reversed_nesting,
     shallower,
-    turned,
     unpiped,
 )
 from planner.search.ranking import TIE, Ranking, goal, rank, search
@@ -92,7 +92,7 @@ def every_outcome(scenario, gpus):
     shared = Shared()
     for plan in plans(scenario.model, gpus):
         yield judge(scenario, plan, shared)
-        other = turned(scenario.deployment, plan)
+        other = reversed_nesting(scenario.deployment, plan)
         if other is not None:
             yield judge(scenario, other, shared)
 
@@ -117,7 +117,7 @@ def test_nothing_better_is_left_out(model, gpus, more):
         can = served_ranking(scenario, whole).plans
     best, first = rank(can, scenario.request)[0], answer.plans[0]
 
-    assert gpus > MANY
+    assert gpus > MANY_GPUS
     least = goal(best, scenario.request)
     assert goal(first, scenario.request) <= least + TIE * abs(least)
     shown = {str(one.plan): one.latency_s for one in answer.plans}

@@ -251,7 +251,7 @@ def test_a_model_out_of_a_checkpoint_is_the_model(model, text):
     weights = from_checkpoint(contents("a", safetensors(given)), known["weights"])
 
     order = schedule_of(made, program, workload, plan)
-    outs = run_networks(made, order, replace(numbers.made_up(), weights=weights))
+    outs = run_networks(made, order, replace(numbers.drawn_numbers(), weights=weights))
 
     whole = run_plan(tiny, workload, Plan())[0]
     for out in outs:

@@ -15,7 +15,7 @@ from planner.request.plan import Plan, TwoPools
 from planner.runners.worker_lines import worker_lines
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
-from planner.serving.cache import kept, link_between, transfer_of
+from planner.serving.cache import link_between, rank_cache_bytes, transfer_of
 from planner.serving.disaggregated import estimate_pools
 from planner.serving.pools import DecodeQueue, Pools, PrefillQueue
 from planner.serving.scheduler import Workers
@@ -153,7 +153,7 @@ def test_what_is_sent_is_the_cache_of_the_prompt(model, kv, token):
     sent = transfer_of(scenario, parse_pools(scenario.request), 4096)
 
     assert sent.bytes(1000) == pytest.approx(1000 * token)
-    assert kept(scenario, Plan(), 4096) == pytest.approx(4096 * token)
+    assert rank_cache_bytes(scenario, Plan(), 4096) == pytest.approx(4096 * token)
 
 
 def test_more_ranks_of_both_workers_send_in_less_time_and_a_network_is_slower():

@@ -20,7 +20,7 @@ from planner.rendering import report
 from planner.request.request import Request
 from planner.request.workload import Workload
 from planner.scenario.scenario import resolve
-from planner.search.estimate import APART, UNCERTAINTY, PlanEstimate
+from planner.search.estimate import PAIR_HALF_WIDTH, UNCERTAINTY, PlanEstimate
 from planner.search.evaluate import price
 from planner.search.judging import judge
 from planner.search.ranking import Ranking
@@ -105,7 +105,7 @@ def test_what_two_plans_share_does_not_blur_their_difference():
 
     seconds, half = difference(one, two)
     assert seconds == pytest.approx(10)
-    assert half == pytest.approx(hypot(10 * UNCERTAINTY[Basis.MEASURED], APART * 111))
+    assert half == pytest.approx(hypot(10 * UNCERTAINTY[Basis.MEASURED], PAIR_HALF_WIDTH * 111))
     assert not too_close(one, two)
 
 

@@ -10,12 +10,12 @@ from typing import get_args
 import pytest
 from commands import ROOT, run
 
-from planner.command.cli import ABOVE, HERE, WHOLE, command_of
+from planner.command.cli import OWN_COMMANDS, UPPER_COMMANDS, WHOLE, command_of
 from planner.command.cli import parser_of as whole_parser
 
 NEVER = ("networkx", "scipy", "torch")  # for a question that is asked every day
 SEARCH = ("planner.lowering", "planner.search", "planner.recommendation")
-PAGES = {name: command_of(name) for name in (*HERE, *ABOVE)}
+PAGES = {name: command_of(name) for name in (*OWN_COMMANDS, *UPPER_COMMANDS)}
 PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## planner (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 

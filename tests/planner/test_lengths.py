@@ -15,11 +15,11 @@ from planner.fleet.queueing import wait
 from planner.request.lengths import (
     Lengths,
     Load,
-    closed,
+    closed_load,
     lengths_in,
     poisson,
     read_requests,
-    traced,
+    traced_load,
 )
 from planner.request.request import Request
 from planner.serving.scheduler import Queue, Workers
@@ -168,8 +168,8 @@ def test_more_load_never_brings_the_first_token_sooner():
     trace = tuple(zip(once.arrivals, once.prompts, once.outputs, strict=True))
     for loads in (
         [poisson(lengths, rate, 400) for rate in (0.02, 0.05, 0.1, 0.2)],
-        [traced(trace, pace) for pace in (1.0, 2.0, 4.0, 8.0)],
-        [closed(lengths, concurrency, 300) for concurrency in (1, 2, 4, 8)],
+        [traced_load(trace, pace) for pace in (1.0, 2.0, 4.0, 8.0)],
+        [closed_load(lengths, concurrency, 300) for concurrency in (1, 2, 4, 8)],
     ):
         means = [np.mean([s.first - s.arrival for s in follow(load)[1]]) for load in loads]
         assert means == sorted(means)

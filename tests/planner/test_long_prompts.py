@@ -22,7 +22,7 @@ from planner.runners.refusal import refusal
 from planner.scenario.scenario import resolve
 from planner.search.evaluate import Shared, price
 from planner.search.judging import judge, outcomes_on
-from planner.search.plans import asking, objections
+from planner.search.plans import objections, ring_q_variant
 from planner.strategies import parse_plan
 from topology.base import InputError
 
@@ -123,11 +123,11 @@ def test_a_ring_passes_what_is_faster():
         )
     )  # fmt: skip
     plan = parse_plan("ring2")
-    other = asking(scenario.workload, plan)
+    other = ring_q_variant(scenario.workload, plan)
 
     assert str(other) == "ring_q2"
-    assert asking(replace(scenario.workload, cached=0), plan) is None
-    assert asking(scenario.workload, parse_plan("tp2")) is None
+    assert ring_q_variant(replace(scenario.workload, cached=0), plan) is None
+    assert ring_q_variant(scenario.workload, parse_plan("tp2")) is None
     judged = {each: price(scenario, each).latency_s for each in (plan, other)}
     found = [one.plan for one in outcomes_on(scenario, {}, Shared()) if one.plan in judged]
     assert found == [min(judged, key=judged.get)]

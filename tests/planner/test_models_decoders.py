@@ -224,10 +224,10 @@ def test_parts_may_be_stored_in_different_precisions(stored):
     assert found.others == (("attention", "fp8"), ("output", "fp8"))
     assert found.kept == ("feed_forward", "shared")
     assert "attention in fp8, feed-forward, shared in 16 bits" in found.words
-    assert [work.stored(model, "nvfp4", part) for part in ("experts", "attention", "shared")] == [
-        "nvfp4", "fp8", "",
-    ]  # fmt: skip
-    assert work.stored(model, "bf16", "attention") == "bf16"
+    parts = ("experts", "attention", "shared")
+    formats = [work.weight_format(model, "nvfp4", part) for part in parts]
+    assert formats == ["nvfp4", "fp8", ""]
+    assert work.weight_format(model, "bf16", "attention") == "bf16"
 
 
 def test_windows_alternate_as_the_class_says():

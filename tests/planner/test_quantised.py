@@ -11,7 +11,7 @@ from planner.models import read_model
 from planner.rendering.report import headline
 from planner.request.plan import Plan
 from planner.request.request import Request
-from planner.request.workload import USUAL
+from planner.request.workload import DEFAULT_HABITS
 from planner.runners.launch import launched
 from planner.scenario.scenario import resolve
 from planner.search.plan_memory import parts_of

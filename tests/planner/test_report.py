@@ -13,10 +13,10 @@ from planner.models import names
 from planner.models.catalogue import repositories
 from planner.rendering import report
 from planner.runners.launch import launch_lines
-from planner.search.estimate import APART, WORDS, worded
+from planner.search.estimate import PAIR_HALF_WIDTH, WORDS, worded
 from topology.base import format_bytes, format_seconds
-from topology.base.table import continued, terminal
 from topology.base.table import document as in_document
+from topology.base.table import terminal, wrapped_command
 
 pytestmark = pytest.mark.usefixtures("asked_once")
 
@@ -239,7 +239,7 @@ def test_a_line_to_type_is_whole_for_a_shell_however_it_is_broken(model, width):
     lines.append("""run --with '{"a": "b c"}' --and "it's  here"  # then ask it""")
 
     for line in lines:
-        broken = continued(line, width)
+        broken = wrapped_command(line, width)
         words = shlex.split(broken.replace(" \\\n", " "), comments=True)
         long = [part for part in broken.splitlines() if len(part) > width]
         assert words == shlex.split(line, comments=True)
@@ -371,7 +371,7 @@ def test_an_engine_that_makes_the_result_leads_where_what_makes_none_is_as_fast(
 
     assert (first.title, other.title) == ("vLLM-Omni", "TensorRT")
     assert answer.scenario.deployment.title == first.title
-    assert 0 < first.estimate.latency_s / other.estimate.latency_s - 1 < APART
+    assert 0 < first.estimate.latency_s / other.estimate.latency_s - 1 < PAIR_HALF_WIDTH
     said = f"\ntoo close to call: {other.estimate.plan} with TensorRT: "
     assert said in text
     assert "make no videos" in text.split(said)[1].splitlines()[0]

@@ -19,7 +19,7 @@ from planner.lowering import Chunk, lower_steps
 from planner.recommendation import estimate_plan, recommend_plans
 from planner.rendering import capacity as shown
 from planner.rendering import engines, report
-from planner.request.lengths import Lengths, Load, closed, poisson
+from planner.request.lengths import Lengths, Load, closed_load, poisson
 from planner.scenario.keywords import request_of
 from planner.scenario.scenario import resolve
 from planner.serving.scheduler import Queue, Workers
@@ -229,7 +229,7 @@ def test_more_load_never_brings_the_first_token_sooner():
         _, sequences = _run(poisson(Lengths(prompt=80, output=20), rate, 400))
         means.append(np.mean([s.first - s.arrival for s in sequences]))
     for concurrency in (1, 2, 4, 8, 16):
-        _, sequences = _run(closed(Lengths(prompt=80, output=20), concurrency, 200))
+        _, sequences = _run(closed_load(Lengths(prompt=80, output=20), concurrency, 200))
         means.append(np.mean([s.first - s.arrival for s in sequences]))
 
     assert means[:6] == sorted(means[:6])

@@ -19,7 +19,7 @@ from planner.models import read_model
 from planner.request.lengths import Load
 from planner.request.workload import Speculation
 from planner.scenario.scenario import resolve
-from planner.search.speculation import drafting, speculated
+from planner.search.speculation import draft_request, speculated_costs
 from planner.serving.scheduler import Queue, Workers
 from planner.strategies import parse_plan
 from topology.base import InputError
@@ -122,9 +122,9 @@ def test_sequences_grow_by_as_many_tokens_a_step():
 def test_a_step_is_what_is_verified_and_one_pass_of_the_draft_for_each_token():
     scenario = resolve(request_of("llama-3.1-70b", 4, SMALL))
     plan = parse_plan("tp4")
-    drafts, own = drafting(scenario, plan)
+    drafts, own = draft_request(scenario, plan)
     target = scenario.deployment.target(scenario.model, plan)
-    whole, _ = speculated(scenario, plan, (target, FoundPrices()), 2000, 1000)
+    whole, _ = speculated_costs(scenario, plan, (target, FoundPrices()), 2000, 1000)
 
     def step(of, cut, tokens, *, scored):
         chunk = Chunk(name="answers", tokens=tokens, context=2000, scored=scored)

@@ -403,5 +403,5 @@ def test_every_stage_has_its_share_of_each_kind_of_layer(name, stages):
     cuts = pp.stages(model, [1.0] * len(model.blocks), stages)
 
     for cut in cuts:
-        counts = {block.name: block.count for block, _ in pp.gathered(model, cut)}
+        counts = {block.name: block.count for block, _ in pp.merged_kinds(model, cut)}
         assert counts == {block.name: block.count // stages for block in model.blocks}

@@ -20,7 +20,7 @@ from planner.sweeping.executors import _by_model, dask, local
 from planner.sweeping.files import keep, taken_up
 from planner.sweeping.portion import _shared_by_workloads, rows_of
 from planner.sweeping.questions import Questions, read_numbers
-from topology.base import InputError, held
+from topology.base import InputError, locked_folder
 
 FLUX = {"models": "flux", "hardware": ["h100-sxm", "l40s"], "gpus": "1,4", "height": (512, 1024)}
 
@@ -150,7 +150,7 @@ def test_parquet_holds_the_same_rows(tmp_path):
 
 def in_use(folder):
     try:
-        with held(folder, "in use"):
+        with locked_folder(folder, "in use"):
             return False
     except InputError:
         return True

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from planner.models import names
 from planner.models.catalogue import ALIASES
-from topology.base import near, unknown
+from topology.base import nearest_names, unknown
 from topology.catalogue import all_hardware
 
 HARDWARE = tuple(all_hardware())
@@ -27,7 +27,7 @@ PRECISIONS = ("bf16", "fp16", "fp8", "nvfp4", "int8")
     ],
 )
 def test_names_that_go_on_from_it_come_first(got, known, first):
-    found = near(got, known)
+    found = nearest_names(got, known)
 
     assert first <= set(found)
     assert all(got.lower() in name for name in found)
@@ -43,7 +43,7 @@ def test_names_that_go_on_from_it_come_first(got, known, first):
     ],
 )
 def test_others_are_alike(got, known, first):
-    assert near(got, known)[0] == first
+    assert nearest_names(got, known)[0] == first
 
 
 @pytest.mark.parametrize("got", ["int4", "fp32", ""])
@@ -55,7 +55,7 @@ def test_another_number_is_no_slip_among_a_few_names(got):
 
 @given(st.text(max_size=12), st.sampled_from([HARDWARE, MODELS, PRECISIONS]))
 def test_near_names_are_a_few_of_the_known(got, known):
-    found = near(got, known)
+    found = nearest_names(got, known)
 
     assert len(found) <= 6
     assert len(set(found)) == len(found)

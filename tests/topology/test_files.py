@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from topology.base import InputError, beside, held, write_new, write_whole
+from topology.base import InputError, draft_path, locked_folder, write_new, write_whole
 from topology.base.files import shipped_table, toml_of
 
 TEXT = 'kind = "datasheet"\n[b200]\nsizes = [1, 2.5]\nranks = 8\n'
@@ -89,7 +89,7 @@ def test_a_draft_follows_no_link_and_none_is_left(tmp_path, monkeypatch):
 
     with monkeypatch.context() as drawn:
         drawn.setattr(os, "urandom", bytes)
-        link = beside(target)
+        link = draft_path(target)
         link.symlink_to(other)
         with pytest.raises(FileExistsError):
             write_whole(target, "ours")
@@ -107,8 +107,12 @@ def test_a_draft_follows_no_link_and_none_is_left(tmp_path, monkeypatch):
 
 
 def test_a_folder_is_held_where_a_system_has_locks(tmp_path, monkeypatch):
-    with held(tmp_path, "busy"), pytest.raises(InputError, match="busy"), held(tmp_path, "busy"):
+    with (
+        locked_folder(tmp_path, "busy"),
+        pytest.raises(InputError, match="busy"),
+        locked_folder(tmp_path, "busy"),
+    ):
         pass
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    with held(tmp_path, "busy"), held(tmp_path, "busy"):
+    with locked_folder(tmp_path, "busy"), locked_folder(tmp_path, "busy"):
         pass

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from topology.base.chart import Axis, ChartRow, ChartSpan, Series, curves, spans
-from topology.base.page import allowed, web
+from topology.base.page import content_policy, web
 from topology.base.table import Drawing
 
 SIZE = st.floats(1e-9, 1e15)
@@ -99,7 +99,7 @@ def test_a_page_is_whole_by_itself_and_says_what_it_came_of(name):
     assert not re.search(r"<script|<link|<img|url\(|@import|\son\w+=|\sstyle=", page)
     assert set(re.findall(r"https?://[^\s\"<]+", page)) <= {"http://www.w3.org/2000/svg"}
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)[1]
-    assert policy.replace("&#x27;", "'") == allowed()
+    assert policy.replace("&#x27;", "'") == content_policy()
     assert f"<dd>planner {' '.join(COMMANDS[name])} --format html</dd>" in page
     assert re.search(r"<dt>version</dt><dd>planner \d", page)
     assert re.search(r"<dt>written</dt><dd>\d{4}-\d\d-\d\d ", page)

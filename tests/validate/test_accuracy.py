@@ -31,8 +31,8 @@ from validate.accuracy.table import (
     cells,
     documents,
     groups,
-    held,
     inserted,
+    interval_hits,
 )
 
 
@@ -55,7 +55,7 @@ def median(errors):
 
 @pytest.mark.parametrize(("kind", "count"), [("images and videos", 200), ("language models", 25)])
 def test_intervals_hold_about_two_of_three_published_times(kind, count):
-    hits = held()[kind]
+    hits = interval_hits()[kind]
 
     assert len(hits) >= count
     assert 0.6 <= sum(hits) / len(hits) <= 0.85
@@ -324,7 +324,7 @@ def test_a_gpu_left_out_keeps_its_data_sheet_and_takes_the_kernels_of_another(mo
     errors = {}
     for other in ("h200-sxm", "b200"):
         monkeypatch.setattr(accuracy_layers, "NEAREST", {"h100-sxm": other})
-        (errors[other],) = accuracy_layers.left_out(layers, all_devices()).values()
+        (errors[other],) = accuracy_layers.held_out_errors(layers, all_devices()).values()
 
     assert errors["h200-sxm"] == [figure.error for figure in layers]
     assert len(errors["b200"]) == len(layers)

@@ -5,7 +5,14 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from validate.accuracy.serving import ServingFigure, groups, held, read_figures, regrets, runs
+from validate.accuracy.serving import (
+    ServingFigure,
+    groups,
+    interval_hits,
+    read_figures,
+    regrets,
+    runs,
+)
 
 TEXT = files("validate").joinpath("data", "serving_figures.csv").read_text(encoding="utf-8")
 
@@ -42,7 +49,7 @@ def test_runs_under_load_are_as_far_off_as_is_wanted_at_most(errors, name, unsee
 
 
 def test_two_in_three_runs_are_within_their_intervals(served):
-    assert all(0.55 < np.mean(hits) < 0.8 for hits in held(served).values())
+    assert all(0.55 < np.mean(hits) < 0.8 for hits in interval_hits(served).values())
 
 
 def test_the_choice_of_a_plan_and_its_load_loses_little(served):

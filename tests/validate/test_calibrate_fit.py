@@ -26,7 +26,7 @@ from validate.accuracy.collectives import CollectiveFigure
 from validate.calibrate import CalibrationTask, check_gpus, check_paths, finish
 from validate.fit import report
 from validate.fit.collectives import MeasuredOn, builder, curve_of
-from validate.fit.least_squares import SPLIT, Problem, kept_back, minimise
+from validate.fit.least_squares import SPLIT, Problem, is_held_out, minimise
 from validate.fit.misses import HEADERS, miss_rows, misses
 from validate.fit.profile import Measurements, fabric_of, fit_profile, hardware_of
 from validate.fit.rows import Row, line
@@ -225,9 +225,9 @@ def test_every_fit_is_judged_by_rows_it_did_not_see(rows, profile):
     assert {"matmul", "pointwise", "attention.cudnn"} <= set(fits)
     assert fits["matmul"].split == SPLIT
     assert fits["matmul"].held_out_rows == sum(
-        kept_back(row.key) for row in rows if row.family == "matmul" and row.mode == "sustained"
+        is_held_out(row.key) for row in rows if row.family == "matmul" and row.mode == "sustained"
     ) + sum(
-        kept_back(row.key)
+        is_held_out(row.key)
         for row in rows
         if row.family == "matmul" and row.mode == "short" and row.seconds >= 1e-3
     )

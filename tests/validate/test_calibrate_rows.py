@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topology.base import InputError
-from validate.fit.rows import Row, done, line, read_rows, whole
+from validate.fit.rows import Row, done, line, read_rows, whole_lines
 
 ROW = Row(key="matmul m=8", family="matmul", sizes={"m": 8}, mode="short", values={"seconds": 1e-5})
 TEXT = line(ROW) + "\n"
@@ -20,7 +20,7 @@ def test_a_row_reads_back():
 @given(st.integers(0, len(TEXT) - 1))
 def test_a_write_that_was_cut_off_is_dropped(end):
     assert read_rows(TEXT + TEXT[:end]) == [ROW]
-    assert whole(TEXT + TEXT[:end]) == TEXT
+    assert whole_lines(TEXT + TEXT[:end]) == TEXT
 
 
 @pytest.mark.parametrize(

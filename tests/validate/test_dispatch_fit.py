@@ -5,14 +5,14 @@ import tomllib
 import numpy as np
 import pytest
 
-from costmodels.collectives.dispatch import Exchange, exchanged
+from costmodels.collectives.dispatch import Exchange, exchange_seconds
 from costmodels.expert_routing import Routing
 from costmodels.formats import token_bytes
 from costmodels.kernels.parameters import DispatchParameters, load
-from costmodels.kernels.tables import shipped
+from costmodels.kernels.tables import shipped_records
 from topology.catalogue import find_hardware
 from validate.accuracy.dispatch import groups, read_figures
-from validate.fit.dispatch import fitted, reads
+from validate.fit.dispatch import fitted_records, knows_table
 from validate.tables import text
 
 H100 = find_hardware("h100-sxm")
@@ -39,7 +39,7 @@ def table(kernels):
         for tokens in (1, 32, 256, 2048, 16384, 131072):
             for count in (4, 12, 24):
                 spent = [
-                    1e6 * exchanged(
+                    1e6 * exchange_seconds(
                         exchange(phase, top_k, experts, count), kernels[phase], float(tokens),
                         token_bytes(float(hidden), precision),
                     )
@@ -51,11 +51,11 @@ def table(kernels):
 
 
 def test_a_fit_recovers_the_kernels_that_made_a_table():
-    known = shipped(DispatchParameters)
+    known = shipped_records(DispatchParameters)
     kernels = {phase: known[f"deepep_normal-{phase}-hopper"] for phase in ("dispatch", "combine")}
     made = table(kernels)
-    assert reads(made)
-    records = [record for record, _ in fitted(made)]
+    assert knows_table(made)
+    records = [record for record, _ in fitted_records(made)]
     assert [next(iter(tomllib.loads(record))) for record in records] == [
         "deepep_normal-combine-hopper",
         "deepep_normal-dispatch-hopper",
@@ -64,7 +64,7 @@ def test_a_fit_recovers_the_kernels_that_made_a_table():
         again = next(iter(load(tomllib.loads(record), DispatchParameters).values()))
         tokens = 2.0 ** np.arange(17)
         of = exchange(phase, 8, 256, 20)
-        times = [exchanged(of, kernel, tokens, 7392.0) for kernel in (again, kernels[phase])]
+        times = [exchange_seconds(of, kernel, tokens, 7392.0) for kernel in (again, kernels[phase])]
         assert np.allclose(times[0], times[1], rtol=0.04)
 
 

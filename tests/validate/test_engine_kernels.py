@@ -26,10 +26,10 @@ from costmodels.kernels.parameters import (
     StateUpdateParameters,
 )
 from costmodels.kernels.parameters import load as load_records
-from costmodels.kernels.tables import shipped
+from costmodels.kernels.tables import shipped_records
 from topology.base import InputError
 from topology.catalogue import all_devices
-from validate.fit.engine_kernels import fitted
+from validate.fit.engine_kernels import fitted_records
 from validate.plans.compare import compare
 from validate.plans.measured import read_measured
 
@@ -39,7 +39,7 @@ SLACK = 1 + 1e-9
 
 def products(true):
     """A table of fp8 products on H100 that the parameters `true` explain."""
-    machine = matmul.prepare_with(shipped(MatmulParameters)["hopper"], H100, "fp8", true)
+    machine = matmul.prepare_with(shipped_records(MatmulParameters)["hopper"], H100, "fp8", true)
     lines = ["system,engine,version,gemm_dtype,m,n,k,us"]
     for m in (1, 16, 128, 1024, 8192):
         for n in (512, 4096, 16384):
@@ -71,10 +71,10 @@ def decodes(true):
 
 
 def test_the_fit_of_products_finds_what_made_them():
-    true = shipped(QuantisedParameters)["fp8.vllm-hopper"]
+    true = shipped_records(QuantisedParameters)["fp8.vllm-hopper"]
 
     found = {}
-    for text, _ in fitted(products(true)):
+    for text, _ in fitted_records(products(true)):
         found |= load_records(tomllib.loads(text), QuantisedParameters)
 
     assert found.keys() == {"fp8.vllm-hopper", "fp8-hopper"}
@@ -86,10 +86,10 @@ def test_the_fit_of_products_finds_what_made_them():
 
 
 def test_the_fit_of_decoding_finds_what_made_it():
-    true = shipped(DecodeParameters)["fp8.vllm-hopper"]
+    true = shipped_records(DecodeParameters)["fp8.vllm-hopper"]
 
     found = {}
-    for text, _ in fitted(decodes(true)):
+    for text, _ in fitted_records(decodes(true)):
         found |= load_records(tomllib.loads(text), DecodeParameters)
 
     record = found["fp8.vllm-hopper"]
@@ -119,10 +119,10 @@ def layers(true):
 
 
 def test_the_fit_of_experts_finds_what_made_them():
-    true = shipped(ExpertsParameters)["fp8_block.vllm-hopper"]
+    true = shipped_records(ExpertsParameters)["fp8_block.vllm-hopper"]
 
     found = {}
-    for text, _ in fitted(layers(true)):
+    for text, _ in fitted_records(layers(true)):
         found |= load_records(tomllib.loads(text), ExpertsParameters)
 
     record = found["fp8_block.vllm-hopper"]
@@ -146,10 +146,10 @@ def latents(true):
 
 
 def test_the_fit_of_latent_decoding_finds_what_made_it():
-    true = shipped(LatentDecodeParameters)["fp8.tensorrt-llm-hopper"]
+    true = shipped_records(LatentDecodeParameters)["fp8.tensorrt-llm-hopper"]
 
     found = {}
-    for text, _ in fitted(latents(true)):
+    for text, _ in fitted_records(latents(true)):
         found |= load_records(tomllib.loads(text), LatentDecodeParameters)
 
     assert found.keys() == {"fp8.tensorrt-llm-hopper", "fp8-hopper"}
@@ -167,8 +167,8 @@ def kept_states(convolution, update):
         for heads in (4, 8, 16, 32, 48, 64):
             shape = tuple(np.array(float(n)) for n in (1, 128 * (16 + heads), batch))
             times = (
-                state.convolved(convolution, H100, shape),
-                state.updated(update, H100, (np.array(float(heads)), shape[2])),
+                state.convolution_seconds(convolution, H100, shape),
+                state.update_seconds(update, H100, (np.array(float(heads)), shape[2])),
             )
             for time in times:
                 row = f"{batch},1,{batch},2048,4,8,128,{heads},128,{1e6 * float(time)}"
@@ -177,11 +177,11 @@ def kept_states(convolution, update):
 
 
 def test_kernels_that_a_table_does_not_name_are_told_apart():
-    convolution = shipped(StateConvolutionParameters)["conv_step.vllm-hopper"]
-    update = shipped(StateUpdateParameters)["update.vllm-hopper"]
+    convolution = shipped_records(StateConvolutionParameters)["conv_step.vllm-hopper"]
+    update = shipped_records(StateUpdateParameters)["update.vllm-hopper"]
 
     found = {}
-    for text, _ in fitted(kept_states(convolution, update)):
+    for text, _ in fitted_records(kept_states(convolution, update)):
         form = StateUpdateParameters if "update" in text else StateConvolutionParameters
         found |= load_records(tomllib.loads(text), form)
 
@@ -212,7 +212,7 @@ def test_a_state_that_a_cache_held_is_taken_for_no_convolution():
         lines.append(f"rtx_pro_6000_server,vllm,0.24.0,gdn,generation,{row}")
 
     found = {}
-    for text, _ in fitted("\n".join(lines)):
+    for text, _ in fitted_records("\n".join(lines)):
         if "conv_step" in text:
             found |= load_records(tomllib.loads(text), StateConvolutionParameters)
 
@@ -223,13 +223,13 @@ def test_a_state_that_a_cache_held_is_taken_for_no_convolution():
 
 def test_another_table_is_refused():
     with pytest.raises(InputError, match=r"columns: got \['a', 'b'\], wanted one of gemm_dtype"):
-        list(fitted("a,b\n1,2"))
+        list(fitted_records("a,b\n1,2"))
 
 
 @pytest.mark.parametrize("name", ["kernels_quantised", "kernels_decode"])
 def test_every_engine_falls_back_on_all_of_them(name):
     forms = {"kernels_quantised": QuantisedParameters, "kernels_decode": DecodeParameters}
-    table = shipped(forms[name])
+    table = shipped_records(forms[name])
     for title in table:
         form, _, rest = title.partition(".")
         if rest:
@@ -295,12 +295,14 @@ def test_engines_differ_where_they_were_measured():
 
 
 def test_the_files_say_where_they_are_from():
-    for table in (shipped(QuantisedParameters), shipped(DecodeParameters)):
+    for table in (shipped_records(QuantisedParameters), shipped_records(DecodeParameters)):
         assert all(record.provenance.source for record in table.values())
 
 
 def test_published_tables_are_toml():
-    for text, quality in fitted(products(shipped(QuantisedParameters)["fp8-hopper"])):
+    for text, quality in fitted_records(
+        products(shipped_records(QuantisedParameters)["fp8-hopper"])
+    ):
         ((name, row),) = tomllib.loads(text).items()
         assert quality.startswith(name)
         assert row["kind"] == "derived"
@@ -308,7 +310,7 @@ def test_published_tables_are_toml():
 
 def test_the_fit_of_prompts_finds_what_made_them():
     """With short and long prompts, full and windowed."""
-    known = shipped(ContextParameters)["bf16.tensorrt-llm-hopper"]
+    known = shipped_records(ContextParameters)["bf16.tensorrt-llm-hopper"]
     head = "system,engine,version,attn_dtype,kv_cache_dtype,batch_size,isl,num_heads"
     lines = [f"{head},num_key_value_heads,head_dim,window_size,step,us"]
     for batch, tokens, heads in itertools.product((1, 16), (256, 2048, 8192), (8, 64)):
@@ -320,7 +322,7 @@ def test_the_fit_of_prompts_finds_what_made_them():
             row = f"{batch},{tokens},{heads},8,128,{window or ''},0,{1e6 * seconds}"
             lines.append(f"h100_sxm,trtllm,1,bfloat16,bfloat16,{row}")
 
-    ((text, _),) = fitted("\n".join(lines))
+    ((text, _),) = fitted_records("\n".join(lines))
 
     record = load_records(tomllib.loads(text), ContextParameters)["bf16.tensorrt-llm-hopper"]
     assert record.cycles[1] == pytest.approx(known.cycles[1], rel=0.05)

@@ -14,7 +14,7 @@ from costmodels.kernels.parameters import (
     MatmulParameters,
     load,
 )
-from costmodels.kernels.tables import shipped
+from costmodels.kernels.tables import shipped_records
 from topology.base import CatalogueError
 from topology.catalogue import all_devices
 from validate.accuracy.kernels import KernelFigure
@@ -22,9 +22,9 @@ from validate.fit.kernels import fit_attention, fit_matmul
 from validate.fit.text import record_to_toml
 
 H100 = all_devices()["h100-sxm"]
-PRODUCT = shipped(MatmulParameters)["hopper"]
-KERNEL = shipped(AttentionParameters)["trtllm-hopper"]
-ENGINE = shipped(EngineParameters)["hopper"]
+PRODUCT = shipped_records(MatmulParameters)["hopper"]
+KERNEL = shipped_records(AttentionParameters)["trtllm-hopper"]
+ENGINE = shipped_records(EngineParameters)["hopper"]
 RECORD = """[x]
 kind = "assumed"
 source = "example"
@@ -150,7 +150,12 @@ def test_a_broken_table_does_not_load(old, new, message):
 
 
 @pytest.mark.parametrize(
-    "table", [shipped(MatmulParameters), shipped(AttentionParameters), shipped(EngineParameters)]
+    "table",
+    [
+        shipped_records(MatmulParameters),
+        shipped_records(AttentionParameters),
+        shipped_records(EngineParameters),
+    ],
 )
 def test_every_number_is_in_its_right_range(table):
     for name, record in table.items():
@@ -160,7 +165,7 @@ def test_every_number_is_in_its_right_range(table):
 
 
 def test_attention_series_go_together():
-    for name, record in shipped(AttentionParameters).items():
+    for name, record in shipped_records(AttentionParameters).items():
         assert len(record.head_dims) == len(record.cycles) == len(record.tile_rows), name
         assert list(record.head_dims) == sorted(record.head_dims), name
         assert all(a <= b for a, b in zip(record.fp8_cycles, record.cycles, strict=False)), name

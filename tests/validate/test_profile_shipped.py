@@ -26,7 +26,7 @@ from validate.accuracy import plans_run
 from validate.bench import refit
 from validate.bench.cases import OPS, all_cases
 from validate.fit import report
-from validate.fit.collectives import between, rising
+from validate.fit.collectives import interpolated, rising_times
 from validate.fit.misses import misses
 from validate.fit.rows import Row, read_csv, to_csv
 from validate.fit.text import to_toml
@@ -359,7 +359,7 @@ points = st.lists(
 
 @given(points)
 def test_times_rise_and_stay_inside_what_was_measured(some):
-    found = rising(some)
+    found = rising_times(some)
     sizes, times = zip(*found, strict=True)
 
     assert list(sizes) == sorted(set(sizes))
@@ -371,19 +371,19 @@ def test_times_rise_and_stay_inside_what_was_measured(some):
 def test_what_rises_already_is_left_alone():
     some = [(2.0**k, 1e-6 * 1.5**k) for k in range(10)]
 
-    assert rising(some) == some
-    assert between(some, 2.0**4) == pytest.approx(1e-6 * 1.5**4)
+    assert rising_times(some) == some
+    assert interpolated(some, 2.0**4) == pytest.approx(1e-6 * 1.5**4)
 
 
 def test_one_disturbed_call_bends_nothing():
     some = [(2.0**k, 1e-6 * 1.5**k) for k in range(10)]
     spoilt = [(size, 9 * time if size == 16.0 else time) for size, time in some]
 
-    found = rising(spoilt)
+    found = rising_times(spoilt)
 
     for size, time in some:
-        assert between(found, size) == pytest.approx(time, rel=0.6)
-    assert between(found, 2.0**9) == some[-1][1]
+        assert interpolated(found, size) == pytest.approx(time, rel=0.6)
+    assert interpolated(found, 2.0**9) == some[-1][1]
 
 
 def test_sizes_between_octaves_are_measured_too():

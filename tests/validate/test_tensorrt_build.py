@@ -32,7 +32,7 @@ from planner.tensorrt.runner.layers import Share
 from planner.tensorrt.runner.weights import drawn, filler
 from topology.catalogue import find_hardware
 from validate.reference import shrink
-from validate.tensorrt.evaluate import Held, evaluate, together
+from validate.tensorrt.evaluate import Held, evaluate, run_together
 from validate.tensorrt.selftest import network_of
 
 FAMILIES = (*testmodels.DIFFUSION, testmodels.llama)
@@ -77,7 +77,7 @@ def test_what_the_library_holds_means_what_was_written(model, text, fused):
             for rank in range(network.ranks)
         ]
 
-        for mine, theirs in zip(together(said), together(read), strict=True):
+        for mine, theirs in zip(run_together(said), run_together(read), strict=True):
             for name, value in mine.items():
                 np.testing.assert_allclose(theirs[name], value, rtol=1e-9, atol=1e-9)
 
@@ -113,7 +113,7 @@ def test_networks_that_compute_a_model_mean_in_the_library_what_was_written(name
         ]
 
         assert build(TRT, shares[-1], FAST).plan
-        for mine, theirs in zip(together(said), together(read), strict=True):
+        for mine, theirs in zip(run_together(said), run_together(read), strict=True):
             for key, value in mine.items():
                 np.testing.assert_allclose(theirs[key], value, rtol=1e-5, atol=1e-5)
 

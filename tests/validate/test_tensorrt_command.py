@@ -16,7 +16,7 @@ from validate.plans.cases import Case
 from validate.tensorrt import check as checking
 from validate.tensorrt import command as tensorrt_command
 from validate.tensorrt import start
-from validate.tensorrt.check import How, Report, check, median, predicted
+from validate.tensorrt.check import How, Report, check, median, predicted_step
 from validate.tensorrt.command import answer, place_among
 from validate.tensorrt.start import Execution, RankResult, build_and_run, command, meets_at
 
@@ -150,7 +150,7 @@ class Machine:
 def test_without_a_graph_a_step_is_no_shorter_than_its_launches():
     sizes = {"model": "wan2.1-1.3b", "plan": "cfg2", "frames": 5, "height": 128, "width": 128}
     graph, eager = (
-        predicted(checking.engines_of(Case(mode=mode, **sizes), "h100-sxm"), "none")
+        predicted_step(checking.engines_of(Case(mode=mode, **sizes), "h100-sxm"), "none")
         for mode in ("graph", "eager")
     )
 

@@ -31,7 +31,7 @@ from topology.base.table import terminal
 from validate.plans.cases import Case
 from validate.reference import shrink
 from validate.tensorrt.check import How, check
-from validate.tensorrt.evaluate import Held, evaluate, together
+from validate.tensorrt.evaluate import Held, evaluate, run_together
 
 
 @pytest.mark.parametrize("plan", ["cfg2.ulysses2", "tp2"])
@@ -332,7 +332,7 @@ def test_biases_and_norms_stand_where_they_belong(name):
             mine = replace(share(network, rank), learned=learned_drawn())
             with_them.append(read_and_evaluated(network, mine))
             without.append(read_and_evaluated(network, replace(mine, learned=None)))
-        outs[text], plain = together(with_them), together(without)
+        outs[text], plain = run_together(with_them), run_together(without)
         both = zip(outs[text], plain, strict=True)
         assert max(np.abs(a[key] - b[key]).max() for a, b in both for key in a) > 0.1
 

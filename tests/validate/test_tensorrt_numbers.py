@@ -26,7 +26,7 @@ from planner.tensorrt.schedule import networks_of_stages, programs_of, schedule_
 from topology.base import IllegalPlanError
 from validate.reference import run_plan
 from validate.reference.weights import Source
-from validate.tensorrt.evaluate import EngineMessage, Held, deliver, evaluate, together
+from validate.tensorrt.evaluate import EngineMessage, Held, deliver, evaluate, run_together
 from validate.tensorrt.numbers import run_networks
 
 PLANS = [
@@ -263,7 +263,7 @@ def quantised(precision):
     )
     given = np.random.default_rng(0).standard_normal(x.shape)
     held = Held(arrays=arrays_of(network), weights=drawn())
-    (made,) = together([evaluate(document_of(network), held, {"x": given})])
+    (made,) = run_together([evaluate(document_of(network), held, {"x": given})])
     exact = given @ drawn()(network.of("weight")[0].attributes, 0)[0]
     return network, np.sqrt(np.mean((made["y"] - exact) ** 2) / np.mean(exact**2))
 

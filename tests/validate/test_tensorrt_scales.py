@@ -18,7 +18,7 @@ from planner.tensorrt.runner.harness import Source
 from planner.tensorrt.runner.weights import drawn, named
 from planner.tensorrt.schedule import schedule_of
 from validate.__main__ import main as validate_main
-from validate.tensorrt.numbers import largest_activations, made_up, run_networks
+from validate.tensorrt.numbers import drawn_numbers, largest_activations, run_networks
 
 WAN = {
     "_class_name": "WanTransformer3DModel", "num_attention_heads": 2, "attention_head_dim": 12,
@@ -29,7 +29,7 @@ WAN = {
 
 def numbers(times=1.0):
     """Weights and inputs drawn by name, the latents larger or smaller than usual."""
-    plain = made_up()
+    plain = drawn_numbers()
 
     def given(name, forward, shape):
         return plain.given(name, forward, shape) * times
@@ -73,9 +73,9 @@ def test_measured_scales_are_right_where_the_assumed_one_clips_or_drowns(
 def test_every_product_is_measured_with_norms_and_biases():
     """What a checkpoint has learned is part of what products are given."""
     model, work = testmodels.flux, testmodels.workload(testmodels.flux, steps=1)
-    plain = largest_activations(model, work, Source(weights=drawn()), made_up().given)
+    plain = largest_activations(model, work, Source(weights=drawn()), drawn_numbers().given)
     learned = Source(weights=drawn(), learned=learned_drawn())
-    other = largest_activations(model, work, learned, made_up().given)
+    other = largest_activations(model, work, learned, drawn_numbers().given)
     program = lower(model, replace(work, precision="fp8"), Plan())
     reaches = [
         named(one.attributes["weight"], one.attributes["layer"])

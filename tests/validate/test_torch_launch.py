@@ -22,7 +22,7 @@ from validate.launch import (
     system,
 )
 from validate.launch.blame import Seen
-from validate.launch.causes import P2P, died, guess, last_words, sign
+from validate.launch.causes import P2P, death_words, guess, last_words, sign
 from validate.launch.progress import Beat, read
 from validate.launch.supervise import judge
 
@@ -279,9 +279,9 @@ def test_causes_are_read_off_logs(log, words):
 
 
 def test_a_bus_error_means_shared_memory():
-    said, cause = died(-40, Beat(phase="warm-up"), "")  # of real time: it has no name
+    said, cause = death_words(-40, Beat(phase="warm-up"), "")  # of real time: it has no name
     assert (said, cause) == ("died with signal 40 in warm-up", "")
-    _, cause = died(-7, Beat(phase="warm-up"), "")
+    _, cause = death_words(-7, Beat(phase="warm-up"), "")
 
     assert "/dev/shm" in cause
 

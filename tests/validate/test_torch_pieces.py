@@ -34,21 +34,21 @@ torch = pytest.importorskip("torch")
 from validate.torch import layout, recurrent  # noqa: E402
 from validate.torch.attention import (  # noqa: E402
     Ask,
-    folded,
+    folded_heads,
     multiplied,
-    plain,
+    plain_attention,
     query_runs,
 )
 from validate.torch.case_run import step_of as step_again  # noqa: E402
 from validate.torch.expert_layer import ExpertLayer, with_layers  # noqa: E402
 from validate.torch.experts import step_of  # noqa: E402
-from validate.torch.layout import BEYOND  # noqa: E402
-from validate.torch.liveness import arriving, lived  # noqa: E402
+from validate.torch.layout import RUNNER_MOVES  # noqa: E402
+from validate.torch.liveness import arriving_names, with_lifetimes  # noqa: E402
 from validate.torch.proof import Comm, ProvedWork, state_for  # noqa: E402
 from validate.torch.routine import make_routines, play  # noqa: E402
 from validate.torch.setting import Setting  # noqa: E402
 from validate.torch.steps import bind  # noqa: E402
-from validate.torch.weights import drawn, fitting, from_source, inputs_from_source  # noqa: E402
+from validate.torch.weights import drawn, fitting_layers, from_source, inputs_from_source  # noqa: E402
 
 PLANS = (
     "single",
@@ -85,7 +85,7 @@ def cases():
             for stage in program.stages
             for op in stage.walk()
             if isinstance(op, Pointwise | Rearrange | Attention | LinearAttention)
-            and not (isinstance(op, Rearrange) and op.move in BEYOND)
+            and not (isinstance(op, Rearrange) and op.move in RUNNER_MOVES)
             and getattr(op, "function", "") != "combine"  # in a layer of experts
         }
         for op in ops:
@@ -238,10 +238,12 @@ def test_a_window_over_a_diagonal_is_what_it_says():
     q = torch.randn(1, 3, 2, 4, dtype=torch.float64)
     k = torch.randn(1, 5, 1, 4, dtype=torch.float64)
 
-    out, sums = plain(q, k, k, Ask(diagonal=True, window=2))
+    out, sums = plain_attention(q, k, k, Ask(diagonal=True, window=2))
 
     for query in range(3):  # sees keys query + 1 and query + 2
-        part, total = plain(q[:, query : query + 1], *[k[:, query + 1 : query + 3]] * 2, Ask())
+        part, total = plain_attention(
+            q[:, query : query + 1], *[k[:, query + 1 : query + 3]] * 2, Ask()
+        )
         torch.testing.assert_close(out[:, query : query + 1], part)
         torch.testing.assert_close(sums[:, query : query + 1], total)
 
@@ -273,7 +275,7 @@ def test_layers_share_weights_where_memory_is_short():
 
     assert weights.of(op, 0) is weights.of(op, 2)
     assert weights.of(op, 0) is not weights.of(op, 1)
-    assert fitting(4, 4.0, 2.5) == 2
+    assert fitting_layers(4, 4.0, 2.5) == 2
 
 
 def add(left, right, out):
@@ -284,7 +286,7 @@ def add(left, right, out):
 def test_tensors_live_until_their_last_reader_and_no_longer():
     body = (add("a", "b", "c"), add("c", "b", "d"), add("d", "d", "a"))
 
-    frees = [one.frees for one in lived(body, frozenset({"a"}))]
+    frees = [one.frees for one in with_lifetimes(body, frozenset({"a"}))]
 
     assert frees == [{"a"}, {"b", "c"}, {"d"}]
 
@@ -293,8 +295,8 @@ def test_what_the_next_turn_reads_lives_through_a_loop():
     loop = Loop(name="layers", count=3, body=(add("x", "y", "t"), add("t", "t", "x")))
     body = (loop, add("x", "y", "z"))
 
-    assert arriving(loop.body) == {"x", "y"}
-    assert [one.frees for one in lived(body, frozenset({"z"}))] == [{"t"}, {"x", "y"}]
+    assert arriving_names(loop.body) == {"x", "y"}
+    assert [one.frees for one in with_lifetimes(body, frozenset({"z"}))] == [{"t"}, {"x", "y"}]
 
 
 def test_ranks_of_a_hybrid_meet_along_each_axis():
@@ -362,7 +364,7 @@ def test_a_triangle_of_like_keys_is_inverted_without_its_powers():
     torch.testing.assert_close(product, torch.eye(64))
 
 
-@pytest.mark.parametrize("kernel", [folded(plain), multiplied])
+@pytest.mark.parametrize("kernel", [folded_heads(plain_attention), multiplied])
 @pytest.mark.parametrize(("heads", "shared"), [(8, 1), (6, 3)])
 def test_one_query_may_be_attended_head_by_head_of_its_keys(heads, shared, kernel):
     draw = torch.Generator().manual_seed(1)
@@ -370,5 +372,5 @@ def test_one_query_may_be_attended_head_by_head_of_its_keys(heads, shared, kerne
         torch.randn((2, rows, count, size), generator=draw, dtype=torch.float64)
         for rows, count, size in ((1, heads, 24), (5, shared, 24), (5, shared, 16))
     )
-    for got, want in zip(kernel(q, k, v, Ask()), plain(q, k, v, Ask()), strict=True):
+    for got, want in zip(kernel(q, k, v, Ask()), plain_attention(q, k, v, Ask()), strict=True):
         torch.testing.assert_close(got, want)

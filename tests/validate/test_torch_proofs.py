@@ -26,7 +26,7 @@ from validate.torch import (  # noqa: E402
     session,
 )
 from validate.torch.case_run import Bench, run_case  # noqa: E402
-from validate.torch.full import apart, compared, distance, grown, is_known  # noqa: E402
+from validate.torch.full import distance, full_comparison, grown, is_known, replica_distance  # noqa: E402
 from validate.torch.fuse import Fuser  # noqa: E402
 from validate.torch.proof import Comm, ProvedWork, setting_for  # noqa: E402
 from validate.torch.rendezvous import ApartError, Rendezvous, gather  # noqa: E402
@@ -162,9 +162,9 @@ def test_a_result_may_be_as_far_off_as_rounding_otherwise_brings_the_same_step(a
     plain = torch.ones(1, 6, 8)
     others = (plain * 1.3, plain * 1.2)
 
-    near = compared({}, subject, bench, ran(plain * 1.25, plain, others))
-    far = compared({}, subject, bench, ran(plain * 1.35, plain, others))
-    even = compared({}, subject, bench, ran(plain * 1.25, plain, (plain * 1.001,)))
+    near = full_comparison({}, subject, bench, ran(plain * 1.25, plain, others))
+    far = full_comparison({}, subject, bench, ran(plain * 1.35, plain, others))
+    even = full_comparison({}, subject, bench, ran(plain * 1.25, plain, (plain * 1.001,)))
     bench.progress.end()
 
     assert near.bound == pytest.approx(0.3)
@@ -193,10 +193,10 @@ def test_replicas_are_compared_with_their_part_of_the_batch(alone):
     parted = look_up(alone.case("dp2", batch=4))
     result, wholes = torch.randn(4, 6, 8), {}
 
-    assert compared(wholes, whole, bench, ran(result)).against == ""
+    assert full_comparison(wholes, whole, bench, ran(result)).against == ""
     assert is_known(wholes, parted, bench)
-    right = compared(wholes, parted, bench, ran(result[2:].clone()))
-    wrong = compared(wholes, parted, bench, ran(result[:2].clone()))
+    right = full_comparison(wholes, parted, bench, ran(result[2:].clone()))
+    wrong = full_comparison(wholes, parted, bench, ran(result[:2].clone()))
     bench.progress.end()
 
     assert (right.error, right.against) == (0.0, "single eager")
@@ -207,9 +207,9 @@ def test_replicas_are_compared_with_their_part_of_the_batch(alone):
 def test_replicas_of_one_request_have_the_same_result():
     same, other = ["x", [1.0, 2.0]], ["x", [1.0, 2.5]]
 
-    assert apart([same, same, None]) == 0.0
-    assert apart([same, other]) == pytest.approx(0.5 / math.sqrt(5))
-    assert math.isnan(apart([same, ["x", [math.nan, 2.0]]]))
+    assert replica_distance([same, same, None]) == 0.0
+    assert replica_distance([same, other]) == pytest.approx(0.5 / math.sqrt(5))
+    assert math.isnan(replica_distance([same, ["x", [math.nan, 2.0]]]))
 
 
 def test_replicas_draw_their_own_samples_of_one_batch():

@@ -256,10 +256,10 @@ def test_the_report_says_how_classes_were_taken_and_what_has_no_verdict(show):
 def test_rows_of_earlier_versions_hold_waiting():
     found = [Comparison(measured=row(classes_s={"communication": 1.0}), predicted=prediction())]
 
-    assert report.instrumented(found)[1] == (
+    assert report.instrumented_notes(found)[1] == (
         "* comm holds the time that a rank waits for another one"
     )
-    assert report.instrumented([]) == []
+    assert report.instrumented_notes([]) == []
 
 
 def test_the_gate_is_on_step_and_memory():

@@ -38,7 +38,7 @@ def one_line(text: str) -> str:
     >>> one_line("a\tb \x1b[2J"), len(one_line("x" * 10**6))
     ('a b \\x1b[2J', 143)
     """
-    short = _LONG_WORD.sub(r"\1...\2", "".join(map(plain, " ".join(text.split()))))
+    short = _LONG_WORD.sub(r"\1...\2", "".join(map(printable_character, " ".join(text.split()))))
     return short if len(short) <= _MOST_LETTERS else f"{short[:_MOST_LETTERS]}..."
 
 
@@ -54,7 +54,7 @@ def shown(value: object) -> str:
         return f"an {type(value).__name__} that cannot be written"
 
 
-def plain(character: str) -> str:
+def printable_character(character: str) -> str:
     """Write a character so that it does nothing to a terminal."""
     if character.isprintable():
         return character
@@ -102,7 +102,7 @@ def unknown(what: str, got: str, known: Iterable[str]) -> InputError:
     "unknown runtime '?': expected one of a, b"
     """
     names = list(known)
-    nearest = near(got, names)
+    nearest = nearest_names(got, names)
     if nearest:
         return InputError(f"unknown {what} {got[:60]!r}: did you mean {' or '.join(nearest)}?")
     return InputError(f"unknown {what} {got[:60]!r}: expected one of {_name_list(names)}")
@@ -115,11 +115,13 @@ def _name_list(names: list[str]) -> str:
     return f"{', '.join(names[:shown_count])}{more}"
 
 
-def near(got: str, known: Iterable[str]) -> list[str]:
+def nearest_names(got: str, known: Iterable[str]) -> list[str]:
     """List names near one that is not known: those it begins, those it is part of, or like it.
 
-    >>> near("4090", ["rtx-4090", "rtx-5090", "l4"]), near("int4", ["bf16", "fp8", "int8"])
-    (['rtx-4090'], [])
+    >>> nearest_names("4090", ["rtx-4090", "rtx-5090", "l4"])
+    ['rtx-4090']
+    >>> nearest_names("int4", ["bf16", "fp8", "int8"])
+    []
     """
     names, text = list(known), got.strip().lower()
     prefixed = [name for name in names if name.lower().startswith(text)]

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
-from topology.base.errors import InputError, TopologyError, plain
+from topology.base.errors import InputError, TopologyError, printable_character
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -44,7 +44,7 @@ def text_of(source: str | Path) -> str:
         size = Path(source).stat().st_size
         if size > MOST_CHARACTERS:
             raise TopologyError(f"{name}: {size} bytes: expected at most {MOST_CHARACTERS}")
-        return decoded(read_up_to(Path(source), MOST_CHARACTERS), name)
+        return decoded_text(read_up_to(Path(source), MOST_CHARACTERS), name)
     except (OSError, ValueError) as error:
         if isinstance(error, TopologyError):
             raise
@@ -145,7 +145,7 @@ def printable(value: object) -> object:
 
 
 def _escaped(character: str) -> str:
-    return character if character in "\n\r\t" else plain(character)
+    return character if character in "\n\r\t" else printable_character(character)
 
 
 def _file_kind(path: Path) -> str:
@@ -165,10 +165,10 @@ def is_text(source: str | Path) -> bool:
     return isinstance(source, str) and any(mark in source for mark in "\n\r<{")
 
 
-def decoded(data: bytes, name: str) -> str:
+def decoded_text(data: bytes, name: str) -> str:
     r"""Turn bytes into text: UTF-8, or UTF-16 where a byte-order mark says so.
 
-    >>> decoded("GPU0".encode("utf-16"), "paste.txt")
+    >>> decoded_text("GPU0".encode("utf-16"), "paste.txt")
     'GPU0'
     """
     is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
@@ -211,7 +211,7 @@ def _parsed_toml(path: "Traversable") -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def beside(path: Path) -> Path:
+def draft_path(path: Path) -> Path:
     """Give a name beside `path` that nobody else has: it is drawn."""
     return path.with_name(f".{path.name[:_DRAFT_LETTERS]}.{os.urandom(8).hex()}")
 
@@ -222,7 +222,7 @@ def _replacing_file(path: Path) -> Iterator[IO[bytes]]:
 
     It is made, so that a link which somebody has put there is not followed.
     """
-    draft = beside(path)
+    draft = draft_path(path)
     file = draft.open("xb")
     try:
         with file:
@@ -269,7 +269,7 @@ def write_new(path: Path, text: str) -> None:
 
     Raises InputError if there is one, or it cannot be written.
     """
-    draft = beside(path)
+    draft = draft_path(path)
     try:
         write_whole(draft, text)
         os.link(draft, path)
@@ -282,7 +282,7 @@ def write_new(path: Path, text: str) -> None:
 
 
 @contextmanager
-def held(folder: Path, busy: str) -> Iterator[None]:
+def locked_folder(folder: Path, busy: str) -> Iterator[None]:
     """Hold a folder that is there, for as long as this process works in it, however it ends.
 
     Where a system has no such locks it is free to all.

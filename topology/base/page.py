@@ -47,7 +47,7 @@ MAIN: Final = "<main>"
 """Where what a page says begins."""
 
 
-def allowed(style: str = STYLE) -> str:
+def content_policy(style: str = STYLE) -> str:
     """Write the policy of a page: its own style, and nothing from anywhere else."""
     digest = b64encode(sha256(style.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'"
@@ -114,7 +114,7 @@ def page(title: str, body: Iterable[str], foot: Mapping[str, str]) -> str:
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"/>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(allowed())}"/>'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(content_policy())}"/>'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>"
         f"<body>{MAIN}{''.join(body)}</main>{footer}</body></html>"
     )

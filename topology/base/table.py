@@ -176,7 +176,7 @@ class Table:
             )
         room = width - self.indent - sum(self._earlier_widths())
         for number, row in enumerate(self.rows):
-            cells = [*row[:-1], continued(row[-1], room)] if number in self.typed else row
+            cells = [*row[:-1], wrapped_command(row[-1], room)] if number in self.typed else row
             grid.add_row(*map(Text, cells[: len(widths)]), style=self.rows_in.get(number, ""))
         return Padding(grid, (0, 0, 0, self.indent))
 
@@ -214,10 +214,10 @@ class Table:
         return f"<tr>{''.join(cells)}</tr>"
 
 
-def continued(line: str, width: int) -> str:
+def wrapped_command(line: str, width: int) -> str:
     r"""Break a line to type so that a shell takes it as one; a comment behind it goes on as such.
 
-    >>> print(continued("run --plan tp2 --name 'a b'  # then look", 18))
+    >>> print(wrapped_command("run --plan tp2 --name 'a b'  # then look", 18))
     run --plan tp2 \
     --name 'a b'
     # then look

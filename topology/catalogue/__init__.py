@@ -11,7 +11,7 @@ from topology.catalogue.fabric import (
     Siblings,
     pcie_bandwidth,
 )
-from topology.catalogue.hardware import CROWD, NO_PEERS, Hardware, check_pcie_generation, evenly
+from topology.catalogue.hardware import CROWD, NO_PEERS, Hardware, check_pcie_generation, even_hosts
 from topology.catalogue.moves import Moves
 from topology.catalogue.names import (
     by_device,
@@ -39,6 +39,7 @@ __all__ = [
     "CROWD", "NO_PEERS", "Architecture", "Device", "Fabric", "Hardware", "LinkKind", "Moves",
     "NcclRates", "Network", "NetworkKind", "NvlinkGeneration", "Pace", "Paced", "Precision",
     "Siblings", "all_devices", "all_hardware", "architecture_of", "by_device", "by_product",
-    "capability_of", "check_pcie_generation", "evenly", "find_hardware", "gpu_names", "link_rates",
+    "capability_of", "check_pcie_generation", "even_hosts", "find_hardware", "gpu_names",
+    "link_rates",
     "named_instance", "names_file", "nvlink_generation", "pcie_bandwidth", "rented_machines",
 ]  # fmt: skip

@@ -119,13 +119,13 @@ class Hardware:
         if not nodes and ranks <= self.domain:
             return ranks
         if not nodes:
-            return ranks // evenly(ranks, max(self.domain, self.gpus))
+            return ranks // even_hosts(ranks, max(self.domain, self.gpus))
         if ranks % nodes or ranks // nodes > self.gpus:
             raise TopologyError(
                 f"{counted(ranks, 'GPU')} of {self.name} over {counted(nodes, 'node')}: "
                 f"got {ranks / nodes:g} a node, wanted a whole number up to {self.gpus}"
             )
-        return ranks // evenly(nodes, max(1, self.domain // self.gpus))
+        return ranks // even_hosts(nodes, max(1, self.domain // self.gpus))
 
     def fabric(self, ranks: int, nodes: int = 0) -> Fabric:
         """Describe the links of one group of `ranks` GPUs, alone on as few hosts as hold it."""
@@ -327,7 +327,8 @@ def _check_generation(device: Device, devices: Mapping[str, Device]) -> None:
         wanted = ", ".join(f"{a}.{b} ({name})" for (a, b), name in sorted(architectures.items()))
         capability_text = ".".join(map(str, capability))
         raise CatalogueError(
-            f"device.compute_capability: got {capability_text} ({device.architecture}), wanted one of "
+            f"device.compute_capability: got {capability_text} ({device.architecture}), wanted "
+            "one of "
             f"{wanted}"
         )
 
@@ -356,10 +357,10 @@ def _numbers(hardware: Hardware) -> Iterator[tuple[str, Sourced]]:
             yield f"hardware.{key}", number
 
 
-def evenly(ranks: int, size: int) -> int:
+def even_hosts(ranks: int, size: int) -> int:
     """Count the fewest hosts of at most `size` ranks that hold as many each.
 
-    >>> evenly(16, 8), evenly(15, 8), evenly(13, 8), evenly(10**9 + 7, 8)
+    >>> even_hosts(16, 8), even_hosts(15, 8), even_hosts(13, 8), even_hosts(10**9 + 7, 8)
     (2, 3, 13, 1000000007)
     """
     return ranks // next(

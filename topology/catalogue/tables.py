@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from topology.base import InputError, content, decoded, is_file, shipped_table, unknown
+from topology.base import InputError, content, decoded_text, is_file, shipped_table, unknown
 from topology.catalogue.devices import Device, read_device
 from topology.catalogue.hardware import Hardware, load_hardware_file, read_hardware
 from topology.catalogue.names import GpuName, Instance, load_instances, load_names
@@ -61,7 +61,7 @@ def names_file(name: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _from_file(name: str, data: bytes) -> Hardware:
-    return load_hardware_file(decoded(data, "text"), name, all_devices())
+    return load_hardware_file(decoded_text(data, "text"), name, all_devices())
 
 
 @cache

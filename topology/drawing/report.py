@@ -21,8 +21,8 @@ from topology.machine import (
 )
 
 Rows: TypeAlias = list[list[str]]  # the first row is the head
-SHOWN: Final = 16  # devices a side
-CUT: Final = f"the first {SHOWN}"
+MOST_DEVICES: Final = 16  # devices a side
+CUT_NOTE: Final = f"the first {MOST_DEVICES}"
 """What stands below a table that has not room for all devices."""
 _HARDWARE: Final = [
     "name", "GPUs", "device", "memory", "its GB/s", "links, GB/s", "NICs, GB/s", "precisions",
@@ -38,8 +38,8 @@ def parts(machine: Machine) -> list[Part]:
     ]
     for title, table in tables(machine):
         answer += [Title(text=title), table]
-        if len(table.rows) == SHOWN:
-            answer.append(CUT)
+        if len(table.rows) == MOST_DEVICES:
+            answer.append(CUT_NOTE)
     if machine.assumptions:
         answer += [Title(text="Assumed"), Said(lines=machine.assumptions)]
     if machine.warnings:
@@ -62,7 +62,8 @@ def _hardware_row(hardware: Hardware) -> list[str]:
         device.architecture,
         format_bytes(device.memory.value),
         _giga(device.memory_bandwidth.value),
-        f"{_LINK_NAMES[hardware.link]}{domain_note}{staged}, {_giga(hardware.link_bandwidth.value)}",
+        _LINK_NAMES[hardware.link]
+        + f"{domain_note}{staged}, {_giga(hardware.link_bandwidth.value)}",
         f"{hardware.nics} x {_giga(hardware.nic_bandwidth.value)} {hardware.network}",
         " ".join(name for name, _ in device.peaks),
     ]
@@ -237,7 +238,7 @@ def nic_rows(machine: Machine) -> Rows:
     """Give NCCL's path type from each GPU to each real NIC; ``+`` marks GPUDirect."""
     types = path_types(machine)
     access = gpudirect(machine)
-    nics = [nic for nic in machine.nics if not nic.virtual][:SHOWN]
+    nics = [nic for nic in machine.nics if not nic.virtual][:MOST_DEVICES]
     rows = [["", *(nic.device or nic.name for nic in nics)]]
 
     def cell(gpu: str, nic: str) -> str:
@@ -245,12 +246,14 @@ def nic_rows(machine: Machine) -> Rows:
         kind = types[ends].name if ends in types else "?"
         return f"{kind}{'+' if access[ends].allowed else ''}"
 
-    rows += [[g.name, *(cell(g.name, nic.name) for nic in nics)] for g in machine.gpus[:SHOWN]]
+    rows += [
+        [g.name, *(cell(g.name, nic.name) for nic in nics)] for g in machine.gpus[:MOST_DEVICES]
+    ]
     return rows
 
 
 def _pairwise_rows(machine: Machine, cell: Callable[[Gpu, Gpu], str]) -> Rows:
-    gpus = machine.gpus[:SHOWN]
+    gpus = machine.gpus[:MOST_DEVICES]
     return [
         ["", *(gpu.name for gpu in gpus)],
         *([a.name, *("X" if a is b else cell(a, b) for b in gpus)] for a in gpus),

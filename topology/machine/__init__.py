@@ -1,6 +1,6 @@
 """One machine as a graph, and what follows from it: routes, paths, groups, warnings."""
 
-from topology.machine.alterations import altered, named
+from topology.machine.alterations import altered, named_links
 from topology.machine.build import (
     MOST_HOSTS,
     Builder,
@@ -51,6 +51,6 @@ __all__ = [
     "PeerStatus", "Reached", "Survey", "altered", "assumed_network", "assumed_ports",
     "bisection_bandwidth", "cluster_of", "components", "concerns", "environment_concerns",
     "fabric", "gpu_of", "gpudirect", "graph_pairs", "loads_of", "machine_of", "mig_share",
-    "named", "nccl_bandwidth", "nccl_peers", "nvlink_count", "path_types", "processor_of",
+    "named_links", "nccl_bandwidth", "nccl_peers", "nvlink_count", "path_types", "processor_of",
     "repeated", "survey_of", "usual_nvlinks", "usual_ports", "usual_siblings", "with_ports",
 ]  # fmt: skip

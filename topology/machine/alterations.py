@@ -42,7 +42,7 @@ def altered(machine: Machine, links: Mapping[str, float]) -> Machine:
     return machine
 
 
-def named(machine: Machine, name: str) -> tuple[Sequence[Edge], Sequence[Nic]]:
+def named_links(machine: Machine, name: str) -> tuple[Sequence[Edge], Sequence[Nic]]:
     """Find the links of a host by a name as `altered` takes it; of the network, the NICs.
 
     Raises InputError if there is none.
@@ -55,7 +55,7 @@ def named(machine: Machine, name: str) -> tuple[Sequence[Edge], Sequence[Nic]]:
 
 
 def _scaled(machine: Machine, name: str, times: float) -> Machine:
-    edges, ports = named(machine, name)
+    edges, ports = named_links(machine, name)
     changed = replace(
         machine,
         nics=tuple(

@@ -57,7 +57,8 @@ def _sockets(machine: Machine) -> Iterator[str]:
     if far_pairs:
         total = len(names) * (len(names) - 1) // 2
         yield (
-            f"{len(far_pairs)} of {total} GPU pairs meet only across processors (SYS): {_gpus_by_place(machine)}"
+            f"{len(far_pairs)} of {total} GPU pairs meet only across processors (SYS): "
+            f"{_gpus_by_place(machine)}"
         )
 
 
@@ -82,7 +83,10 @@ def _bridges(machine: Machine) -> Iterator[str]:
     island_pairs = (ends for island in islands for ends in combinations(island, 2))
     unlinked_pairs = [ends for ends in island_pairs if not is_nvlink(pairs.get(ends))]
     if unlinked_pairs:
-        yield f"no direct NVLink for {len(unlinked_pairs)} pairs, such as {'-'.join(unlinked_pairs[0])}"
+        yield (
+            f"no direct NVLink for {len(unlinked_pairs)} pairs, such as "
+            f"{'-'.join(unlinked_pairs[0])}"
+        )
 
 
 def _exchanges(machine: Machine) -> Iterator[str]:
@@ -131,13 +135,19 @@ def _nics(machine: Machine) -> Iterator[str]:
     real_nics = [nic for nic in machine.nics if not nic.virtual]
     far_nics = [nic.device or nic.name for nic in real_nics if nic.name not in near_names]
     if far_nics and machine.gpus:
-        yield f"{len(far_nics)} of {len(machine.nics)} NICs share no switch with a GPU: {_shortened_list(far_nics)}"
+        yield (
+            f"{len(far_nics)} of {len(machine.nics)} NICs share no switch with a GPU: "
+            f"{_shortened_list(far_nics)}"
+        )
 
 
 def _mig(machine: Machine) -> Iterator[str]:
     sliced = [gpu.name for gpu in machine.gpus if gpu.mig]
     if sliced:
-        yield f"{_shortened_list(sliced)} split into MIG slices: no peer access and no NVLink between slices"
+        yield (
+            f"{_shortened_list(sliced)} split into MIG slices: no peer access and no NVLink "
+            "between slices"
+        )
 
 
 def _shortened_list(names: list[str]) -> str:

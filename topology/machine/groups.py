@@ -339,9 +339,9 @@ def _network(
 ) -> Network:
     """Give what a node of `hosts` hosts can send and receive where `sharing` groups do at once.
 
-    `host_span` is the first and the last host of the group: the NICs of each have their own pace, or
-    what leaf switches leave of it where hosts hang on several. `used_share` of the GPUs is taken, and so
-    much of the NICs, but one.
+    `host_span` is the first and the last host of the group: the NICs of each have their own pace,
+    or what leaf switches leave of it where hosts hang on several. `used_share` of the GPUs is
+    taken, and so much of the NICs, but one.
     """
     cluster, nics = machine.cluster, machine.usable_nics
     if cluster is None:

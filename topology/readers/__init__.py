@@ -4,7 +4,7 @@ Each turns text into a `Reading` (what the text says) or straight into a `Machin
 """
 
 from topology.readers.detect import detect
-from topology.readers.read import named, read_topology
+from topology.readers.read import named_machine, read_topology
 from topology.readers.topo_matrix import plain_lines
 
-__all__ = ["detect", "named", "plain_lines", "read_topology"]
+__all__ = ["detect", "named_machine", "plain_lines", "read_topology"]

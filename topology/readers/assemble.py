@@ -92,7 +92,7 @@ def _domain(
     return Domain(gpus=tuple(island), links=links if switched else {})
 
 
-def completed(reading: Reading, islands: Sequence[Domain]) -> dict[tuple[str, str], Label]:
+def completed_labels(reading: Reading, islands: Sequence[Domain]) -> dict[tuple[str, str], Label]:
     """Label the pairs of a switched domain whose cells the text has lost."""
     return {
         (a, b): Label("NVLINK", min(domain.links[a], domain.links[b]))
@@ -183,7 +183,7 @@ def assemble(reading: Reading, choices: Choices) -> Machine:
         reading = replace(reading, labels={**reading.labels, **usual_labels}, assumptions=notes)
     kind = next(filter(None, kinds.values()), None)
     islands = domains(reading, kind)
-    filled_labels = {**usual_labels, **completed(reading, islands)}
+    filled_labels = {**usual_labels, **completed_labels(reading, islands)}
     reading = replace(reading, labels={**reading.labels, **filled_labels})
     generation = _generation_by_rate(reading) or guess_generation(islands, reading)
     gpus = tuple(_gpu(gpu, kinds[gpu.name], generation) for gpu in reading.gpus)
@@ -398,7 +398,7 @@ def _degraded(reading: Reading, islands: Sequence[Domain]) -> Iterator[str]:
             yield f"{gpu.name} runs on {gpu.lanes} of {gpu.most_lanes} PCIe lanes"
 
 
-def finished(machine: Machine, choices: Choices) -> Machine:
+def with_concerns(machine: Machine, choices: Choices) -> Machine:
     """Add what is worrying about the machine to what was odd about the text."""
     if choices.hardware is not None and machine.gpus:
         _check_kind(machine, choices.hardware)

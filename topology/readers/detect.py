@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, cast
 from topology.base import Bytes, TopologyError, environment
 from topology.catalogue import Hardware, all_hardware, check_pcie_generation
 from topology.machine import Machine, PairKind, PeerState, PeerStatus, environment_concerns
-from topology.readers.assemble import Choices, assemble, finished
+from topology.readers.assemble import Choices, assemble, with_concerns
 from topology.readers.reading import GpuText, Label, Reading
 
 Snapshot: TypeAlias = Mapping[str, Sequence[Mapping[str, object]]]
@@ -97,7 +97,7 @@ def machine_from(
         pcie_generation=pcie_generation,
         catalogue=all_hardware(),
     )
-    return finished(assemble(reading, choices), choices)
+    return with_concerns(assemble(reading, choices), choices)
 
 
 def _gpu(index: int, row: Mapping[str, object]) -> GpuText:

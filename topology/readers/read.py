@@ -24,7 +24,7 @@ from topology.catalogue import (
     names_file,
 )
 from topology.machine import Machine, machine_of, repeated
-from topology.readers.assemble import Choices, assemble, finished
+from topology.readers.assemble import Choices, assemble, with_concerns
 from topology.readers.cluster import build_cluster, host_of, read_cluster
 from topology.readers.detect import detect
 from topology.readers.nccl import graphs_machine, read_graph_lines, read_graphs, read_system
@@ -96,14 +96,14 @@ def read_text(text: str, choices: Choices) -> Machine:
         raise TopologyError(f"byte {position} is 0: got binary data, wanted text")
     start = text.lstrip("\ufeff \t\r\n")
     if start.startswith("<") or _ROOT_TAG.search(text):
-        return finished(_xml_machine(text, choices), choices)
+        return with_concerns(_xml_machine(text, choices), choices)
     if start.startswith(("{", "[")) and not find_tables(plain_lines(text)):
         return _own_machine(document_in(start), choices)
     if _HARDWARE_TABLE.search(text):
         raise TopologyError(f"{choices.name}: got hardware, wanted a machine: give it as hardware")
     if _CLUSTER_KEY.search(text):
         return _cluster_machine(text, choices)
-    return finished(_pasted_machine(plain_lines(text), choices), choices)
+    return with_concerns(_pasted_machine(plain_lines(text), choices), choices)
 
 
 def _own_machine(table: Mapping[str, object], choices: Choices) -> Machine:
@@ -112,7 +112,7 @@ def _own_machine(table: Mapping[str, object], choices: Choices) -> Machine:
     kind = choices.hardware and choices.hardware.name
     if machine and kind in (None, machine.hardware) and not choices.pcie_generation:
         return machine
-    return finished(assemble(read_own(table, choices.catalogue), choices), choices)
+    return with_concerns(assemble(read_own(table, choices.catalogue), choices), choices)
 
 
 def _xml_machine(text: str, choices: Choices) -> Machine:
@@ -148,7 +148,7 @@ def _cluster_machine(text: str, choices: Choices) -> Machine:
         host = host_of(cluster, choices.catalogue)
     else:
         host = read_text(cluster.topology, choices)
-    return finished(build_cluster(cluster, replace(host, warnings=())), choices)
+    return with_concerns(build_cluster(cluster, replace(host, warnings=())), choices)
 
 
 def _pasted_machine(lines: Sequence[str], choices: Choices) -> Machine:
@@ -163,7 +163,8 @@ def _pasted_machine(lines: Sequence[str], choices: Choices) -> Machine:
         return assemble(_listing_reading(listing), choices)
     first_line = next((line.strip() for line in lines if line.strip()), "")
     raise TopologyError(
-        f"no topology in a text that begins {first_line[:50]!r}: wanted nvidia-smi topo -m, its XML, "
+        f"no topology in a text that begins {first_line[:50]!r}: wanted nvidia-smi topo -m, its "
+        "XML, "
         f"NCCL's XML, or a cluster in TOML"
     )
 
@@ -183,11 +184,11 @@ def _listing_reading(listing: Listing) -> Reading:
     )
 
 
-LARGEST: Final = 1024  # hosts
+MOST_NODES: Final = 1024  # hosts
 _FILE_MARKS: Final = frozenset("/\\.")  # of what can only be a file
 
 
-def named(
+def named_machine(
     name: str | None,
     *,
     here: bool = False,
@@ -211,8 +212,8 @@ def named(
     if name is None:
         raise InputError("topology: wanted a catalogue name or a file")
     if name.lower() in all_hardware() or _holds_hardware(name):
-        if not 1 <= nodes <= LARGEST:
-            raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {LARGEST}")
+        if not 1 <= nodes <= MOST_NODES:
+            raise InputError(f"nodes: got {nodes}, wanted a whole number from 1 to {MOST_NODES}")
         if pcie_generation is not None:
             raise InputError(
                 f"pcie_generation: got {pcie_generation}, wanted none beside catalogue hardware"
@@ -238,7 +239,7 @@ def _repeated_machine(machine: Machine, nodes: int) -> Machine:
     """Repeat a host; a description of several says itself how many there are."""
     if nodes in (1, machine.hosts):
         return machine
-    if machine.hosts > 1 or not 1 <= nodes <= LARGEST:
-        wanted = machine.hosts if machine.hosts > 1 else f"a whole number from 1 to {LARGEST}"
+    if machine.hosts > 1 or not 1 <= nodes <= MOST_NODES:
+        wanted = machine.hosts if machine.hosts > 1 else f"a whole number from 1 to {MOST_NODES}"
         raise InputError(f"nodes: got {nodes} for {machine.name}, wanted {wanted}")
     return repeated(machine, nodes)

@@ -123,7 +123,7 @@ def groups(figures: Iterable[LayerFigure]) -> dict[str, list[float]]:
     )
 
 
-def left_out(
+def held_out_errors(
     figures: Iterable[LayerFigure], devices: Mapping[str, Device]
 ) -> dict[str, list[float]]:
     """Give the errors of GPUs that take the parameters of the `NEAREST` other generation.

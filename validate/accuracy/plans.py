@@ -118,7 +118,7 @@ def groups(figures: Iterable[PlanFigure]) -> dict[str, list[float]]:
     )
 
 
-def held(figures: Iterable[PlanFigure]) -> dict[str, list[bool]]:
+def interval_hits(figures: Iterable[PlanFigure]) -> dict[str, list[bool]]:
     """Say of each whole time whether its interval holds it, by kind of model."""
     return gathered(_interval_hit(figure) for figure in figures if figure.part != "speedup")
 

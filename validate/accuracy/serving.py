@@ -105,7 +105,7 @@ def groups(served: Sequence[Run]) -> dict[str, list[float]]:
     return {**errors, "tokens/s a GPU lost by the choice of plan and load": regrets(served)}
 
 
-def held(served: Iterable[Run]) -> dict[str, list[bool]]:
+def interval_hits(served: Iterable[Run]) -> dict[str, list[bool]]:
     """Say of each measured number whether its interval holds it, by what it is."""
     return gathered(
         (

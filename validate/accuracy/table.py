@@ -61,7 +61,7 @@ def groups() -> Groups:
         ),
         **dispatch.groups(dispatch.read_figures(text("dispatch_figures.csv"))),
         **layers.groups(layer_figures),
-        **layers.left_out(layer_figures, all_devices()),
+        **layers.held_out_errors(layer_figures, all_devices()),
     }
     for words, figures in _published_figures().items():
         by_family = plans.groups(figures)
@@ -89,19 +89,19 @@ def _served_runs() -> list[serving.Run]:
 
 
 @cache
-def held() -> Mapping[str, Sequence[bool]]:
+def interval_hits() -> Mapping[str, Sequence[bool]]:
     """Say of each published time whether its interval holds it, by what it is of."""
-    plan_hits = plans.held(
+    plan_hits = plans.interval_hits(
         figure for figures in _published_figures().values() for figure in figures
     )
-    return {**plan_hits, **serving.held(_served_runs())}
+    return {**plan_hits, **serving.interval_hits(_served_runs())}
 
 
 def held_table() -> Table:
     """Make the table of intervals that hold, which are to be two in three."""
     rows = [
         [kind, str(len(hits)), f"{100 * sum(hits) / len(hits):.0f} %"]
-        for kind, hits in held().items()
+        for kind, hits in interval_hits().items()
     ]
     return Table(head=("intervals of published times of", "figures", "hold"), rows=rows)
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from topology.base import GIB, KIB, MIB
 from topology.base.values import dataclass
-from validate.tables import shipped
+from validate.tables import shipped_table
 
 SPLITS: Final = (1, 2, 4, 8)
 Family = Literal[
@@ -142,7 +142,7 @@ def _forced() -> Iterator[Measurement]:
 
 def _matmul() -> Iterator[Measurement]:
     """Yield the main products of blocks and general ones, their splits, and all that is left."""
-    table = shipped("bench_cases.toml")
+    table = shipped_table("bench_cases.toml")
     for block in table["blocks"].values():
         for (index, rows), degree in product(enumerate(block["rows"]), SPLITS):
             tier = 1 if index == 0 and degree == 1 else 2 if degree <= 2 else 3
@@ -189,7 +189,9 @@ class Scores(NamedTuple):
 def _scores(tier: int) -> Iterator[Scores]:
     if tier == 2:
         yield from _split_scores()
-    yield from (Scores(*row) for row in shipped("bench_cases.toml")["attention"][f"tier_{tier}"])
+    yield from (
+        Scores(*row) for row in shipped_table("bench_cases.toml")["attention"][f"tier_{tier}"]
+    )
 
 
 def _split_scores() -> Iterator[Scores]:

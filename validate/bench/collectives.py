@@ -19,8 +19,8 @@ from validate.bench.timing import PreparedWork, Results, Run
 REPEATS: Final = 9
 CHUNK: Final = 0.002  # s of collectives in one graph
 BESIDE_REPEATS: Final = 7
-LONG: Final = 0.004  # s that either side takes at least
-MOST: Final = 400
+MIN_SIDE_TIME: Final = 0.004  # s that either side takes at least
+MAX_CALLS: Final = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +178,7 @@ def beside_compute(case: Measurement, device: torch.device, group: dist.ProcessG
     compute = _compute_work(case.text("work"), device)
     message = exchange(case.text("op"), case.number("bytes"), group, device)
     counts = [
-        max(1, min(MOST, round(LONG / shared_estimate(prepared, device, group))))
+        max(1, min(MAX_CALLS, round(MIN_SIDE_TIME / shared_estimate(prepared, device, group))))
         for prepared in (compute, message)
     ]
     compute_run, message_run = _repeated_run(compute, counts[0]), _repeated_run(message, counts[1])

@@ -13,10 +13,10 @@ from topology.base import GIB, MIB
 from validate.bench.cases import Measurement
 from validate.bench.timing import PreparedWork
 
-COLD: Final = 200 * MIB
+COLD_BYTES: Final = 200 * MIB
 """Bytes that buffers of all sets together have at least: a few times the largest cache."""
 MOST_SETS: Final = 64
-ROOM: Final = 16 * GIB
+MAX_SET_BYTES: Final = 16 * GIB
 
 Call = Callable[..., object]
 _aten = torch.ops.aten
@@ -28,8 +28,8 @@ def sets_of(bytes_each: float) -> int:
     >>> sets_of(100 * MIB), sets_of(1), sets_of(GIB)
     (3, 64, 2)
     """
-    cold_sets = max(2, int(COLD // max(bytes_each, 1)) + 1)
-    return max(1, min(MOST_SETS, cold_sets, int(ROOM // max(bytes_each, 1))))
+    cold_sets = max(2, int(COLD_BYTES // max(bytes_each, 1)) + 1)
+    return max(1, min(MOST_SETS, cold_sets, int(MAX_SET_BYTES // max(bytes_each, 1))))
 
 
 def numbers(*shape: int, device: torch.device) -> Tensor:
@@ -124,7 +124,7 @@ def _with_backend(backend: SDPBackend, attend: Call) -> Call:
     return call
 
 
-def chosen(case: Measurement, device: torch.device) -> str:
+def sdpa_backend(case: Measurement, device: torch.device) -> str:
     """Name the implementation that PyTorch takes for a case: ``cudnn``, ``fa2`` ..."""
     kernel = case.text("kernel")
     if kernel != "default":

@@ -8,10 +8,10 @@ import torch.distributed as dist
 
 from validate.bench.cases import Family, Measurement, case_of
 from validate.bench.collectives import beside_compute, collective, forced, peer
-from validate.bench.compute import PREPARE, chosen
+from validate.bench.compute import PREPARE, sdpa_backend
 from validate.bench.functions import FUNCTIONS, backend_function, function
 from validate.bench.overheads import host, memory, stack
-from validate.bench.timing import Results, both, on_gpu, quick
+from validate.bench.timing import Results, burst_and_load, burst_statistics, on_gpu
 
 ROWS = (64, 4608, 32768)
 
@@ -57,11 +57,11 @@ def _collective_results(
 
 def _kernel_results(case: Measurement, device: torch.device) -> Results:
     prepared = PREPARE[case.family](case, device)
-    results = list(both(prepared, device))
+    results = list(burst_and_load(prepared, device))
     if case.family == "attention" and on_gpu(device):
         name = "unknown"
         with suppress(RuntimeError, TypeError):
-            name = chosen(case, device)
+            name = sdpa_backend(case, device)
         return [(f"{mode} {name}", values) for mode, values in results]
     return results
 
@@ -86,7 +86,7 @@ def _function_results(case: Measurement, device: torch.device) -> Results:
         rows, width = case.number("rows"), case.number("width")
         prepared = function(case, device)
         traffic = FUNCTIONS[case.text("name")].traffic(rows, width)
-    return [(case.text("way"), {**quick(prepared, device), "traffic_bytes": traffic})]
+    return [(case.text("way"), {**burst_statistics(prepared, device), "traffic_bytes": traffic})]
 
 
 def _compiled_results(case: Measurement, device: torch.device) -> Results:
@@ -95,7 +95,7 @@ def _compiled_results(case: Measurement, device: torch.device) -> Results:
     results: Results = []
     for rows in ROWS:
         sized = case_of("function", 2, name=name, rows=rows, width=width, way="compiled")
-        values = quick(function(sized, device), device)
+        values = burst_statistics(function(sized, device), device)
         values["traffic_bytes"] = FUNCTIONS[name].traffic(rows, width)
         values["rows"] = float(rows)
         results.append((f"compiled {rows}", values))

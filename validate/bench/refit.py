@@ -20,12 +20,15 @@ from validate.fit import report
 from validate.fit.collectives import MeasuredOn
 from validate.fit.misses import HEADERS, miss_rows, misses
 from validate.fit.profile import Measurements, fit_profile, measured_on, source_of
-from validate.fit.rows import Row, read_csv, read_rows, to_csv, whole
+from validate.fit.rows import Row, read_csv, read_rows, to_csv, whole_lines
 from validate.fit.text import to_toml
 
 TABLE: Final = "rows.csv"
-KEPT: Final = ("NCCL_", "TORCH_", "NVSHMEM_")  # settings that change what is measured
-IMAGE: Final = ("NCCL_VERSION", "TORCH_CUDA_ARCH_LIST")  # what an image came with, not what ran
+KEPT_PREFIXES: Final = ("NCCL_", "TORCH_", "NVSHMEM_")  # settings that change what is measured
+IMAGE_SETTINGS: Final = (
+    "NCCL_VERSION",
+    "TORCH_CUDA_ARCH_LIST",
+)  # what an image came with, not what ran
 _COLOUR: Final = re.compile(r"\x1b\[\d*m")
 
 
@@ -72,7 +75,7 @@ def without_names(manifest: Mapping[str, Any]) -> dict[str, Any]:
         anonymous["environment"] = " ".join(
             word
             for word in str(anonymous["environment"]).split()
-            if word.startswith(KEPT) and not word.startswith(IMAGE)
+            if word.startswith(KEPT_PREFIXES) and not word.startswith(IMAGE_SETTINGS)
         )
     if "topology" in anonymous:
         topology_text = _COLOUR.sub("", str(anonymous["topology"]))
@@ -94,7 +97,7 @@ def read(path: Path) -> list[Row]:
     text = system.read(path)
     if path.suffix == ".csv":
         return read_csv(text, str(path))
-    return read_rows(whole(text), str(path))
+    return read_rows(whole_lines(text), str(path))
 
 
 def fit(folder: Path) -> Profile:
@@ -113,7 +116,7 @@ def _refit(measurements: Path, output: Path, against: Path | None) -> None:
     write_new(output, to_toml(profile))
     failures = report.failures_of(rows)
     calibration = report.Calibrated(profile=profile, output=output, failures=failures)
-    system.say(terminal(report.calibrated(calibration)))
+    system.say(terminal(report.calibration_parts(calibration)))
     place = measured_on(system.read_document(measurements / system.MANIFEST))
     _judge(rows, place, profile, "")
     if against is not None:

@@ -17,17 +17,17 @@ from typing import Any, Final
 
 from topology.base import InputError, write_whole
 from topology.base.values import dataclass
-from validate.fit.rows import Row, failure, line, whole
+from validate.fit.rows import Row, failure, line, whole_lines
 from validate.launch import LaunchResult, Place, TimeLimits, find_place, last_words, launch
 
 ROWS: Final = "rows.jsonl"
 MANIFEST: Final = "manifest.json"
 WORKER: Final = ("-m", "validate.bench.worker")
-REFUSED: Final = 2  # exit code of a worker that does not begin
+REFUSED_CODE: Final = 2  # exit code of a worker that does not begin
 RESTARTS: Final = 6
 GRACE: Final = 40.0  # s after the last moment to begin a case
-SILENT: Final = 240.0  # s at one case after which a worker is taken for dead
-QUIET: Final = {
+SILENT_LIMIT: Final = 240.0  # s at one case after which a worker is taken for dead
+WORKER_SETTINGS: Final = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
     "NVSHMEM_DISABLE_NVLS": "1",
@@ -88,9 +88,9 @@ def mended_rows(folder: Path) -> str:
     if not path.exists():
         return ""
     text = path.read_text(encoding="utf-8")
-    if text != whole(text):
-        path.write_text(whole(text), encoding="utf-8")
-    return whole(text)
+    if text != whole_lines(text):
+        path.write_text(whole_lines(text), encoding="utf-8")
+    return whole_lines(text)
 
 
 def keep_manifest(folder: Path, document: Mapping[str, Any]) -> None:
@@ -182,12 +182,14 @@ def _launch(session: BenchSession, until: float) -> LaunchResult:
         "small": session.small,
         "settings": surroundings(),
     }
-    limits = TimeLimits(start_s=SILENT, phase_s=SILENT, total_s=until + GRACE - time.time())
+    limits = TimeLimits(
+        start_s=SILENT_LIMIT, phase_s=SILENT_LIMIT, total_s=until + GRACE - time.time()
+    )
     return launch(
         session.ranks,
         [sys.executable, *WORKER],
         limits=limits,
-        env={**os.environ, **QUIET, "BENCH_TASK": json.dumps(document)},
+        env={**os.environ, **WORKER_SETTINGS, "BENCH_TASK": json.dumps(document)},
         log_dir=session.folder,
         tell=say,
     )
@@ -196,7 +198,7 @@ def _launch(session: BenchSession, until: float) -> LaunchResult:
 def _blame(session: BenchSession, result: LaunchResult) -> None:
     """Note the case at which a worker died; its next start goes on behind it."""
     log = session.folder / f"rank{result.rank}.log"
-    if result.exit_codes[result.rank] == REFUSED:
+    if result.exit_codes[result.rank] == REFUSED_CODE:
         raise InputError(last_words(read(log)).partition(": ")[2])
     say(f"bench: {result.message}")
     key = result.phase.partition(": ")[2]
@@ -209,7 +211,9 @@ def surroundings() -> dict[str, str]:
     """Ask for what there is to say about the machine outside PyTorch."""
     prefixes = ("NCCL_", "TORCH_", "CUDA_", "NVSHMEM_")
     variables = {
-        key: value for key, value in {**os.environ, **QUIET}.items() if key.startswith(prefixes)
+        key: value
+        for key, value in {**os.environ, **WORKER_SETTINGS}.items()
+        if key.startswith(prefixes)
     }
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),

@@ -27,7 +27,7 @@ LOAD: Final = 0.35  # s
 SLICE: Final = 0.005  # s, one timed stretch under load
 GRAPH: Final = 0.002  # s, work captured in one graph
 MOST_CALLS: Final = 256
-LONG: Final = 0.03  # s: a call so long needs few repeats
+LONG_CALL: Final = 0.03  # s: a call so long needs few repeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +65,18 @@ def statistics(times: Sequence[float]) -> Statistics:
     }
 
 
-def both(prepared: PreparedWork, device: torch.device) -> Iterator[tuple[str, Statistics]]:
+def burst_and_load(
+    prepared: PreparedWork, device: torch.device
+) -> Iterator[tuple[str, Statistics]]:
     """Time work as a burst and under load: pairs of mode and statistics of one call."""
     run, calls, call_s = _prepared_replay(prepared, device)
-    bursts = 3 if call_s > LONG else BURSTS
+    bursts = 3 if call_s > LONG_CALL else BURSTS
     yield "short", statistics([t / calls for t in burst(run, bursts, device)])
     if on_gpu(device):
         yield "sustained", statistics([t / calls for t in load(run, device)])
 
 
-def quick(prepared: PreparedWork, device: torch.device) -> Statistics:
+def burst_statistics(prepared: PreparedWork, device: torch.device) -> Statistics:
     """Time work as a burst."""
     run, calls, _ = _prepared_replay(prepared, device)
     return statistics([t / calls for t in burst(run, BURSTS, device)])
@@ -84,7 +86,7 @@ def _prepared_replay(prepared: PreparedWork, device: torch.device) -> tuple[Run,
     """Capture calls, enough to time and one a set of buffers; how many, and seconds of one."""
     call_s = estimate(prepared, device)
     graph_calls = max(1, int(GRAPH / max(call_s, 1e-3 * GRAPH)))
-    calls = 1 if call_s > LONG else min(MOST_CALLS, max(graph_calls, prepared.sets))
+    calls = 1 if call_s > LONG_CALL else min(MOST_CALLS, max(graph_calls, prepared.sets))
     return captured(prepared.work, calls, device), calls, call_s
 
 

@@ -83,7 +83,7 @@ def main() -> None:
             system.keep_manifest(task.folder, document)
         except InputError as error:
             system.say(f"rank 0: {error}")
-            system.leave(system.REFUSED)
+            system.leave(system.REFUSED_CODE)
     _run_all(cases, world)
     world.all_hear("done")
     world.progress.end()
@@ -194,7 +194,7 @@ def _attempt(case: Measurement, world: World, number: str) -> list[Row]:
     except Exception as error:  # noqa: BLE001  # whatever it is, the next case may be fine
         return [failed(case, world.rank, f"{type(error).__name__}: {error}")]
     finally:
-        world.progress.phase(phase, system.SILENT)  # until others have come as far
+        world.progress.phase(phase, system.SILENT_LIMIT)  # until others have come as far
         if world.device.type == "cuda" and torch.cuda.memory_reserved(world.device) > TIDY:
             torch.cuda.empty_cache()
 

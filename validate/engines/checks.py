@@ -8,7 +8,7 @@ from planner.runners.refusal import refusal
 from planner.scenario.scenario import resolve
 from planner.strategies import parse_plan
 from topology.base import IllegalPlanError, InputError
-from validate.engines.diffusers_models import configured
+from validate.engines.diffusers_models import transformer_config
 from validate.plans.cases import Case
 
 MODES: Final = ("eager", "compile")
@@ -32,7 +32,7 @@ def check(cases: Sequence[Case], hardware: str) -> None:
             if value != default:
                 allowed_value = "none" if default is None else default
                 raise InputError(f"{name}: got {value}, wanted {allowed_value} with {case.engine}")
-        configured(case.model)
+        transformer_config(case.model)
         reason = refusal(resolve(case.request(hardware)), parse_plan(case.plan))
         if reason:
             raise IllegalPlanError(f"plan {case.plan}: {case.engine} {reason}")

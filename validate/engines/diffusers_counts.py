@@ -231,7 +231,7 @@ class Known(NamedTuple):
     products: float
 
 
-def in_program(model: str, height: int, width: int, frames: int, removed: int = 0) -> Known:
+def program_counts(model: str, height: int, width: int, frames: int, removed: int = 0) -> Known:
     """Count what one forward has in the planner's program for one GPU.
 
     removed : layers that the transformer is run without, of those that it has most of.
@@ -339,15 +339,15 @@ SAMPLES: Final[Mapping[str, Sample]] = {
 """What is counted for a family, or for a model whose code does otherwise."""
 
 
-def counted(sample: Sample) -> list[Kernel]:
+def launched_kernels(sample: Sample) -> list[Kernel]:
     """Run a transformer without its numbers and note its kernels."""
     import torch  # noqa: PLC0415  # an optional package
 
-    from validate.torch.noted_kernels import noted  # noqa: PLC0415  # imports PyTorch
+    from validate.torch.noted_kernels import noted_kernels  # noqa: PLC0415  # imports PyTorch
 
-    family, config = models.configured(sample.model)
+    family, config = models.transformer_config(sample.model)
     if sample.layers:
-        config = models.shallow(config, sample.layers)
+        config = models.shallow_config(config, sample.layers)
     device = torch.device("cpu" if sample.layers else "meta")
     size = {"height": sample.height, "width": sample.width, "frames": sample.frames}
     model_inputs = models.inputs(sample.model, config, device, **size)
@@ -360,16 +360,18 @@ def counted(sample: Sample) -> list[Kernel]:
                 outputs=tuple(Operand(*operand) for operand in outputs),
                 place=place_of(frames),
             )
-            for name, inputs, outputs, frames in noted(lambda: model(**model_inputs.arguments))
+            for name, inputs, outputs, frames in noted_kernels(
+                lambda: model(**model_inputs.arguments)
+            )
         ]
 
 
 def rows_of(sample: Sample) -> dict[str, tuple[float, float, float]]:
     """Count a sample and divide it over the functions of its program."""
-    depth = int(models.configured(sample.model)[1].get("num_layers", 0))
+    depth = int(models.transformer_config(sample.model)[1].get("num_layers", 0))
     removed = depth - sample.layers if sample.layers else 0
-    program = in_program(sample.model, sample.height, sample.width, sample.frames, removed)
-    return table(counted(sample), program)
+    program = program_counts(sample.model, sample.height, sample.width, sample.frames, removed)
+    return table(launched_kernels(sample), program)
 
 
 def text_of(name: str, rows: Mapping[str, tuple[float, float, float]]) -> Iterator[str]:

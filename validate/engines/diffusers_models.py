@@ -122,10 +122,10 @@ def families() -> tuple[str, ...]:
     return tuple(sorted(_FAMILIES))
 
 
-def configured(model: str) -> tuple[str, dict[str, Any]]:
+def transformer_config(model: str) -> tuple[str, dict[str, Any]]:
     """Read the class of a catalogue model's transformer, and its configuration.
 
-    >>> configured("flux")[0]
+    >>> transformer_config("flux")[0]
     'FluxTransformer2DModel'
     """
     name = known_as(model)
@@ -141,7 +141,7 @@ def configured(model: str) -> tuple[str, dict[str, Any]]:
     return family, config
 
 
-def shallow(config: Config, layers: int) -> dict[str, Any]:
+def shallow_config(config: Config, layers: int) -> dict[str, Any]:
     """Cut a configuration to a few layers of every kind, at full width."""
     depths = ("num_layers", "num_single_layers", "num_hidden_layers", "n_layers")
     cut_depths = {key: min(int(config[key]), layers) for key in depths if key in config}
@@ -217,7 +217,7 @@ def inputs(
         columns=columns,
         text=expected_tokens["text"],
     )
-    family = _FAMILIES[configured(model)[0]]
+    family = _FAMILIES[transformer_config(model)[0]]
     maker = Maker(config=config, size=size, device=device, tokens=expected_tokens)
     main_stream = next(stream for stream in expected_tokens if stream in ("image", "video"))
     tokens = {**expected_tokens, main_stream: family.count(maker)}

@@ -87,7 +87,7 @@ def _timed_row(case: Case, device: Any) -> Measured:  # noqa: ANN401
     from validate.torch.timing import clock_of, repeat, repeats_for  # noqa: PLC0415
 
     _clean(device)
-    family, config = models.configured(case.model)
+    family, config = models.transformer_config(case.model)
     defaults = read_model(case.model).defaults
     torch.manual_seed(0)
     model_inputs = models.inputs(

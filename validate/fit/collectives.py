@@ -41,9 +41,9 @@ from topology.base.rows import gathered
 from topology.base.values import dataclass
 from topology.catalogue import Device, Fabric
 from validate.accuracy.collectives import CollectiveFigure
-from validate.fit.least_squares import HOLD, LEAST, Problem, Values, Vector, held_out, judge
+from validate.fit.least_squares import HOLD, MIN_ROWS, Problem, Values, Vector, judge, with_held_out
 from validate.fit.rows import Row
-from validate.tables import shipped
+from validate.tables import shipped_table
 
 Build = Callable[[Curve, Op, Fabric], Algorithm]
 Fits = tuple[tuple[str, Fit], ...]
@@ -51,16 +51,16 @@ Fits = tuple[tuple[str, Fit], ...]
 Point = tuple[float, float]
 """Bytes and seconds."""
 
-FIRM: Final = 2.0
+FIRM_HOLD: Final = 2.0
 BY_RANKS: Final[tuple[str, ...]] = ("step", "rise", "copy_gather", "copy_reduce")
 ONE_WAY: Final = ("broadcast", "reduce", "gather", "scatter")
 """Where a rank only sends or only receives: quicker to start, and undisturbed by traffic the other
 way, which a curve that all collectives share cannot say. Plans use none; their times are kept."""
-CALLED: Final = ("all_reduce", "all_gather", "all_to_all", "send_recv")
+HOST_TIMED_OPS: Final = ("all_reduce", "all_gather", "all_to_all", "send_recv")
 """Collectives whose calls are timed on the host."""
 DEVICE_BOUND: Final = 2.0  # a call this many times longer than the host's part shows the gap
 SPLIT: Final = "every second size, from 1 MiB on, by a line between the others"
-JUDGED: Final = MIB  # B: below, the launch counts and the size does not
+MIN_JUDGED_SIZE: Final = MIB  # B: below, the launch counts and the size does not
 LEAST_SIZES: Final = 4  # without which nothing is held back
 
 
@@ -86,7 +86,7 @@ def recipes() -> dict[str, FitRecipe]:
     """Read how each curve is fitted, by names such as ``nvlink.ring_ll``."""
     return {
         f"{link}.{name}": _recipe(row)
-        for link, rows in shipped("collectives_recipes.toml").items()
+        for link, rows in shipped_table("collectives_recipes.toml").items()
         for name, row in rows.items()
     }
 
@@ -174,10 +174,10 @@ def _fit_on_machine(
         start = library().get(fabric, name)
     except UncalibratedError:
         return None
-    if recipe is None or len(figures) < LEAST:
+    if recipe is None or len(figures) < MIN_ROWS:
         return None
     fewer_ranks = fabric.ranks < start.ranks[1]
-    firm = {field: FIRM for field in BY_RANKS if fewer_ranks and field in recipe.bounds}
+    firm = {field: FIRM_HOLD for field in BY_RANKS if fewer_ranks and field in recipe.bounds}
     return fit_curve(name, figures, replace(recipe, guess=start.curve), firm=firm)
 
 
@@ -258,7 +258,7 @@ def _call_overheads(rows: Sequence[Row]) -> tuple[Seconds | None, Seconds | None
         and row.mode == "stream"
         and DEVICE_BOUND * host < graph.get(row.key, 0.0) < 20 * host
     ]
-    gap = None if len(gaps) < LEAST else Seconds(max(0.0, float(np.median(gaps))))
+    gap = None if len(gaps) < MIN_ROWS else Seconds(max(0.0, float(np.median(gaps))))
     return Seconds(host), gap
 
 
@@ -267,7 +267,7 @@ def host_of_calls(rows: Sequence[Row]) -> float | None:
     seconds = [
         row.seconds
         for row in rows
-        if row.family == "host" and not row.error and str(row.sizes["op"]) in CALLED
+        if row.family == "host" and not row.error and str(row.sizes["op"]) in HOST_TIMED_OPS
     ]
     return float(np.median(seconds)) if seconds else None
 
@@ -278,8 +278,8 @@ def fit_times(
     """Take the measured times of every collective, and judge what lies between them."""
     times, fits = [], []
     for op, launch, points in _measured_points(rows, fabric):
-        levels = rising(points)
-        misses = _relative_misses([between(levels, size) for size, _ in points], points)
+        levels = rising_times(points)
+        misses = _relative_misses([interpolated(levels, size) for size, _ in points], points)
         times.append(
             Times(
                 op=read_op(op),
@@ -315,7 +315,7 @@ def _measured_points(
             yield op, launch, sorted(points)
 
 
-def rising(points: Sequence[Point]) -> list[Point]:
+def rising_times(points: Sequence[Point]) -> list[Point]:
     """Make times rise with the size, and leave out what lies on a level line.
 
     Neighbours that fall are one level at their median (the regression that is monotone and least
@@ -323,7 +323,7 @@ def rising(points: Sequence[Point]) -> list[Point]:
 
     R. E. Barlow et al., "Statistical Inference under Order Restrictions", Wiley, 1972.
 
-    >>> rising([(1.0, 10.0), (2.0, 29.0), (4.0, 10.0), (8.0, 11.0), (16.0, 20.0)])
+    >>> rising_times([(1.0, 10.0), (2.0, 29.0), (4.0, 10.0), (8.0, 11.0), (16.0, 20.0)])
     [(1.0, 10.0), (2.0, 10.0), (4.0, 10.0), (8.0, 11.0), (16.0, 20.0)]
     """
     blocks: list[list[Point]] = []
@@ -345,7 +345,7 @@ def _level(block: Sequence[Point]) -> float:
     return ordered[(len(ordered) - 1) // 2]
 
 
-def between(points: Sequence[Point], size: float) -> float:
+def interpolated(points: Sequence[Point], size: float) -> float:
     """Seconds at a size between two points, or at the nearer end."""
     return float(np.interp(size, [size for size, _ in points], [time for _, time in points]))
 
@@ -357,15 +357,17 @@ def _held_out_fit(points: Sequence[Point], fit: Fit) -> Fit:
     actual: list[Point] = []
     for parity in (0, 1):
         fitted_sizes = set(sizes[parity::2])
-        levels = rising([point for point in points if point[0] in fitted_sizes])
+        levels = rising_times([point for point in points if point[0] in fitted_sizes])
         for point in points:
-            inside = point[0] >= JUDGED and min(fitted_sizes) < point[0] < max(fitted_sizes)
+            inside = point[0] >= MIN_JUDGED_SIZE and min(fitted_sizes) < point[0] < max(
+                fitted_sizes
+            )
             if point[0] not in fitted_sizes and inside:
-                expected.append(between(levels, point[0]))
+                expected.append(interpolated(levels, point[0]))
                 actual.append(point)
     if len(actual) < LEAST_SIZES:
         return fit
-    return held_out(fit, _relative_misses(expected, actual), SPLIT)
+    return with_held_out(fit, _relative_misses(expected, actual), SPLIT)
 
 
 def _relative_misses(expected: Sequence[float], actual: Sequence[Point]) -> Vector:

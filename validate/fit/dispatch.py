@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.collectives.dispatch import WAYS, Exchange, exchanged
+from costmodels.collectives.dispatch import WAYS, Exchange, exchange_seconds
 from costmodels.kernels.parameters import DispatchParameters
-from costmodels.kernels.tables import shipped
+from costmodels.kernels.tables import shipped_records
 from topology.base import Seconds, parse
 from topology.base.rows import gathered
 from validate.accuracy.dispatch import DispatchFigure, read_figures
@@ -28,12 +28,12 @@ NAMES: Final = {
     "trtllm_deepep_ht": "deepep_normal", "trtllm_deepep_ll": "deepep_low_latency",
 }  # fmt: skip
 """Ways by their names in the tables; others were timed with what the host happened to do."""
-SENT: Final = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4", "default": "bf16"}
+SENT_FORMATS: Final = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4", "default": "bf16"}
 """Formats of tokens by their names in the tables; results come back in bf16."""
-ROUNDED: Final = "fp4"
+ROUNDED_FORMAT: Final = "fp4"
 """Results rounded on their way back: a kernel of its own, left out."""
 BARE_RANKS: Final = 8  # of the tables of kernels by themselves, which are of one node
-USUAL: Final = 20
+DEFAULT_SMS: Final = 20
 """Multiprocessors that DeepEP takes where nobody says how many (Buffer.num_sms)."""
 GENERATIONS: Final = {
     **{name: (generation, capabilities) for name, generation, capabilities in SYSTEMS.values()},
@@ -43,7 +43,7 @@ GENERATIONS: Final = {
 SOURCE: Final = "{}, fitted by validate/fit/dispatch.py"
 TABLES: Final = "aiconfigurator-core {} tables (Apache-2.0)"
 BANDWIDTH: Final = parse("1 GB/s", "B/s")
-FIRST: Final[Mapping[str, Values]] = {
+GUESSES: Final[Mapping[str, Values]] = {
     "deepep_normal": {
         "launch": 26 * MICRO, "alone": 2 * BANDWIDTH, "token": 0.2 * MICRO, "copy": 0.3 * MICRO,
         "home": 30 * BANDWIDTH, "rate": 60 * BANDWIDTH, "efficiency": 0.75, "sharpness": 0.9,
@@ -64,7 +64,7 @@ Key = tuple[str, str, str, str]
 """Way, phase, engine and hardware."""
 
 
-def fitted(text: str) -> Iterator[tuple[str, str]]:
+def fitted_records(text: str) -> Iterator[tuple[str, str]]:
     """Fit a table of exchanges: one of another project, or figures as those that ship.
 
     Yields records as TOML, each with how well it does on shapes that a first fit did not see.
@@ -91,8 +91,8 @@ def _name(key: Key) -> str:
 def fit(figures: Sequence[DispatchFigure]) -> tuple[DispatchParameters, Judged]:
     """Fit one kernel of one engine on one kind of GPU."""
     way, phase, hardware = figures[0].way, figures[0].phase, figures[0].hardware
-    guess = FIRST[way]
-    bare_record = shipped(DispatchParameters).get(_name((way, phase, "", hardware)))
+    guess = GUESSES[way]
+    bare_record = shipped_records(DispatchParameters).get(_name((way, phase, "", hardware)))
     if figures[0].engine and bare_record is not None:
         guess = {name: getattr(bare_record, name) or value for name, value in guess.items()}
     start = DispatchParameters(provenance=NOWHERE, multiprocessors=_usual_sms(figures), **guess)  # type: ignore[arg-type]  # names
@@ -103,7 +103,7 @@ def fit(figures: Sequence[DispatchFigure]) -> tuple[DispatchParameters, Judged]:
         def ratio(kernel: DispatchParameters) -> Vector:
             result = np.empty(len(subset))
             for exchange, places, tokens, sizes, measured in parts:
-                result[places] = exchanged(exchange, kernel, tokens, sizes) / measured
+                result[places] = exchange_seconds(exchange, kernel, tokens, sizes) / measured
             return result
 
         return ratio
@@ -131,7 +131,7 @@ def _usual_sms(figures: Sequence[DispatchFigure]) -> float:
     if WAYS[figures[0].way].workers != "channels":
         return 0.0
     counts = {figure.multiprocessors for figure in figures}
-    return float(max(counts) or USUAL) if len(counts) == 1 else float(USUAL)
+    return float(max(counts) or DEFAULT_SMS) if len(counts) == 1 else float(DEFAULT_SMS)
 
 
 def _held_back(figures: Iterable[DispatchFigure]) -> tuple[str, Callable[[DispatchFigure], bool]]:
@@ -169,8 +169,8 @@ def _sizes(figures: Sequence[DispatchFigure]) -> dict[str, Vector]:
     }
 
 
-def reads(text: str) -> bool:
-    """Whether `fitted` knows the columns of a table."""
+def knows_table(text: str) -> bool:
+    """Whether `fitted_records` knows the columns of a table."""
     head = text.partition("\n")[0]
     return any(column in head for column in ("dispatch_", "comm_backend", "top_groups"))
 
@@ -183,7 +183,7 @@ def read(text: str) -> Iterator[DispatchFigure]:
     for row in csv.DictReader(text.splitlines()):
         if "comm_backend" not in row:
             yield from _bare_figures(row)
-        elif row["comm_dtype"] != ROUNDED and row["comm_backend"] in NAMES:
+        elif row["comm_dtype"] != ROUNDED_FORMAT and row["comm_backend"] in NAMES:
             yield _engine_figure(row)
 
 
@@ -221,7 +221,7 @@ def _engine_figure(row: Mapping[str, str]) -> DispatchFigure:
         hidden=int(row["hidden_size"]),
         top_k=int(row["topk"]),
         experts=int(row["num_experts"]),
-        precision=SENT[row["comm_dtype"]] if phase == "dispatch" else "bf16",
+        precision=SENT_FORMATS[row["comm_dtype"]] if phase == "dispatch" else "bf16",
         multiprocessors=0 if way == "deepep_low_latency" else int(row["sms"]),
         engine=ENGINES[row["engine"]],
         seconds=Seconds(microseconds * MICRO),

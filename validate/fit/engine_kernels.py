@@ -60,13 +60,13 @@ FORMATS: Final = {
 }  # fmt: skip
 HOST_BOUND: Final = {("vllm", "fp8_block")}
 """Rows that took 60 us and more at any size, as no graph of kernels does: they time the host."""
-UNTUNED: Final = {("trtllm", "nvfp4")}
+UNTUNED_TABLES: Final = {("trtllm", "nvfp4")}
 """Rows that took 0.1 us for each 64 of the inner dimension at any size, as one tile without a cut
 does. TensorRT-LLM tries its kernels when it starts, and serves steps in less than their sum."""
-SHARED: Final = {"trtllm": 32.0}
+SHARED_HEADS: Final = {"trtllm": 32.0}
 """Heads that share keys and go together in an engine's kernel, where that is fewer than usual."""
-USUAL: Final = 64.0
-LARGEST: Final = 256
+DEFAULT_SHARED_HEADS: Final = 64.0
+MAX_HEAD_DIM: Final = 256
 """Head size beyond which an engine's kernels for prompts are others."""
 SOURCE: Final = (
     "aiconfigurator-core {} tables (Apache-2.0), fitted by validate/fit/engine_kernels.py"
@@ -77,7 +77,7 @@ def products(rows: Rows) -> Grouped:
     """Read products of quantised numbers, each with its system and format."""
     for row in rows:
         form = FORMATS.get(row["gemm_dtype"])
-        if form and (row["engine"], row["gemm_dtype"]) not in HOST_BOUND | UNTUNED:
+        if form and (row["engine"], row["gemm_dtype"]) not in HOST_BOUND | UNTUNED_TABLES:
             yield (row["system"], form), figure_of(row, sizes_of(row, m="m", n="n", k="k"))
 
 
@@ -99,7 +99,7 @@ def decodes(rows: Rows) -> Grouped:
 def contexts(rows: Rows) -> Grouped:
     """Read attention over whole prompts with its system and format; a cache of the same format."""
     for row in rows:
-        if row["attn_dtype"] != row["kv_cache_dtype"] or int(row["head_dim"]) > LARGEST:
+        if row["attn_dtype"] != row["kv_cache_dtype"] or int(row["head_dim"]) > MAX_HEAD_DIM:
             continue
         sizes = {
             **sizes_of(row, heads="num_heads", kv_heads="num_key_value_heads", queries="isl"),
@@ -142,9 +142,15 @@ def fit_decode(
 ) -> tuple[DecodeParameters, Judged]:
     """Fit one engine's decode attention over one format of cache, or that of several."""
     engines = {figure.engine for figure in figures}
-    shared = SHARED.get(engines.pop(), USUAL) if len(engines) == 1 else USUAL
-    if shared == USUAL:
-        figures = [figure for figure in figures if _heads_per_kv(figure) <= min(SHARED.values())]
+    shared = (
+        SHARED_HEADS.get(engines.pop(), DEFAULT_SHARED_HEADS)
+        if len(engines) == 1
+        else DEFAULT_SHARED_HEADS
+    )
+    if shared == DEFAULT_SHARED_HEADS:
+        figures = [
+            figure for figure in figures if _heads_per_kv(figure) <= min(SHARED_HEADS.values())
+        ]
     start = DecodeParameters(
         provenance=NOWHERE,
         floor=Seconds(8 * MICRO),
@@ -245,7 +251,7 @@ TABLES: Final = {
 """Tables by a column that tells them: of whole prompts, and of new tokens."""
 
 
-def fitted(text: str) -> Iterator[tuple[str, str]]:
+def fitted_records(text: str) -> Iterator[tuple[str, str]]:
     """Fit a table of products, of layers of experts, of attention or of states.
 
     Yields records as TOML, each with how well it does on rows that a first fit did not see.

@@ -41,8 +41,8 @@ RANK: Final = {"pre": (512, 128), "post": (128, 512)}
 """Columns and inner size of the products before and after attention."""
 CONTEXT_TILES: Final = (64.0, 128.0)
 DECODE_TILES: Final = (16.0, 64.0, 128.0)
-CUT: Final = 256.0  # fewest keys that are worth a multiprocessor, where a kernel cuts
-UNCUT: Final = 2.0**24
+CUT_KEYS: Final = 256.0  # fewest keys that are worth a multiprocessor, where a kernel cuts
+UNCUT_KEYS: Final = 2.0**24
 NEVER_CUT: Final = {("trtllm", "a100-sxm-80gb"), ("trtllm", "rtx-pro-6000")}
 """Engines that leave all keys of a request to one multiprocessor there: 0.1 us for each."""
 GAINS: Final = (0.01, 1.3)
@@ -118,7 +118,7 @@ def fit_latent_decode(
         floor=Seconds(10 * MICRO),
         passes=1.0,
         tile=0.0,
-        least=UNCUT if (figures[0].engine, device.name) in NEVER_CUT else CUT,
+        least=UNCUT_KEYS if (figures[0].engine, device.name) in NEVER_CUT else CUT_KEYS,
     )
 
     def ratio_of(subset: Sequence[EngineFigure]) -> Ratio:

@@ -35,7 +35,7 @@ EXPERTS: Final = {
     "bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
     "int4_wo": "int4", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
 }  # fmt: skip
-UNGATED: Final = {
+UNGATED_SHAPES: Final = {
     (hidden, inter, 512, 22) for hidden, inter in ((1024, 2688), (2048, 5120), (2048, 2688),
     (4096, 2688), (8192, 5120))
 } | {(2688, 1856, 128, 6)}  # fmt: skip
@@ -45,10 +45,10 @@ GATED_ALL: Final = {("sglang", "0.5.10"), ("vllm", "0.14.0")}
 MULTIPLIED_ALL: Final = {("sglang", "0.5.10")}
 """Their tables give tokens that chose experts of other ranks to the first one here, as no server
 does: with those experts elsewhere they say nothing."""
-OTHERS: Final = {("vllm", "w4a16_mxfp4", "896")}
+OTHER_KERNELS: Final = {("vllm", "w4a16_mxfp4", "896")}
 """Engine, format and experts of a model that goes to another kernel than the others there do."""
 PASSES: Final = (0.01, 30.0)
-UNTUNED: Final = ("a100-sxm-80gb", "bf16", {"vllm", "sglang"})
+UNTUNED_RELEASES: Final = ("a100-sxm-80gb", "bf16", {"vllm", "sglang"})
 """GPU, format and engines of tables whose releases (vLLM 0.14, SGLang 0.5.10) have hardly a tuned
 tile for these: `get_default_config` of their fused_moe gives `BLOCKS`. Those of later releases on
 other GPUs show nothing of it."""
@@ -61,7 +61,7 @@ def experts(rows: Rows) -> Grouped:
         elsewhere = row["moe_ep_size"] != "1"
         if elsewhere and (row["engine"], row["version"]) in MULTIPLIED_ALL:
             continue
-        if (row["engine"], row["moe_dtype"], row["num_experts"]) in OTHERS:
+        if (row["engine"], row["moe_dtype"], row["num_experts"]) in OTHER_KERNELS:
             continue
         shape = [row[name] for name in ("hidden_size", "inter_size", "num_experts", "topk")]
         sizes = {
@@ -76,7 +76,7 @@ def experts(rows: Rows) -> Grouped:
 
 
 def _gated(row: Row, shape: tuple[int, ...]) -> bool:
-    return shape not in UNGATED or (row["engine"], row["version"]) in GATED_ALL
+    return shape not in UNGATED_SHAPES or (row["engine"], row["version"]) in GATED_ALL
 
 
 def _loads(figures: Sequence[EngineFigure]) -> Iterator[ExpertLoad]:
@@ -91,7 +91,7 @@ def fit_experts(
 ) -> tuple[ExpertsParameters, Judged]:
     """Fit one engine's layers of experts of one format, or those of several, on one device."""
     engines = {figure.engine for figure in figures}
-    untuned = UNTUNED[:2] == (device.name, form) and engines <= UNTUNED[2]
+    untuned = UNTUNED_RELEASES[:2] == (device.name, form) and engines <= UNTUNED_RELEASES[2]
     start = ExpertsParameters(
         provenance=NOWHERE,
         gain=0.8,

@@ -40,17 +40,17 @@ StateParameters = StateConvolutionParameters | StateScanParameters | StateUpdate
 ROUNDS: Final = 5
 KEYS_ALONE: Final = {("sglang", "0.5.10"), *(("trtllm", "1.3.0rc20"),)}
 """Tables whose gated delta rule convolves the features of keys alone."""
-HALVED: Final = {"trtllm"}
+HALF_STATE_ENGINES: Final = {"trtllm"}
 """Engines whose gated delta rule keeps its state in 16 bits."""
-CONVOLVED: Final = {("a100_sxm", "context")}
+CONVOLUTION_TABLES: Final = {("a100_sxm", "context")}
 """Tables without a pass: a system and a phase."""
 MAMBA: Final = "-mamba2"
 """Ends the phases of tables that are of Mamba-2's convolution alone."""
-CACHED: Final = {"rtx-pro-6000": 4.0}
+CACHE_SPEEDUPS: Final = {"rtx-pro-6000": 4.0}
 """Times faster than memory that a second-level cache hands on a state: 134 MB in 24 us, 5.5 TB/s,
 where memory has 1.6. Rows up to that much faster may still be of an update. Caches of others hold
 less beside a memory that is hardly slower."""
-SLOW: Final = {"trtllm": 3.0, "sglang 0.5.10": 12.0}
+SEQUENCE_US: Final = {"trtllm": 3.0, "sglang 0.5.10": 12.0}
 """Us of a sequence of 4096 features that a convolution begins anew, to start from."""
 
 
@@ -64,7 +64,7 @@ def states(rows: Rows) -> Grouped:
     for (system, _, phase), figures in tables.items():
         names = ("conv_step", "update") if phase.startswith("generation") else ("conv", "delta")
         device = all_devices()[SYSTEMS[system][0]]
-        single_kernel = (system, phase) in CONVOLVED or phase.endswith(MAMBA)
+        single_kernel = (system, phase) in CONVOLUTION_TABLES or phase.endswith(MAMBA)
         parts = (figures, []) if single_kernel else _split_by_kernel(figures, device, names)
         for name, part in zip(names, parts, strict=True):
             for figure in _uncached_rows(part, device, name):
@@ -76,12 +76,14 @@ def _sizes(row: Row) -> dict[str, float]:
     if "num_v_heads" in row:
         keys = float(row["num_k_heads"]) * float(row["head_k_dim"])
         values = float(row["num_v_heads"]) * float(row["head_v_dim"])
-        keys_only = (row["engine"], row["version"]) in KEYS_ALONE or row["engine"] in HALVED
+        keys_only = (row["engine"], row["version"]) in KEYS_ALONE or row[
+            "engine"
+        ] in HALF_STATE_ENGINES
         return {
             "tokens": tokens, "batch": batch, "convolved": keys if keys_only else 2 * keys + values,
             "heads": float(row["num_v_heads"]), "features": 2 * keys + 2 * values,
             "state": float(row["head_k_dim"]) * float(row["head_v_dim"]), "chunk": state.CHUNK,
-            "state_bytes": 2.0 if row["engine"] in HALVED else 4.0,
+            "state_bytes": 2.0 if row["engine"] in HALF_STATE_ENGINES else 4.0,
         }  # fmt: skip
     inner = float(row["nheads"]) * float(row["head_dim"])
     convolved = inner + 2 * float(row["n_groups"]) * float(row["d_state"])
@@ -126,7 +128,7 @@ def _cached_time(record: StateParameters, predicted: Vector, device: Device) -> 
     """Give what a kernel takes where a cache holds its state."""
     if not isinstance(record, StateUpdateParameters):
         return predicted
-    return record.floor + (predicted - record.floor) / CACHED.get(device.name, 1.0)
+    return record.floor + (predicted - record.floor) / CACHE_SPEEDUPS.get(device.name, 1.0)
 
 
 def _uncached_rows(
@@ -148,7 +150,7 @@ def _start_record(name: str, figures: Sequence[EngineFigure]) -> StateParameters
     """Give where the fit of a kernel starts."""
     if name.startswith("conv"):
         trait = figures[0].trait
-        sequence_us = SLOW.get(trait, SLOW.get(trait.partition(" ")[0], 0.01))
+        sequence_us = SEQUENCE_US.get(trait, SEQUENCE_US.get(trait.partition(" ")[0], 0.01))
         return StateConvolutionParameters(
             provenance=NOWHERE,
             floor=Seconds(3 * MICRO),
@@ -179,11 +181,11 @@ def _ratio_of(figures: Sequence[EngineFigure], device: Device) -> Ratio:
 
     def ratio(record: StateParameters) -> Vector:
         if isinstance(record, StateConvolutionParameters):
-            time = state.convolved(record, device, (tokens, convolved, batch))
+            time = state.convolution_seconds(record, device, (tokens, convolved, batch))
         elif isinstance(record, StateUpdateParameters):
-            time = state.updated(record, device, (heads, batch), size, state_bytes)
+            time = state.update_seconds(record, device, (heads, batch), size, state_bytes)
         else:
-            time = state.scanned(record, device, (tokens, heads, features, batch), size, chunk)
+            time = state.scan_seconds(record, device, (tokens, heads, features, batch), size, chunk)
         return time / measured
 
     return ratio

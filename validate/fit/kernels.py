@@ -33,7 +33,7 @@ from topology.base.rows import gathered
 from topology.base.values import dataclass
 from topology.catalogue import Device
 from validate.accuracy.kernels import KernelFigure
-from validate.fit.least_squares import LEAST, Judged, Problem, Values, Vector, judge, minimise
+from validate.fit.least_squares import MIN_ROWS, Judged, Problem, Values, Vector, judge, minimise
 from validate.fit.records import SHARES, Free, Ratio, fit_record, with_provenance
 from validate.fit.rows import Row
 
@@ -44,12 +44,14 @@ MATMUL_FREE: Final = (
 ATTENTION_FREE: Final = ("tile_overhead", "softness", "tail", "sustained_drop")
 ENGINE_FREE: Final = ("fixed", "passes", "causal_fixed", "causal_passes")
 POINTWISE_FREE: Final = ("floor", "ramp", "memory_efficiency")
-RAGGED: Final = {"cudnn": 0.1}
+RAGGED_SHARES: Final = {"cudnn": 0.1}
 """Where the share starts that kernels lose on keys that do not fill their last block, of those that
 lose any: FlashAttention-2 loses 1 %, which is nothing, on the same GPUs."""
-RESTED: Final = 1e-3  # s: shorter kernels feel no power limit, rested or not
+RESTED_LIMIT: Final = 1e-3  # s: shorter kernels feel no power limit, rested or not
 STREAMS: Final = ("copy", "add")  # reading and writing, as element-wise work does
-PACKED: Final = 64  # fewer queries that share keys are decoding, which has a model of its own
+MAX_DECODE_QUERIES: Final = (
+    64  # fewer queries that share keys are decoding, which has a model of its own
+)
 SIZES: Final = ("batch", "m", "n", "k", "heads", "kv_heads", "queries", "keys", "head_dim")
 
 Fits = tuple[tuple[str, Fit], ...]
@@ -96,7 +98,7 @@ def fit_kernels(
     bf16_products = [
         product for product in products if product.precision == "bf16" and _is_uncached(product)
     ]
-    if len(bf16_products) >= LEAST:
+    if len(bf16_products) >= MIN_ROWS:
         matmul, fit = fit_matmul(bf16_products, matmul_record(device, None))
         matmul = _with_machine(_with_fp8_gain(matmul, products), device, source)
         calibration = replace(calibration, identity=f"{identity} with products", matmul=matmul)
@@ -107,7 +109,7 @@ def fit_kernels(
         for row in rows
         if row.family == "pointwise" and row.sizes["how"] in STREAMS
     ]
-    if len(streams) >= LEAST:
+    if len(streams) >= MIN_ROWS:
         pointwise, fit = fit_pointwise(streams, pointwise_record(device, None))
         pointwise = _with_machine(pointwise, device, source)
         calibration = replace(calibration, identity=f"{identity} with streams", pointwise=pointwise)
@@ -122,8 +124,8 @@ def fit_kernels(
     records = []
     for name, calls in sorted(implementations.items()):
         start = _start_record(name, device)
-        if start is not None and len(calls) >= LEAST:
-            free = (*ATTENTION_FREE, *(("ragged",) if name in RAGGED else ()))
+        if start is not None and len(calls) >= MIN_ROWS:
+            free = (*ATTENTION_FREE, *(("ragged",) if name in RAGGED_SHARES else ()))
             fitted = fit_attention(calls, start, calibration=calibration, free=free)
             records.append((name, _with_machine(fitted.parameters, device, source)))
             fits.append((f"attention.{name}", fitted.fit))
@@ -167,7 +169,7 @@ def _with_reference(record: MatmulParameters, device: Device) -> MatmulParameter
 def _with_fp8_gain(record: MatmulParameters, products: Sequence[KernelFigure]) -> MatmulParameters:
     """Fit what 8-bit inputs gain over 16-bit ones, where they were measured."""
     fp8_products = [product for product in products if product.precision == "fp8"]
-    if len(fp8_products) < LEAST or fp8_products[0].device.peak("fp8") is None:
+    if len(fp8_products) < MIN_ROWS or fp8_products[0].device.peak("fp8") is None:
         return record
     problem = Free(names=("fp8",)).problem(record, _product_ratio(fp8_products))
     return replace(record, fp8=minimise(problem).values["fp8"])
@@ -192,7 +194,8 @@ def _is_prefill(row: Row) -> bool:
     return (
         row.family == "attention"
         and not str(row.sizes["kernel"]).endswith("_lse")
-        and row.number("queries") * row.number("heads") // row.number("kv_heads") > PACKED
+        and row.number("queries") * row.number("heads") // row.number("kv_heads")
+        > MAX_DECODE_QUERIES
     )
 
 
@@ -202,7 +205,7 @@ def _start_record(name: str, device: Device) -> AttentionParameters | None:
         record = attention_record(name, device, None)
     except UncalibratedError:
         return None
-    return replace(record, ragged=record.ragged or RAGGED.get(name, record.ragged))
+    return replace(record, ragged=record.ragged or RAGGED_SHARES.get(name, record.ragged))
 
 
 def fit_attention(
@@ -312,7 +315,7 @@ def _is_fitted_row(row: Row) -> bool:
     """Whether a row shapes a fit: under load, or rested where that makes a difference."""
     if row.error or "seconds" not in row.values:
         return False
-    return row.mode.startswith("sustained") or row.seconds >= RESTED
+    return row.mode.startswith("sustained") or row.seconds >= RESTED_LIMIT
 
 
 def _is_uncached(product: KernelFigure) -> bool:

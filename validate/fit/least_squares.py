@@ -25,7 +25,7 @@ Values = Mapping[str, float]
 Ratio = Callable[[Values], Vector]
 
 SPLIT: Final = "every third case, by the SHA-256 of its key"
-LEAST: Final = 6  # rows without which nothing is fitted, three times over for a held-out check
+MIN_ROWS: Final = 6  # rows without which nothing is fitted, three times over for a held-out check
 OUTLIER: Final = 0.05
 HOLD: Final = 0.1
 _MAX_SHARE: Final = 0.999
@@ -139,10 +139,10 @@ class HasSource(Protocol):
 Measured = TypeVar("Measured", bound=HasSource)
 
 
-def kept_back(key: str) -> bool:
+def is_held_out(key: str) -> bool:
     """Whether a case judges the fit instead of shaping it.
 
-    >>> [kept_back(f"matmul m={m}") for m in (1, 2, 3, 4, 5, 6)]
+    >>> [is_held_out(f"matmul m={m}") for m in (1, 2, 3, 4, 5, 6)]
     [True, False, False, False, False, True]
     """
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 3 == 0
@@ -150,7 +150,7 @@ def kept_back(key: str) -> bool:
 
 def by_key(row: HasSource) -> bool:
     """Whether a case judges the fit, by its source."""
-    return kept_back(row.source)
+    return is_held_out(row.source)
 
 
 def judge(
@@ -167,7 +167,7 @@ def judge(
     fit_rows = [row for row in rows if not is_back(row)]
     judge_rows = [row for row in rows if is_back(row)]
     held_out_misses: Vector = np.array([])
-    if len(fit_rows) >= 2 * LEAST and judge_rows:
+    if len(fit_rows) >= 2 * MIN_ROWS and judge_rows:
         trial = minimise(problem_of(fit_rows))
         held_out_misses = np.abs(problem_of(judge_rows).ratio(trial.values) - 1.0)
     minimum = minimise(problem_of(rows))
@@ -181,11 +181,11 @@ def judge(
         values=minimum.values,
         median_error=float(np.median(errors)),
         p90_error=float(np.quantile(errors, 0.9)),
-        fit=held_out(fit, held_out_misses, split_text) if held_out_misses.size else fit,
+        fit=with_held_out(fit, held_out_misses, split_text) if held_out_misses.size else fit,
     )
 
 
-def held_out(fit: Fit, missed: Vector, split: str) -> Fit:
+def with_held_out(fit: Fit, missed: Vector, split: str) -> Fit:
     """Add the relative errors of what a fit did not see, as they were `split` off."""
     return replace(
         fit,

@@ -320,7 +320,7 @@ def _signed_percent(first: float, second: float) -> str:
     return f"{100 * (second / first - 1):+.1f} %"
 
 
-def listed(entries: Sequence[ShippedProfile]) -> Table:
+def entries_table(entries: Sequence[ShippedProfile]) -> Table:
     """Say of each profile what it is for."""
     rows = []
     for entry in entries:
@@ -368,7 +368,7 @@ def diff(first: Profile, second: Profile, called: tuple[str, str] = ("", "")) ->
     )
 
 
-def calibrated(made: Calibrated) -> list[Part]:
+def calibration_parts(made: Calibrated) -> list[Part]:
     """Say what a calibration wrote, how good it is, and what could not be measured."""
     failure_rows = [text.partition(": ")[::2] for text in made.failures]
     return _spaced_blocks(

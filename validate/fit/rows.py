@@ -104,10 +104,10 @@ def _size_or_word(sizes: Fields, name: str) -> int | str:
     return sizes.integer(name, low=0, high=_MAX_VALUE)
 
 
-def whole(text: str) -> str:
+def whole_lines(text: str) -> str:
     r"""Return `text` without a last line that was cut off.
 
-    >>> whole("one" + chr(10) + "tw")
+    >>> whole_lines("one" + chr(10) + "tw")
     'one\n'
     """
     return text[: text.rfind("\n") + 1]

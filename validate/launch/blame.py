@@ -81,11 +81,11 @@ def stands_still(ranks: Sequence[Seen]) -> Blame | None:
     """Blame a rank before its time is over, if no rank will move again."""
     if any(rank.quiet_s < PATIENCE_S for rank in ranks):
         return None
-    blame = faulty(ranks)
+    blame = find_blame(ranks)
     return blame if blame and (blame.parted or blame.rank.idle) else None
 
 
-def faulty(ranks: Sequence[Seen]) -> Blame | None:
+def find_blame(ranks: Sequence[Seen]) -> Blame | None:
     """Find the rank that the others wait for; None where none is behind another."""
     ranks = [_before_message(rank) if _is_elsewhere(rank, ranks) else rank for rank in ranks]
     waiting = [rank for rank in ranks if rank.beat.waits]
@@ -129,7 +129,7 @@ def _follow(chain: list[Seen], ranks: Sequence[Seen]) -> Blame:
     return _follow([*chain, late_ranks[0]], ranks)
 
 
-def among(ranks: Sequence[Seen]) -> str:
+def waiting_words(ranks: Sequence[Seen]) -> str:
     """Say which ranks wait in the first message that any waits in; nothing where none does."""
     waiting = [rank for rank in ranks if rank.beat.waits]
     return f": {_waiting_text(_same_message(waiting[0], ranks))}" if waiting else ""

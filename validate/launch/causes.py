@@ -68,7 +68,7 @@ def last_words(log: str) -> str:
     return (error_lines or lines or [""])[-1][:300]
 
 
-def died(code: int, beat: Beat, log: str) -> tuple[str, str]:
+def death_words(code: int, beat: Beat, log: str) -> tuple[str, str]:
     """Say how a rank died, and why it may have, "" where nothing is known."""
     if code < 0:
         causes_by_signal = {getattr(signal, name, 0): cause for name, cause in _SIGNALS.items()}
@@ -84,7 +84,7 @@ def ended(code: int, log: str) -> str:
     >>> ended(1, "ValueError: no such flag")
     'ended with code 1: ValueError: no such flag'
     """
-    event, cause = died(code, Beat(phase="its benchmark"), log)
+    event, cause = death_words(code, Beat(phase="its benchmark"), log)
     event = event.replace(" in its benchmark", "")
     return event + (f"; likely cause: {cause}" if cause else "")
 

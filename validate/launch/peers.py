@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from topology.base.values import dataclass
-from validate.launch.blame import PATIENCE_S, Blame, Seen, among, stands_still
+from validate.launch.blame import PATIENCE_S, Blame, Seen, stands_still, waiting_words
 from validate.launch.causes import where
 from validate.launch.progress import Progress, read
 
@@ -87,8 +87,10 @@ def _judge(progress: Progress, _: Board, host: str, looks: "deque[Look]") -> Non
         look, own_rank = looks[-1], progress.place.rank
         silent_s = time.monotonic() - look.at
         if silent_s > SILENT_S and look.own.said == _own_state(progress):
-            _end(f"{host}: silent for {silent_s:.0f} s; likely cause: {_GONE}{among([look.own])}",
-                 speaks=True)  # fmt: skip
+            waiting = waiting_words([look.own])
+            _end(
+                f"{host}: silent for {silent_s:.0f} s; likely cause: {_GONE}{waiting}", speaks=True
+            )
         blame = verdict(look.ranks)
         if blame is not None:
             guilty = blame.rank.rank
@@ -108,7 +110,7 @@ def verdict(ranks: Sequence[Seen]) -> Blame | None:
     if not silent_ranks:
         return stands_still(ranks)
     lost_rank = next((rank for rank in silent_ranks if rank.silent_s > SILENT_S), None)
-    return Blame(rank=lost_rank, cause=f"{_GONE}{among(ranks)}") if lost_rank else None
+    return Blame(rank=lost_rank, cause=f"{_GONE}{waiting_words(ranks)}") if lost_rank else None
 
 
 def event(blame: Blame) -> str:

@@ -18,8 +18,8 @@ from typing import Final
 from planner.tensorrt.runner.connections import held_port
 from topology.base import InputError
 from topology.base.values import dataclass
-from validate.launch.blame import Blame, Seen, faulty, stands_still
-from validate.launch.causes import died, guess, is_aftermath, late, where
+from validate.launch.blame import Blame, Seen, find_blame, stands_still
+from validate.launch.causes import death_words, guess, is_aftermath, late, where
 from validate.launch.place import PHASE_LIMIT, Place, variables
 from validate.launch.progress import SIZE, Progress, read
 from validate.launch.system import (
@@ -206,7 +206,7 @@ def judge(
         culprit = min(dead, key=lambda rank: (is_aftermath(rank.log), rank.rank))
         if is_aftermath(culprit.log) and None in codes and culprit.quiet_s < _FIRST_DEATH_S:
             return None
-        return _failure(ranks, culprit, *died(culprit.code or 0, culprit.beat, culprit.log))
+        return _failure(ranks, culprit, *death_words(culprit.code or 0, culprit.beat, culprit.log))
     running = [rank for rank in ranks if rank.code is None]
     missing = [rank for rank in running if not rank.beat.phase]
     if missing and now - begun > limits.start_s:
@@ -228,7 +228,7 @@ def _blocked_result(
     if overdue:
         cause = guess(overdue[0].beat, alone=len(ranks) == 1)
         limit = overdue[0].beat.deadline - overdue[0].beat.since
-        blame = faulty(running) or Blame(rank=overdue[0], cause=cause)
+        blame = find_blame(running) or Blame(rank=overdue[0], cause=cause)
         return _blame_result(ranks, blame, f"after {limit:.0f} s")
     standstill = stands_still(running)
     if standstill is None:
@@ -243,7 +243,7 @@ def _out_of_time(
 ) -> LaunchResult | None:
     if elapsed <= limits.total_s:
         return None
-    blame = faulty(running) or Blame(rank=running[0], cause=guess(running[0].beat))
+    blame = find_blame(running) or Blame(rank=running[0], cause=guess(running[0].beat))
     event = f"still in {blame.rank.beat.phase} when {limits.total_s:.0f} s were over"
     return _failure(ranks, blame.rank, event, blame.cause)
 

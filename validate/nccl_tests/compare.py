@@ -13,13 +13,20 @@ from topology.catalogue import Fabric, all_hardware, by_product, find_hardware, 
 from validate.nccl_tests.diagnosis import MeasuredCollective, diagnose, disturbances, disturbed
 from validate.nccl_tests.lines import LogRow, ranks_of
 from validate.nccl_tests.links import fabric_of_log
-from validate.nccl_tests.log import Log, forced, inferred_op, read_log, sizes_hold, with_op
+from validate.nccl_tests.log import (
+    Log,
+    forced_algorithm,
+    inferred_op,
+    read_log,
+    sizes_hold,
+    with_op,
+)
 from validate.nccl_tests.report import ComparedRow, LogComparison
 
 if TYPE_CHECKING:
     from planner.request.subset import Subset
 
-OLDEST: Final = (2, 18)
+OLDEST_NCCL: Final = (2, 18)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +90,11 @@ def compare(log: Log, options: LogOptions) -> LogComparison:
     run = MeasuredCollective(
         op=op,
         fabric=fabric,
-        algorithm=options.algorithm if options.algorithm != "auto" else forced(log, op, fabric),
+        algorithm=options.algorithm
+        if options.algorithm != "auto"
+        else forced_algorithm(log, op, fabric),
         settings=NcclSettings(
-            nccl=max(log.nccl, OLDEST) if log.nccl else NcclSettings().nccl,
+            nccl=max(log.nccl, OLDEST_NCCL) if log.nccl else NcclSettings().nccl,
             launcher="single" if log.per_process > 1 else "process",
             protocols=log.links.switches.protocols,
         ),
@@ -226,7 +235,7 @@ def _notes(log: Log, fabric: Fabric) -> Iterator[str]:
         yield f"the log leaves NCCL the protocol {' or '.join(protocols)}"
     if log.nccl is None:
         yield "the log names no NCCL release: taken as 2.29"
-    elif log.nccl < OLDEST:
+    elif log.nccl < OLDEST_NCCL:
         yield f"NCCL {log.nccl[0]}.{log.nccl[1]} is older than 2.18, whose choices are taken"
     if log.unread:
         yield (

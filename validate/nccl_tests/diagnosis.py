@@ -26,13 +26,15 @@ from topology.catalogue import Fabric, Network, NvlinkGeneration, link_rates, pc
 Array = NDArray[np.float64]
 
 SMALL: Final = 64 * 1024  # B
-FLOORED: Final = MIB  # B, of the largest message that a floor may hold
-APART: Final = 0.2  # relative error that asks for a reason
+FLOOR_MAX_SIZE: Final = MIB  # B, of the largest message that a floor may hold
+MIN_ERROR: Final = 0.2  # relative error that asks for a reason
 SIZES: Final = 0.3  # how much better than any path other sizes must explain the times
-EXPLAINS: Final = 0.5  # share of an error that may be left by a reason
-DISTURBED: Final = 1.8  # a row this many times slower than a larger message was disturbed
-RARER: Final = 2.0  # how much better than the network a lost NVLink must explain a run over nodes
-FLAT: Final = 1.3  # slowest over fastest of sizes that a floor makes alike
+MAX_ERROR_LEFT: Final = 0.5  # share of an error that may be left by a reason
+DISTURBED_RATIO: Final = 1.8  # a row this many times slower than a larger message was disturbed
+RARER_RATIO: Final = (
+    2.0  # how much better than the network a lost NVLink must explain a run over nodes
+)
+FLAT_RATIO: Final = 1.3  # slowest over fastest of sizes that a floor makes alike
 
 _BRIDGES: Final[Mapping[str, tuple[NvlinkGeneration, int]]] = {
     "ampere": ("ga102", 4),  # A40, RTX A6000, RTX 3090; A100 has one in the catalogue
@@ -95,7 +97,7 @@ def disturbed(seconds: Array) -> NDArray[np.bool_]:
     [False, True, False, False]
     """
     least_later = np.minimum.accumulate(seconds[::-1])[::-1]
-    marked: NDArray[np.bool_] = seconds > DISTURBED * least_later
+    marked: NDArray[np.bool_] = seconds > DISTURBED_RATIO * least_later
     return marked
 
 
@@ -116,7 +118,7 @@ def disturbances(run: MeasuredCollective) -> Iterator[str]:
         at_start = bool(marked[:count].all())
         row_text = f"{'the first ' if at_start else ''}{count} row{'s' if count > 1 else ''}"
         yield (
-            f"{row_text} took over {DISTURBED:g} times as long as larger messages "
+            f"{row_text} took over {DISTURBED_RATIO:g} times as long as larger messages "
             f"({'warm-up' if at_start else 'something else ran'}): left out of the reasons"
         )
 
@@ -134,7 +136,7 @@ def _floor_reasons(run: MeasuredCollective) -> Iterator[str]:
     measured = float(np.median(flat.seconds))
     times = flat.times()
     modelled = float(np.median(times))
-    if measured < (1 + APART) * modelled:
+    if measured < (1 + MIN_ERROR) * modelled:
         return
     single = replace(flat, settings=replace(flat.settings, launcher="single"))
     single_s = float(np.median(single.times()))
@@ -142,7 +144,9 @@ def _floor_reasons(run: MeasuredCollective) -> Iterator[str]:
     fastest, slowest = format_seconds(float(times.min())), format_seconds(float(times.max()))
     reason = f"small messages take {format_seconds(measured)} whatever their size, {size_range}"
     reason += f", the model {fastest if fastest == slowest else f'{fastest} to {slowest}'}"
-    if run.settings.launcher == "process" and abs(np.log(single_s / measured)) < np.log1p(APART):
+    if run.settings.launcher == "process" and abs(np.log(single_s / measured)) < np.log1p(
+        MIN_ERROR
+    ):
         yield f"{reason}: launch overhead, the floor of one process that launches all GPUs (-g)"
     elif run.fabric.nodes > 1:
         yield f"{reason}: every step to another node waits longer (a slower transport, or no RDMA)"
@@ -152,11 +156,11 @@ def _floor_reasons(run: MeasuredCollective) -> Iterator[str]:
 
 def _flat_rows(run: MeasuredCollective) -> MeasuredCollective:
     """Keep the smallest messages up to the first that takes longer than a floor explains."""
-    small = run.kept(run.sizes <= FLOORED)
+    small = run.kept(run.sizes <= FLOOR_MAX_SIZE)
     if not small.sizes.size:
         return small
     level = float(np.median(small.seconds[:3]))
-    slower = np.flatnonzero(small.seconds > FLAT * level)
+    slower = np.flatnonzero(small.seconds > FLAT_RATIO * level)
     end = float(small.sizes[slower[0]]) if slower.size else np.inf
     return small.kept(small.sizes < end)
 
@@ -166,7 +170,7 @@ def _large_reasons(run: MeasuredCollective) -> Iterator[str]:
     subsets = (run.kept(run.sizes >= least) for least in (16 * MIB, MIB, 0))
     large = next(subset for subset in subsets if subset.sizes.size)  # where bandwidth rules, if any
     model_distance = _log_distance(large)
-    if model_distance < np.log1p(APART):
+    if model_distance < np.log1p(MIN_ERROR):
         return
     ratio = float(np.median(large.seconds / large.times()))
     reason = f"large messages take {ratio:.2f} times as long as modelled"
@@ -175,7 +179,7 @@ def _large_reasons(run: MeasuredCollective) -> Iterator[str]:
             words=words,
             large=_log_distance(replace(large, fabric=links)),
             whole=_log_distance(replace(run, fabric=links)),
-            doubt=RARER if run.fabric.nodes > 1 and links.link != run.fabric.link else 1.0,
+            doubt=RARER_RATIO if run.fabric.nodes > 1 and links.link != run.fabric.link else 1.0,
         )
         for words, links in _paths(run.fabric)
     ]
@@ -186,7 +190,7 @@ def _large_reasons(run: MeasuredCollective) -> Iterator[str]:
     path = min(paths, key=lambda cause: cause.left * cause.doubt)
     size = min(sizes, key=lambda cause: cause.left, default=path)
     likely = size if size.left < SIZES * path.left else path  # a path is the likelier cause
-    if likely.large < EXPLAINS * model_distance:
+    if likely.large < MAX_ERROR_LEFT * model_distance:
         yield f"{reason}: it looks as if {likely.words}"
     elif _beats_links(large):
         alternatives = "other links" if run.sized else "other links, or other sizes"

@@ -21,7 +21,7 @@ _NUMBER: Final = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|N/A|inf|-?nan", r
 _DIGITS: Final = 9  # of a count
 _MIN_US: Final = 0.001  # us
 _MAX_VALUE: Final = 10**12  # us, or GB/s
-SURE: Final = 2 * 10**9  # B/s above which printed ratios of bandwidths say something
+SURE_BANDWIDTH: Final = 2 * 10**9  # B/s above which printed ratios of bandwidths say something
 _RANK: Final = re.compile(
     r"Rank\s{1,9}(\d{1,9})\s.{0,99}?(?:\bon\s{1,9}(\S{1,255})\s{1,9})?device\s{1,9}(\d{1,9})"
     r"\s{1,9}\[([^\]]{0,40})\]\s*(.*)$"
@@ -122,7 +122,7 @@ def ranks_of(op: Op | None, rows: Iterable[LogRow]) -> int | None:
     >>> ranks_of("all_reduce", [row])
     8
     """
-    precise_rows = [row for row in rows if row.algorithm_bandwidth_bytes_per_s > SURE]
+    precise_rows = [row for row in rows if row.algorithm_bandwidth_bytes_per_s > SURE_BANDWIDTH]
     if not precise_rows or op in (None, "broadcast", "reduce", "send_recv"):
         return None
     factor = median(

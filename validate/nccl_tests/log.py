@@ -18,7 +18,7 @@ from topology.base.values import dataclass
 from topology.catalogue import Fabric
 from topology.readers import plain_lines
 from validate.nccl_tests.lines import (
-    SURE,
+    SURE_BANDWIDTH,
     LogRow,
     Rank,
     full_host,
@@ -70,7 +70,7 @@ _TABLE_STARTS: Final = (_HEADER, _GPUS_PER_PROCESS, _TEST)
 """What a line of the next table has."""
 _LONGEST_LINE: Final = 1024  # characters; beyond stand numbers of a row, and nothing else
 _LONGEST_TITLE: Final = 120
-APART: Final = 0.05  # share of the ranks by which a list may miss what bandwidths tell
+RANK_TOLERANCE: Final = 0.05  # share of the ranks by which a list may miss what bandwidths tell
 _FULL_SIZE_OPS: Final = ("all_reduce", "broadcast", "reduce", "send_recv")
 """Collectives whose printed size is that of one rank's elements."""
 _RATIO_TOLERANCE: Final = 0.02  # printed bandwidths have two decimals
@@ -301,7 +301,11 @@ def _with_true_ranks(log: Log, per_node: int | None) -> Log:
     Lists are cut short (then too few are shown), or only their last line is.
     """
     printed_ranks = ranks_of(log.op, log.rows)
-    if not printed_ranks or not log.gpus or abs(printed_ranks - log.gpus) <= APART * log.gpus:
+    if (
+        not printed_ranks
+        or not log.gpus
+        or abs(printed_ranks - log.gpus) <= RANK_TOLERANCE * log.gpus
+    ):
         return log
     if log.listed and printed_ranks < 2 * log.listed:  # a whole list is believed
         return log
@@ -359,7 +363,7 @@ def possible_ops(log: Log, gpus: int | None) -> tuple[Op, ...]:
     )
 
 
-def forced(log: Log, op: Op, fabric: Fabric) -> str:
+def forced_algorithm(log: Log, op: Op, fabric: Fabric) -> str:
     """Give the algorithm that a log's variables force, where it can do this collective."""
     is_supported = log.algorithm and supports(op, log.algorithm, fabric)
     return log.algorithm if is_supported else "auto"
@@ -403,7 +407,7 @@ def _ratio_fits(op: Op, row: LogRow, gpus: int | None) -> bool:
 
 
 def _ratio(row: LogRow) -> float | None:
-    if row.algorithm_bandwidth_bytes_per_s < SURE:
+    if row.algorithm_bandwidth_bytes_per_s < SURE_BANDWIDTH:
         return None
     return row.bus_bandwidth_bytes_per_s / row.algorithm_bandwidth_bytes_per_s
 

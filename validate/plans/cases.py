@@ -28,9 +28,9 @@ ENGINES: Final[Mapping[str, str]] = {
     "sglang": "sglang-llm",
 }
 """Other people's engines whose own code can be run, by the backend that runs it."""
-SERVED: Final = ("vllm", "sglang-llm")
+SERVED_ENGINES: Final = ("vllm", "sglang-llm")
 """Those of language models: one process runs all ranks of a plan, by the engine's benchmark."""
-RUNNABLE: Final = ("bf16", "fp16", "fp8")
+RUNNABLE_PRECISIONS: Final = ("bf16", "fp16", "fp8")
 """Precisions that the executor has, of those that can be priced."""
 
 RUNTIMES: Final[Mapping[Mode, str]] = {
@@ -106,7 +106,7 @@ class Case:
         """Ask the planner the same thing."""
         sizes = {name: getattr(self, name) for name in SIZES}
         runtime = RUNTIMES[self.mode]
-        if self.engine in SERVED and self.mode == "graph":
+        if self.engine in SERVED_ENGINES and self.mode == "graph":
             runtime = find_engine(self.engine).runtime
         habit: TowerHabit = "once" if self.mode == "compile" else "every_step"
         return Request(

@@ -9,11 +9,11 @@ from planner.runners.refusal import executor_refusal
 from planner.strategies import parse_plan
 from topology.base import InputError
 from topology.catalogue import by_product, gpu_names
-from validate.plans.cases import RUNNABLE, Case
+from validate.plans.cases import RUNNABLE_PRECISIONS, Case
 
 MOST_PROVED: Final = 128
 """Ranks of a plan that a proof runs, in about 10 s."""
-LONGEST: Final = 10**6
+MAX_DURATION: Final = 10**6
 """Of a length of time that somebody waits for, whatever its unit."""
 CPU_RANKS: Final = 16
 """Ranks on a CPU, which only small models are for."""
@@ -29,8 +29,8 @@ def check_cases(cases: Iterable[Case], gpus: int, device: str = "cuda") -> None:
     cases = list(cases)
     check_plans([case.plan for case in cases], gpus)
     for case in cases:
-        if not case.engine and case.precision not in RUNNABLE:
-            precisions = ", ".join(RUNNABLE)
+        if not case.engine and case.precision not in RUNNABLE_PRECISIONS:
+            precisions = ", ".join(RUNNABLE_PRECISIONS)
             raise InputError(
                 f"precision: got {case.precision}, wanted {precisions} to run with torch"
             )
@@ -82,8 +82,8 @@ def check_positive(name: str, value: float) -> None:
     """
     if not (math.isfinite(value) and value > 0):
         raise InputError(f"{name}: got {value:g}, wanted a number above 0")
-    if value > LONGEST:
-        raise InputError(f"{name}: got {value:g}, wanted a number up to {LONGEST}")
+    if value > MAX_DURATION:
+        raise InputError(f"{name}: got {value:g}, wanted a number up to {MAX_DURATION}")
 
 
 def hardware_of(product: str, name: str = "") -> str:

@@ -16,7 +16,16 @@ from topology.base.rows import gathered
 from topology.base.values import dataclass
 from validate.launch import Place, find_place, is_rank
 from validate.plans import checks, system
-from validate.plans.cases import ENGINES, RUNTIMES, SERVED, SIZES, Case, Mode, Stage, look_up
+from validate.plans.cases import (
+    ENGINES,
+    RUNTIMES,
+    SERVED_ENGINES,
+    SIZES,
+    Case,
+    Mode,
+    Stage,
+    look_up,
+)
 from validate.plans.compare import Comparison, compare, rankings, summarise
 from validate.plans.measured import Measured
 from validate.plans.restarts import EXECUTED_BY, RunOptions, Work, run, run_as
@@ -107,7 +116,7 @@ def checked_cases(arguments: argparse.Namespace) -> list[Case]:
 def _setup(arguments: argparse.Namespace, cases: Sequence[Case]) -> Setup:
     """Look at this machine, where GPUs are used: its kind, and a profile of its own."""
     on_gpus = arguments.device == "cuda" and arguments.backend != "reference"
-    hardware, profile = predicted_with(arguments, system.products() if on_gpus else [])
+    hardware, profile = prediction_basis(arguments, system.products() if on_gpus else [])
     env = environment()
     is_ranked = arguments.backend in ("torch", *ENGINES) and is_rank(env)
     place = find_place(env) if is_ranked else None
@@ -118,7 +127,7 @@ def _setup(arguments: argparse.Namespace, cases: Sequence[Case]) -> Setup:
     return Setup(hardware=hardware, profile=profile, gpus=gpus, place=place)
 
 
-def predicted_with(arguments: argparse.Namespace, products: Sequence[str]) -> tuple[str, str]:
+def prediction_basis(arguments: argparse.Namespace, products: Sequence[str]) -> tuple[str, str]:
     """Hardware and profile: those asked for, or of the GPUs that are there.
 
     Raises InputError if there is none of that name, or a profile cannot be read: before anything
@@ -134,7 +143,7 @@ def predicted_with(arguments: argparse.Namespace, products: Sequence[str]) -> tu
 
 def _proofs_answer(cases: Sequence[Case], setup: Setup, style: str) -> Answer:
     """Prove each plan once, however it is launched, by the reference."""
-    from validate.plans.report import proved  # noqa: PLC0415
+    from validate.plans.report import proof_lines  # noqa: PLC0415
     from validate.reference import prove  # noqa: PLC0415
 
     checks.check_proof(case.plan for case in cases)
@@ -142,7 +151,7 @@ def _proofs_answer(cases: Sequence[Case], setup: Setup, style: str) -> Answer:
     proofs = [prove(subject.model, subject.workload, subject.plan) for subject in by_plan.values()]
     code = DONE if all(proof.ok for proof in proofs) else NO
     data = {"proofs": [proof.to_dict() for proof in proofs]}
-    return render(style, lambda: data, lambda: [proved(proofs)]), code
+    return render(style, lambda: data, lambda: [proof_lines(proofs)]), code
 
 
 def _measured_rows(
@@ -154,7 +163,7 @@ def _measured_rows(
     """
     checks.check_cases(cases, setup.gpus, arguments.device)
     engine = ENGINES.get(arguments.backend, "")
-    of_engine, is_served = bool(engine), engine in SERVED
+    of_engine, is_served = bool(engine), engine in SERVED_ENGINES
     options = RunOptions(
         gpus=setup.gpus,
         hardware=setup.hardware,
@@ -188,7 +197,7 @@ def _module(engine: str) -> str:
     """Name what a rank runs."""
     if not engine:
         return EXECUTED_BY
-    return f"validate.engines.{'served' if engine in SERVED else engine}_rank"
+    return f"validate.engines.{'served' if engine in SERVED_ENGINES else engine}_rank"
 
 
 def _by_ranks(cases: Sequence[Case], options: RunOptions, output: Path) -> list[Measured]:
@@ -212,7 +221,7 @@ def _mode(word: str) -> Mode:
 def _stages(arguments: argparse.Namespace, engine: str) -> tuple[Stage, ...]:
     """List what is timed: of an engine that serves, the first token and those that follow."""
     stage = _stage(arguments)
-    return ("prefill", "decode") if engine in SERVED and stage == "prefill" else (stage,)
+    return ("prefill", "decode") if engine in SERVED_ENGINES and stage == "prefill" else (stage,)
 
 
 def _stage(arguments: argparse.Namespace) -> Stage:
@@ -236,7 +245,7 @@ def share(words: str) -> float:
 
 
 def _report(comparisons: Sequence[Comparison], gate: float, style: str) -> str:
-    from validate.plans.report import instrumented, parts  # noqa: PLC0415
+    from validate.plans.report import instrumented_notes, parts  # noqa: PLC0415
 
     def document() -> dict[str, object]:
         ranked = rankings(comparisons)
@@ -248,7 +257,7 @@ def _report(comparisons: Sequence[Comparison], gate: float, style: str) -> str:
             ],
             "rankings": [asdict(ranking) for ranking in ranked],
             "summary": asdict(summarise(comparisons, ranked)),
-            "notes": instrumented(comparisons),
+            "notes": instrumented_notes(comparisons),
         }
 
     return render(style, document, lambda: parts(comparisons, gate))

@@ -13,7 +13,7 @@ from planner.lowering import lower
 from planner.scenario.scenario import resolve
 from topology.base.rows import gathered
 from topology.base.values import dataclass
-from validate.plans.cases import SERVED, Case, Subject, bench_sizes, look_up
+from validate.plans.cases import SERVED_ENGINES, Case, Subject, bench_sizes, look_up
 from validate.plans.measured import Measured
 
 Profile = str
@@ -57,7 +57,7 @@ def predict(case: Case, hardware: str, profile: Profile = "") -> Prediction:
     target = subject.deployment.target(subject.model, subject.plan)
     stage_cost = cost(stage, target)
     stages, bodies = program.transformer, memory.Bodies()
-    host, tokens = _serving_extras(case, subject) if case.engine in SERVED else (0.0, 0)
+    host, tokens = _serving_extras(case, subject) if case.engine in SERVED_ENGINES else (0.0, 0)
     return Prediction(
         cache_tokens=tokens,
         step_s=float(stage_cost.amid) + host,  # back to back, as steps are timed

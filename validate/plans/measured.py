@@ -177,9 +177,9 @@ def remaining(cases: Iterable[Case], rows: Iterable[Measured]) -> list[Case]:
     return [case for case in cases if case.key not in done]
 
 
-AGAIN: Final = ("failed",)
+RERUN_STATUSES: Final = ("failed",)
 """What is run again at the next call: a rank died or was late, which may not happen twice."""
-ASKED: Final = ("failed", "out of memory", "wrong")
+RETRY_STATUSES: Final = ("failed", "out of memory", "wrong")
 """What is run again where that is asked for."""
 
 
@@ -230,7 +230,7 @@ def kept(
     own_rows = {
         row.key: row for row in earlier if (row.machine, row.digest) == (machine, digests[row.key])
     }
-    rerun = ASKED if retry else AGAIN
+    rerun = RETRY_STATUSES if retry else RERUN_STATUSES
     valid_rows = {key: row for key, row in own_rows.items() if row.status not in rerun}
     todo = tuple(case for case in cases if case.key not in valid_rows)
     return KeptCases(

@@ -13,11 +13,11 @@ HEADERS: Final = (
     "case", "measured", "predicted", "error", "memory", "proof", "gemm *", "attention *",
     "element-wise *", "comm *", "verdict",
 )  # fmt: skip
-INSTRUMENTED: Final = (
+INSTRUMENTED_NOTE: Final = (
     "* instrumented, without a verdict: a guide to where time goes, from a step of its own with an "
     "event around each operation and messages one after another"
 )
-KNOWN: Final = ("measured", "calibrated", "")
+MEASURED_BASES: Final = ("measured", "calibrated", "")
 """Bases of a prediction that need no remark; the others are extrapolated, datasheet, assumed."""
 
 
@@ -40,7 +40,9 @@ def _cells(comparison: Comparison, gate: float) -> list[str]:
 
 def _predicted_cell(comparison: Comparison) -> str:
     """Predicted seconds, and on what they rest where nothing was measured or fitted there."""
-    basis_note = "" if comparison.predicted.basis in KNOWN else f" ({comparison.predicted.basis})"
+    basis_note = (
+        "" if comparison.predicted.basis in MEASURED_BASES else f" ({comparison.predicted.basis})"
+    )
     return format_seconds(comparison.predicted.step_s) + basis_note
 
 
@@ -98,7 +100,7 @@ def _footer_lines(comparisons: Sequence[Comparison], gate: float) -> Iterator[st
         )
     yield "; ".join(_summary(comparisons, ranked, gate))
     yield from _notes(comparisons)
-    yield from instrumented(comparisons)
+    yield from instrumented_notes(comparisons)
 
 
 def _notes(comparisons: Iterable[Comparison]) -> Iterator[str]:
@@ -110,13 +112,13 @@ def _notes(comparisons: Iterable[Comparison]) -> Iterator[str]:
         yield f"{keys[0] if len(keys) == 1 else counted(len(keys), 'case')}: {note}"
 
 
-def instrumented(comparisons: Iterable[Comparison]) -> list[str]:
+def instrumented_notes(comparisons: Iterable[Comparison]) -> list[str]:
     """Say how the columns of classes were taken, and what of waiting is in them."""
     rows = [comparison.measured for comparison in comparisons if comparison.measured.classes_s]
     if not rows:
         return []
     ways = sorted({row.classes_by for row in rows if row.classes_by})
-    lines = [f"{INSTRUMENTED}{f' ({chr(59).join(ways)})' if ways else ''}"]
+    lines = [f"{INSTRUMENTED_NOTE}{f' ({chr(59).join(ways)})' if ways else ''}"]
     if any("communication" in row.classes_s for row in rows):
         wait_s = max(row.waiting_s for row in rows)
         wait_note = f": {format_seconds(wait_s)} at most here" if wait_s else ""
@@ -129,7 +131,7 @@ def instrumented(comparisons: Iterable[Comparison]) -> list[str]:
     return lines
 
 
-def proved(proofs: Iterable[Proof]) -> Said:
+def proof_lines(proofs: Iterable[Proof]) -> Said:
     """Say of each plan whether its ranks are right."""
     lines = [
         f"{proof.model} {proof.plan}: {proof.ranks} ranks, relative error {proof.error:.1e} "

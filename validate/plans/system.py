@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from planner.command.files import write as answered
-from topology.base import InputError, held, write_whole
+from topology.base import InputError, locked_folder, write_whole
 from topology.base.values import dataclass
 
 PATIENCE_S = 60
@@ -161,7 +161,7 @@ def alone_in(folder: Path) -> Iterator[None]:
     with _file_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     try:
-        with held(folder, f"{folder}: another run writes there, wanted another --results"):
+        with locked_folder(folder, f"{folder}: another run writes there, wanted another --results"):
             yield
     finally:
         with suppress(OSError):

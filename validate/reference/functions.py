@@ -15,7 +15,7 @@ from costmodels.program.rows import (
     positions,
     rotary_angles,
 )
-from validate.reference.weights import Array, kept, own_features
+from validate.reference.weights import Array, own_features, take_padded
 
 EPSILON = 1e-12
 GUIDANCE = 3.0
@@ -103,7 +103,7 @@ def depthwise(op: program.Depthwise, x: Array, weight: Array, index: Mapping[str
         inside = (line_index + dy - 1 >= 0) & (line_index + dy - 1 < lines)
         inside = inside & (column + dx - 1 >= 0) & (column + dx - 1 < line)
         neighbours = rows + (dy - 1) * line + dx - 1
-        out += kept(x, np.where(inside, neighbours, -1), 1) * weight[tap]
+        out += take_padded(x, np.where(inside, neighbours, -1), 1) * weight[tap]
     return out
 
 
@@ -319,7 +319,7 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
         case "regroup":
             return [source.reshape(*(int(size) for size in op.outputs[0].shape))]
         case "shard":
-            return [kept(source, positions(op.spans[0], index), 1)]
+            return [take_padded(source, positions(op.spans[0], index), 1)]
         case "heads":
             return [source[..., own_features(op.parts, op.degree, index[op.axis])]]
         case "pack_heads":
@@ -332,7 +332,7 @@ def rearrange(  # noqa: C901, PLR0911, PLR0912  # one case a move
             return [_unpack_rows(op, source, index)]
         case "pack_rows":
             places = joined_rows(op.spans, op.axis, op.degree, index)
-            return [np.stack([kept(source, rows, 1) for rows in places])]
+            return [np.stack([take_padded(source, rows, 1) for rows in places])]
         case "stack":
             return [source[None]]
         case "unstack":

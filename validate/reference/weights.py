@@ -48,16 +48,16 @@ class Source:
         full = self.array(name, (weight.experts, rows, columns)) / np.sqrt(rows)
         full = full[group * weight.local_experts : (group + 1) * weight.local_experts]
         if weight.split == "rows":
-            full = kept(full, own_features(weight.rows, weight.degree, rank), 1)
+            full = take_padded(full, own_features(weight.rows, weight.degree, rank), 1)
         if weight.split == "columns":
-            full = kept(full, own_features(weight.columns, weight.degree, rank), 2)
+            full = take_padded(full, own_features(weight.columns, weight.degree, rank), 2)
         return np.asarray(full if weight.experts > 1 else full[0])
 
 
-def kept(full: Array, places: NDArray[np.int64], axis: int) -> Array:
+def take_padded(full: Array, places: NDArray[np.int64], axis: int) -> Array:
     """Take places along an axis; -1 is padding, and zero.
 
-    >>> kept(np.array([5.0, 6.0]), np.array([1, -1]), 0)
+    >>> take_padded(np.array([5.0, 6.0]), np.array([1, -1]), 0)
     array([6., 0.])
     """
     shape = [-1 if number == axis else 1 for number in range(full.ndim)]

@@ -46,10 +46,10 @@ NUMBERS_BOUND: Final = 1 / 2**14
 """Largest relative error on numbers of 64 bits, with weights of 32."""
 RUN_BOUNDS: Final[Mapping[str, float]] = {"bf16": 0.05, "fp16": 0.01, "fp8": 0.2, "int8": 0.2}
 """Largest relative error of a run, of the root mean square, that rounding explains."""
-LOOSE: Final = 0.5
-LONGEST: Final = 5
+LOOSE_BOUND: Final = 0.5
+SHOWN_LAYERS: Final = 5
 """Layers that are shown; JSON has all."""
-TIMED: Final = 5
+TIMED_STEPS: Final = 5
 """Steps at full size."""
 CAPABILITY: Final = "SM120"
 """What TensorRT-RTX builds for where there is no GPU."""
@@ -129,7 +129,7 @@ class Report:
             lines.append(["run", f"error {self.error:.1e}, {self.bound:g} allowed"])
         if self.step_s:
             lines.append(["step", f"{self.step_s:.4f} s, predicted {self.predicted_s:.4f} s"])
-        longest = sorted(self.layers, key=lambda layer: -layer[2])[:LONGEST]
+        longest = sorted(self.layers, key=lambda layer: -layer[2])[:SHOWN_LAYERS]
         lines += [
             ["longest layer", f"{s:.6f} s, {name} of {engine}"] for engine, name, s in longest
         ]
@@ -252,16 +252,18 @@ def _engine_report(
         engines=len(engine_files),
         engine_bytes=sum(path.stat().st_size for path in engine_files),
         error=max(rank.error for rank in ranks),
-        bound=RUN_BOUNDS.get(small.case.precision, LOOSE),
+        bound=RUN_BOUNDS.get(small.case.precision, LOOSE_BOUND),
     )
     if not how.full:
         return replace(report, left_out=("timing at full size: not asked for",))
-    ranks, _ = _run_engines(subject, results / "full", how, tell, weights="filler", steps=TIMED)
+    ranks, _ = _run_engines(
+        subject, results / "full", how, tell, weights="filler", steps=TIMED_STEPS
+    )
     own_rank = 0 if how.place is None else how.place.rank
     return replace(
         report,
         step_s=median(ranks),
-        predicted_s=predicted(subject, how.profile),
+        predicted_s=predicted_step(subject, how.profile),
         layers=ranks[own_rank].layers,
     )
 
@@ -272,7 +274,7 @@ def median(ranks: Sequence[RankResult]) -> float:
     return float(np.median([max(step) for step in zip(*later_steps, strict=True)]))
 
 
-def predicted(subject: Subject, profile: str) -> float:
+def predicted_step(subject: Subject, profile: str) -> float:
     """Seconds of a step that the planner says; without a graph, also what waits for the host."""
     step = price(_scenario_of(subject, profile), subject.plan).step_s
     if subject.case.mode == "graph":

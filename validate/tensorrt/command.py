@@ -14,7 +14,7 @@ from validate.launch import Place, find_place, is_rank
 from validate.plans import system
 from validate.plans.cases import Case
 from validate.plans.checks import check_plans, check_proof
-from validate.plans.command import checked_cases, predicted_with, share
+from validate.plans.command import checked_cases, prediction_basis, share
 from validate.tensorrt.check import How, Report, check, refuse
 
 MODES: Final = ("graph", "eager")
@@ -52,7 +52,7 @@ def validate(arguments: argparse.Namespace) -> Answer | None:
 
 def _setup(arguments: argparse.Namespace, cases: Sequence[Case]) -> tuple[str, How]:
     """Look at this machine: its kind, its own profile, and which of its ranks this is."""
-    hardware, profile = predicted_with(arguments, system.products())
+    hardware, profile = prediction_basis(arguments, system.products())
     how = How(
         profile=profile,
         gpus=arguments.gpus or 0,

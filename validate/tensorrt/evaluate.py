@@ -91,7 +91,7 @@ def _with_learned(document: Document, layer: Layer, held: Held, result: Array) -
     return result
 
 
-def together(ranks: Sequence[Rank]) -> list[dict[str, Array]]:
+def run_together(ranks: Sequence[Rank]) -> list[dict[str, Array]]:
     """Run the ranks of one communicator until all have ended.
 
     Raises RuntimeError if ranks wait for each other, or meet in different collectives.

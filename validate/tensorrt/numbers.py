@@ -15,7 +15,7 @@ from planner.tensorrt.runner.formats import Floats
 from planner.tensorrt.runner.weights import Learned, Weights, drawn, named
 from topology.base.values import dataclass
 from validate.reference.weights import Source
-from validate.tensorrt.evaluate import Array, Document, Held, Layer, Watch, evaluate, together
+from validate.tensorrt.evaluate import Array, Document, Held, Layer, Watch, evaluate, run_together
 
 Memory = dict[str, Array]
 Follow = Callable[[Array], Memory]
@@ -39,7 +39,7 @@ class Numbers:
     follow: Sequence[Follow] = ()
 
 
-def made_up(seed: int = 0) -> Numbers:
+def drawn_numbers(seed: int = 0) -> Numbers:
     """Draw weights and inputs by name, as the reference does."""
     source = Source(seed)
     return Numbers(
@@ -54,7 +54,7 @@ def run_networks(
     """Run a schedule, on made-up weights and inputs where none are given: one output a rank."""
     documents = {network.name: document_of(network) for network in networks}
     arrays = {network.name: arrays_of(network) for network in networks}
-    numbers = numbers or made_up()
+    numbers = numbers or drawn_numbers()
     memories = [_memory(order, rank, numbers) for rank in order["ranks"]]
 
     def call(step: Document) -> None:
@@ -129,7 +129,7 @@ def _call(
         evaluate(document, rank_data, {name: memory[bind[name][0]] for name in input_names})
         for rank_data, memory in zip(held_ranks, memories, strict=True)
     ]
-    for memory, outputs in zip(memories, together(ranks), strict=True):
+    for memory, outputs in zip(memories, run_together(ranks), strict=True):
         for name, value in outputs.items():
             buffer, place = bind[name]
             if buffer == "predictions":

@@ -38,7 +38,7 @@ CALLS: Final = 50
 """Calls of a collective in a step."""
 STEPS: Final = 10
 """Steps, the first of which is no graph and the second of which is warm."""
-COLD: Final = 2
+COLD_STEPS: Final = 2
 BOUND: Final = 1 / 2**16
 """Largest error of 32-bit sums, of the largest number."""
 MODE: Final = "tensorrt"
@@ -118,7 +118,7 @@ def _try_collective(op: str, gpus: int, results: Path, tell: Tell) -> Tried:
 
 def _row(op: str, size: int, ranks: Sequence[RankResult]) -> Row:
     """Take the slowest rank of each warm step, as calibrate's rows have times."""
-    steps = zip(*(rank.seconds[COLD:] for rank in ranks), strict=True)
+    steps = zip(*(rank.seconds[COLD_STEPS:] for rank in ranks), strict=True)
     times = sorted(max(step) / CALLS for step in steps)
     values = {
         "seconds": times[len(times) // 2],

@@ -220,7 +220,7 @@ Softmax = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Ask], Result]
 """From q, k, v and what is asked to the result, and the sums if they were asked for."""
 
 
-def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ask: Ask) -> Result:
+def plain_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ask: Ask) -> Result:
     """Attention written out, in wide sums; for small sizes, and to judge the other kernels."""
     wide_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     groups = k.shape[2]
@@ -262,7 +262,7 @@ def cudnn_repeated(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ask: Ask) 
     return cudnn(q, k, v, ask)
 
 
-def folded(kernel: Softmax) -> Softmax:
+def folded_heads(kernel: Softmax) -> Softmax:
     """Attend one query a sample: heads that share keys stand as queries of one head."""
 
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ask: Ask) -> Result:
@@ -319,11 +319,11 @@ def _wide_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 KERNELS: Final[dict[str, Softmax]] = {
     "cudnn": cudnn,
-    "cudnn_folded": folded(cudnn),
+    "cudnn_folded": folded_heads(cudnn),
     "cudnn_repeated": cudnn_repeated,
     "flash": flash,
     "multiplied": multiplied,
-    "plain": plain,
+    "plain": plain_attention,
 }
 
 
@@ -366,7 +366,7 @@ def _is_right(name: str, shape: KernelShape) -> bool:
     diagonals = (True,) if shape.window else (False,) if shape.single else (False, True)
     try:
         pairs = [
-            (KERNELS[name](q, k, v, ask), plain(q, k, v, ask))
+            (KERNELS[name](q, k, v, ask), plain_attention(q, k, v, ask))
             for ask in (Ask(diagonal=diagonal, window=window) for diagonal in diagonals)
         ]
     except (RuntimeError, AssertionError, TypeError):

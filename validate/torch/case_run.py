@@ -26,7 +26,7 @@ from validate.torch.rank_state import CountKey, RankState
 from validate.torch.rendezvous import Rendezvous
 from validate.torch.routine import Routine, make_routines, play
 from validate.torch.timing import Clock, RepeatTimes, clock_of, look_inside, repeat, repeats_for
-from validate.torch.weights import drawn, fitting, inputs_drawn
+from validate.torch.weights import drawn, fitting_layers, inputs_drawn
 
 DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 """Type of activations at a precision; at fp8 layers multiply in 8 bits."""
@@ -179,7 +179,7 @@ def _distinct_layers(stages: Sequence[Loop], device: torch.device) -> int:
     free_bytes = torch.cuda.mem_get_info()[0]
     activation_bytes = max(float(np.max(memory.activations(stage))) for stage in stages)
     layers = max(_layers(stage) for stage in stages)
-    return fitting(
+    return fitting_layers(
         layers,
         memory.weights(stages),
         0.93 * free_bytes - 1.3 * activation_bytes - float(np.max(memory.caches(stages))),

@@ -28,8 +28,10 @@ def step_of(layer: ExpertLayer, state: RankState) -> Step:
         )
         order, ends = sorted_rows(route, first, len(up))
         sources = order // route.shape[-1]
-        (active,) = activate(grouped(x.flatten(0, -2).index_select(0, sources), up, ends)[None])
-        expert_outputs = grouped(active[0], down, ends)
+        (active,) = activate(
+            grouped_product(x.flatten(0, -2).index_select(0, sources), up, ends)[None]
+        )
+        expert_outputs = grouped_product(active[0], down, ends)
         places = torch.empty_like(order).index_copy_(0, order, _range_like(order))
         (sums,) = weigh(expert_outputs, places, gates.flatten(0, -2), ends[-1:])
         values[out] = torch.unflatten(sums, 0, x.shape[:2])
@@ -51,7 +53,7 @@ def sorted_rows(route: torch.Tensor, first: int, experts: int) -> tuple[torch.Te
     return order, torch.searchsorted(sorted_experts, numbers, right=True)
 
 
-def grouped(rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+def grouped_product(rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """Multiply groups of rows, which end at `ends`, each by its own weight ``[experts, n, k]``.
 
     Rows behind the last group are of nobody, and what stands there is undefined.

@@ -43,7 +43,7 @@ Wholes = dict[str, Whole]
 """By subject, or by that and the samples that a replica has."""
 
 ROUNDINGS: Final = 8
-MOST: Final = 0.12 * 2**8
+MAX_UNITS: Final = 0.12 * 2**8
 """Units of rounding that a result may be off however many layers there are: 12 % in bf16."""
 ROW: Final = 4
 """Times as much that a single row may be off: few numbers are not as even as many."""
@@ -91,7 +91,7 @@ def is_known(wholes: Wholes, subject: Subject, bench: Bench) -> bool:
     return _matching_whole(wholes, subject, bench.comm.rank) is not None
 
 
-def compared(wholes: Wholes, subject: Subject, bench: Bench, ran: Ran) -> Full:
+def full_comparison(wholes: Wholes, subject: Subject, bench: Bench, ran: Ran) -> Full:
     """Compare a step's result at full size with that of the first plan; note the first one."""
     bound, row_limit = bounds(subject, bench)
     unjudged, whole = (
@@ -143,7 +143,7 @@ def bounds(subject: Subject, bench: Bench) -> tuple[float, float]:
 def grown(model: Model, dtype: torch.dtype) -> float:
     """How far apart rounding brings two results of a model; see the head of this file."""
     layers = sum(block.count for block in model.blocks)
-    return UNITS[dtype] * min(MOST, math.sqrt(2 * ROUNDINGS * layers))
+    return UNITS[dtype] * min(MAX_UNITS, math.sqrt(2 * ROUNDINGS * layers))
 
 
 def distance(got: torch.Tensor, want: torch.Tensor) -> tuple[float, float]:
@@ -196,10 +196,10 @@ def sample(subject: Subject, bench: Bench, output: torch.Tensor | None) -> objec
     return [_key(subject, bench.comm.rank), picked.double().tolist()]
 
 
-def apart(samples: Sequence[object]) -> float:
+def replica_distance(samples: Sequence[object]) -> float:
     """Relative distance of the ranks that should have the same result, the largest.
 
-    >>> apart([["x", [3.0, 4.0]], ["x", [3.0, 4.5]], None, ["y", [7.0]]])
+    >>> replica_distance([["x", [3.0, 4.0]], ["x", [3.0, 4.5]], None, ["y", [7.0]]])
     0.1
     """
     first_values: dict[str, torch.Tensor] = {}

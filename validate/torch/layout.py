@@ -55,7 +55,7 @@ def join(blocks: Sequence[torch.Tensor], wanted: Sequence[Run], dim: int) -> tor
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
 
 
-BEYOND: Final = ("store", "load", "append", "collect", "keep", "recall")
+RUNNER_MOVES: Final = ("store", "load", "append", "collect", "keep", "recall")
 """Moves that reach beyond one operation; whoever runs the program does them."""
 
 

@@ -38,7 +38,7 @@ def writes_of(op: Work) -> list[str]:
     return [tensor.name for tensor in op.writes]
 
 
-def arriving(items: Sequence[Work | Loop]) -> Names:
+def arriving_names(items: Sequence[Work | Loop]) -> Names:
     """Names that are read before they are written, in this turn or the first of an inner loop."""
     written: set[str] = set()
     names: set[str] = set()
@@ -49,7 +49,7 @@ def arriving(items: Sequence[Work | Loop]) -> Names:
     return frozenset(names)
 
 
-def lived(items: Sequence[Work | Loop], after: Names) -> list[Lived]:
+def with_lifetimes(items: Sequence[Work | Loop], after: Names) -> list[Lived]:
     """Say for every item of a body what it is the last to need.
 
     after : names that are read after the body, or in its next turn.
@@ -58,7 +58,7 @@ def lived(items: Sequence[Work | Loop], after: Names) -> list[Lived]:
     live = after
     for item in reversed(items):
         if isinstance(item, Loop):
-            reads = arriving(item.body)
+            reads = arriving_names(item.body)
             touched = reads | {name for op in item.walk() for name in writes_of(op)}
             result.append(Lived(item, touched - live))
             live = live | reads

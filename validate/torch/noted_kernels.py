@@ -50,7 +50,7 @@ class _Notes(TorchDispatchMode):  # type: ignore[misc]  # untyped
         self.rows.append((name, _operands_of(inputs), _operands_of(outputs), _frames()))
 
 
-def noted(run: Callable[[], object]) -> list[Noted]:
+def noted_kernels(run: Callable[[], object]) -> list[Noted]:
     """Run code and list its kernels."""
     notes = _Notes()
     with _as_on_gpus(notes), notes:

@@ -28,7 +28,7 @@ UNITS: Final = {
     torch.float64: 1 / 2**53,
 }
 """Largest part of a number that rounding to a type takes or adds."""
-EXACT: Final[tuple[Class, ...]] = ("layout", "communication")
+EXACT_CLASSES: Final[tuple[Class, ...]] = ("layout", "communication")
 """What moves numbers and rounds none, or as its neighbours do."""
 
 
@@ -52,7 +52,7 @@ def perturbed(state: RankState, seed: int) -> RankState:
 
     def around(step: Step, kind: Class, stream: str) -> Step:
         del stream
-        if kind in EXACT:
+        if kind in EXACT_CLASSES:
             return step
 
         def then_moved(position: Here) -> None:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from validate.plans import system
 
 
-def seen() -> dict[str, object]:
+def torch_facts() -> dict[str, object]:
     """Versions, GPUs, and which of them reach each other."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return {
@@ -42,4 +42,4 @@ def _nccl() -> str:
 
 
 if __name__ == "__main__":
-    system.say(json.dumps(seen()))
+    system.say(json.dumps(torch_facts()))

@@ -11,8 +11,8 @@ from costmodels.program.rows import positions
 from validate.reference.functions import EPSILON
 from validate.torch.setting import Bound, Setting, Values
 
-QUANTISED: Final = torch.float8_e4m3fn
-LARGEST: Final = 448.0
+FP8_DTYPE: Final = torch.float8_e4m3fn
+FP8_MAX: Final = 448.0
 """Largest number of that type."""
 SPREAD: Final = 64.0
 """What one standard deviation of a weight becomes: the largest of many are five times as large."""
@@ -28,7 +28,7 @@ def bind(op: Matmul, setting: Setting) -> Bound:
 
     def run(inputs: Values) -> list[torch.Tensor]:
         x, weight = inputs
-        rows = x.flatten(0, -2).clamp(-LARGEST, LARGEST).to(QUANTISED)
+        rows = x.flatten(0, -2).clamp(-FP8_MAX, FP8_MAX).to(FP8_DTYPE)
         out = torch._scaled_mm(  # noqa: SLF001  # the only one there is
             rows,
             weight.t(),
@@ -67,7 +67,7 @@ def scale_of(weight: Weight) -> float:
 
 def quantise(share: torch.Tensor, weight: Weight) -> torch.Tensor:
     """Scale a weight and round it to 8 bits."""
-    return (share * scale_of(weight)).clamp(-LARGEST, LARGEST).to(QUANTISED)
+    return (share * scale_of(weight)).clamp(-FP8_MAX, FP8_MAX).to(FP8_DTYPE)
 
 
 def bind_linear(op: LinearAttention, setting: Setting) -> Bound:

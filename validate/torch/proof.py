@@ -31,9 +31,9 @@ BOUNDS: Final = {
     torch.bfloat16: 0.05,
 }
 """Largest relative error, of the root mean square, that rounding explains."""
-QUANTISED: Final = 0.2
+QUANTISED_BOUND: Final = 0.2
 """The same where layers multiply in 8 bits."""
-EXPERTS: Final = 4
+EXPERTS_FACTOR: Final = 4
 """Times as much in 16 bits where rows choose experts: near a tie they choose another one."""
 
 
@@ -142,9 +142,9 @@ def bound_of(model: Model, setting: Setting) -> float:
     towers = [tower for block in model.blocks for tower in block.towers]
     routed = any(tower.ffn and tower.ffn.experts for tower in towers)
     if setting.quantised:
-        return QUANTISED
+        return QUANTISED_BOUND
     is_half = setting.dtype.itemsize == 2
-    return BOUNDS[setting.dtype] * (EXPERTS if routed and is_half else 1)
+    return BOUNDS[setting.dtype] * (EXPERTS_FACTOR if routed and is_half else 1)
 
 
 def unsplit(work: ProvedWork) -> Array:

@@ -33,7 +33,7 @@ from validate.torch.setting import Bound, Setting, Values
 
 Tensors = list[torch.Tensor]
 
-TOGETHER: Final = 64
+CHUNKS_AT_ONCE: Final = 64
 """Chunks that are worked on at once: what lies between them takes memory."""
 
 
@@ -123,8 +123,8 @@ def _prompt(rows: _Rows, state: torch.Tensor, length: int) -> tuple[torch.Tensor
     """Take many tokens of each sequence, in chunks of `length`."""
     count = rows.fall.shape[-1]
     rows, outs = rows.padded(-count % length), []
-    for start in range(0, count, TOGETHER * length):
-        part = rows.part(start, start + TOGETHER * length)
+    for start in range(0, count, CHUNKS_AT_ONCE * length):
+        part = rows.part(start, start + CHUNKS_AT_ONCE * length)
         out, state = _chunks(part.chunked(length), state)
         outs.append(out)
     return torch.cat(outs, 2)[:, :, :count], state

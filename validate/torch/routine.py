@@ -10,10 +10,10 @@ from topology.base.values import dataclass
 from validate.reference.run import Here, forward_at
 from validate.torch.expert_layer import ExpertLayer, with_layers
 from validate.torch.experts import step_of
-from validate.torch.liveness import Lived, Names, Work, arriving, lived, reads_of
+from validate.torch.liveness import Lived, Names, Work, arriving_names, reads_of, with_lifetimes
 from validate.torch.messages import message, waits
 from validate.torch.rank_state import RankState, Step
-from validate.torch.steps import begins, compute, freeing, fused, joins, launches
+from validate.torch.steps import begins, compute, freeing, fused_step, joins, launches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Routine:
 def make_routines(state: RankState) -> dict[str, Routine]:
     """Make the stages of a rank's program ready, without those that are only priced."""
     stages = state.program.transformer
-    lifetimes = lived(stages, frozenset({state.program.output.name}))
+    lifetimes = with_lifetimes(stages, frozenset({state.program.output.name}))
     needed_names = _names_after(lifetimes, frozenset({state.program.output.name}))
     return {
         stage.name: _routine(stage, state, after, compiles=False)
@@ -44,7 +44,7 @@ def _names_after(items: Sequence[Lived], final_names: Names) -> list[Names]:
     for work in reversed(items):
         lives.append(live)
         if isinstance(work.item, Loop):
-            live = live | arriving(work.item.body)
+            live = live | arriving_names(work.item.body)
         else:
             live = live | frozenset(reads_of(work.item))
     return lives[::-1]
@@ -64,8 +64,8 @@ def _routine(loop: Loop, state: RankState, after: Names, *, compiles: bool) -> R
 
 def _body(loop: Loop, state: RankState, after: Names, *, compiles: bool) -> "list[Step | Routine]":
     """Make the items of a body ready; element-wise neighbours are taken together when compiled."""
-    end = after | arriving(loop.body)
-    items = lived(with_layers(loop.body), end)
+    end = after | arriving_names(loop.body)
+    items = with_lifetimes(with_layers(loop.body), end)
     steps: list[Step | Routine] = []
     neighbours: list[Lived] = []
     sent_names: list[str] = []
@@ -112,7 +112,7 @@ def _flush(neighbours: list[Lived], state: RankState) -> list[Step]:
     leading, compiled, trailing = works[:start], works[start:stop], works[stop:]
     steps = [compute(work, state) for work in leading]
     if _worth_compiling(compiled):
-        steps.append(fused(compiled, state))
+        steps.append(fused_step(compiled, state))
     else:
         steps += [compute(work, state) for work in compiled]
     return [*steps, *[compute(work, state) for work in trailing]]

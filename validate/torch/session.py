@@ -18,7 +18,7 @@ from validate.plans.job import Job
 from validate.plans.measured import Measured, Status, failed, line
 from validate.reference import shrink
 from validate.torch.case_run import COMPILE_S, Bench, Ran, dtype_of, fuser_for, run_case
-from validate.torch.full import Full, Wholes, apart, compared, is_known, sample
+from validate.torch.full import Full, Wholes, full_comparison, is_known, replica_distance, sample
 from validate.torch.proof import Checked, ProvedWork, check, setting_for, unsplit
 from validate.torch.rendezvous import SETTLE_S, ApartError
 
@@ -125,8 +125,8 @@ def _measured_row(session: Session, subject: Subject, number: int) -> Measured:
         f"{number}: known", is_known(session.wholes, subject, bench)
     )
     own_run = run_case(subject, bench, name, first=not any(known_somewhere))
-    comparison = compared(session.wholes, subject, bench, own_run)
-    replica_gap = apart(
+    comparison = full_comparison(session.wholes, subject, bench, own_run)
+    replica_gap = replica_distance(
         bench.rendezvous.say(f"{number}: sample", sample(subject, bench, own_run.output))
     )
     row = _judged_row(own_run, proof, replace(comparison, replicas=replica_gap))

@@ -28,7 +28,7 @@ from costmodels.program import (
 from validate.launch.blame import COMPILES
 from validate.reference.run import Here, shape_of
 from validate.torch import attention, functions, layout, products, recurrent
-from validate.torch.layout import BEYOND
+from validate.torch.layout import RUNNER_MOVES
 from validate.torch.liveness import Lived, Names, Work, reads_of, writes_of
 from validate.torch.rank_state import RankState, Step, zeros
 from validate.torch.setting import Bound, Setting
@@ -84,7 +84,9 @@ def joins(op: Work, state: RankState) -> bool:
     if isinstance(op, Matmul):
         is_plain = op.route is None and not state.setting.is_quantised(op.weight)
         return is_plain and fuser is not None and fuser.products
-    fusible = isinstance(op, Pointwise) or (isinstance(op, Rearrange) and op.move not in BEYOND)
+    fusible = isinstance(op, Pointwise) or (
+        isinstance(op, Rearrange) and op.move not in RUNNER_MOVES
+    )
     return fuser is not None and fusible
 
 
@@ -125,7 +127,7 @@ def compute(lived: Lived, state: RankState) -> Step:
     """Make a step of one operation."""
     op = lived.item
     assert isinstance(op, Compute)
-    if isinstance(op, Rearrange) and op.move in BEYOND:
+    if isinstance(op, Rearrange) and op.move in RUNNER_MOVES:
         runner_step: Step = partial(_RUNNER_STEPS[op.move], op, state)
         return state.around(freeing(runner_step, lived.frees, state), "layout", op.stream)
     bound = bind(op, state.setting)
@@ -190,7 +192,7 @@ def _checking(step: Step, op: Op, state: RankState) -> Step:
     return both
 
 
-def fused(run: Sequence[Lived], state: RankState) -> Step:
+def fused_step(run: Sequence[Lived], state: RankState) -> Step:
     """Make one step of neighbouring operations, compiled when it is first taken."""
     ops = [entry.item for entry in run if isinstance(entry.item, Pointwise | Rearrange | Matmul)]
     setting = replace(state.setting, traced=True)

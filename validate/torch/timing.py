@@ -123,11 +123,11 @@ def repeats_for(seconds: float, budget: float) -> int:
 AHEAD_CYCLES: Final = 8_000_000
 """Clock cycles that the device sleeps, about 5 ms, for the host to get ahead: what events measure
 then is the device's time alone."""
-BEHIND: Final = 0.1
+BEHIND_SHARE: Final = 0.1
 """Share of a step between its operations from which the host is taken to be behind."""
-RUNNING: Final = "events in the running stream"
-RESTED: Final = "events in a stream that rests before each layer"
-HOST: Final = "clock of the host"
+RUNNING_STREAM: Final = "events in the running stream"
+RESTED_STREAM: Final = "events in a stream that rests before each layer"
+HOST_CLOCK: Final = "clock of the host"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,12 +179,12 @@ def look_inside(
     """
     turns = 1 if seconds > 1 else 3
     if state.setting.device.type != "cuda":
-        return _profiled_step(subject, state, clock, turns, HOST)
+        return _profiled_step(subject, state, clock, turns, HOST_CLOCK)
     if subject.case.mode == "eager":
-        profile = _profiled_step(subject, state, clock, turns, RUNNING)
-        if not on_any(profile.gaps > BEHIND * seconds):
+        profile = _profiled_step(subject, state, clock, turns, RUNNING_STREAM)
+        if not on_any(profile.gaps > BEHIND_SHARE * seconds):
             return profile
-    return _profiled_step(subject, state, clock, turns, RESTED)
+    return _profiled_step(subject, state, clock, turns, RESTED_STREAM)
 
 
 def _profiled_step(
@@ -202,11 +202,11 @@ def _profiled_step(
 
         return timed
 
-    observed_state = state.instrumented(around, _rest if how == RESTED else None)
+    observed_state = state.instrumented(around, _rest if how == RESTED_STREAM else None)
     routine, restore = make_routines(observed_state)[subject.case.stage], observed_state.marked()
 
     def step() -> None:
-        if how == RUNNING:
+        if how == RUNNING_STREAM:
             _rest(Here())
         observed_state.begin()
         restore()

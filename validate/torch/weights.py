@@ -28,7 +28,7 @@ from validate.torch import layout
 from validate.torch.products import quantise
 from validate.torch.setting import Setting
 
-WEIGHED = (Matmul, HeadProduct, Depthwise, CausalConvolution, Recurrence)
+WEIGHED_OPS = (Matmul, HeadProduct, Depthwise, CausalConvolution, Recurrence)
 
 Given = Callable[[Tensor, int], torch.Tensor]
 """From an input's description and the number of a forward to its values on this rank."""
@@ -67,7 +67,7 @@ class Weights:
         for item in loop.body:
             if isinstance(item, Loop):
                 self._prepare(item, layers)
-            elif isinstance(item, WEIGHED):
+            elif isinstance(item, WEIGHED_OPS):
                 for layer in layers:
                     self.of(item.weight, layer)
 
@@ -159,10 +159,10 @@ def _cached_inputs(make: Given) -> Given:
     return given
 
 
-def fitting(layers: int, total: float, room: float) -> int:
+def fitting_layers(layers: int, total: float, room: float) -> int:
     """Layers that can have weights of their own in `room` of `total` bytes; zero where all fit.
 
-    >>> fitting(3, 30.0, 25.0), fitting(1, 10.0, 25.0)
+    >>> fitting_layers(3, 30.0, 25.0), fitting_layers(1, 10.0, 25.0)
     (2, 0)
     """
     return 0 if total <= room else max(1, int(layers * room / total))

@@ -29,7 +29,7 @@ from validate.plans.job import Job
 from validate.plans.rank import run_rank
 from validate.torch.case_run import Bench
 from validate.torch.fuse import Fuser
-from validate.torch.probe import seen
+from validate.torch.probe import torch_facts
 from validate.torch.proof import Comm
 from validate.torch.rendezvous import ApartError, meet
 from validate.torch.session import Session, run_all
@@ -100,7 +100,7 @@ def _describe(output: Path, hardware: str) -> None:
         "hardware": hardware,
         "gpu": asdict(system.gpu()),
         "settings": settings,
-        **seen(),
+        **torch_facts(),
     }
     system.write(output / "manifest.json", json.dumps(document, indent=1) + "\n")
 

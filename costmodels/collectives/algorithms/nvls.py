@@ -125,7 +125,7 @@ def switch_speed(view: NcclView) -> float:
     return speed * view.first(key) * (local - 1) / local
 
 
-def reducing(fabric: Fabric) -> str:
+def reducing_switches(fabric: Fabric) -> str:
     """Need network switches that reduce."""
     network = fabric.network
     reduces = network is not None and transport_of(network, transports()).offload > 0
@@ -144,7 +144,7 @@ class Collnet(Algorithm):
     """
 
     name = "collnet"
-    needs = (several_nodes, reducing)
+    needs = (several_nodes, reducing_switches)
 
     def time(self, message_bytes: Amount) -> Amount:
         start = self.curve.start(2, message_bytes / self.fabric.ranks)

@@ -14,7 +14,7 @@ NORMS: Final = frozenset({
 })  # fmt: skip
 GELU: Final = frozenset({"Gelu", "FastGelu", "BiasGelu", "QuickGelu", "Erf", "Tanh"})
 SILU: Final = frozenset({"Sigmoid", "Swish", "Silu", "HardSwish"})
-OTHERS: Final = frozenset({"Relu", "Elu", "LeakyRelu"})
+RELU: Final = frozenset({"Relu", "Elu", "LeakyRelu"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ def _feed(ups: Sequence[Linear], down: Linear, kind: str) -> FeedForward:
 
 
 def _activation(passed: frozenset[str]) -> str:
-    for name, kinds in (("gelu", GELU), ("silu", SILU), ("relu", OTHERS)):
+    for name, kinds in (("gelu", GELU), ("silu", SILU), ("relu", RELU)):
         if passed & kinds:
             return name
     return ""

@@ -14,7 +14,7 @@ from topology.base.values import dataclass
 
 Foreign = Any
 """An object of the package onnx."""
-OLDEST: Final = 13
+OLDEST_OPERATOR_SET: Final = 13
 """Operator set from which on axes are inputs, as exporters of PyTorch 2 write them."""
 ATTENTIONS: Final = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
 COPIES: Final = frozenset({"Identity", "Cast", "Transpose", "DequantizeLinear"})
@@ -23,7 +23,7 @@ MOVES: Final = frozenset({"Identity", "Cast", "Reshape", "Transpose", "Squeeze",
 SHAPES: Final = frozenset({"Shape", "Size"})
 """Operators whose result is of no number that they are given."""
 DOMAINS: Final = frozenset({"", "ai.onnx", "com.microsoft"})
-SMALLEST: Final = 4
+SMALLEST_WEIGHT: Final = 4
 """Rows and columns of a weight: what is smaller is no product of features."""
 
 
@@ -145,8 +145,8 @@ def graph_of(model: Foreign, where: str) -> Graph:
 def _check_operators(model: Foreign, where: str) -> None:
     versions = {operators.domain: operators.version for operators in model.opset_import}
     newest = max((versions[name] for name in ("", "ai.onnx") if name in versions), default=0)
-    if newest < OLDEST:
-        raise InputError(f"{where}: operator set {newest}, wanted {OLDEST} or newer")
+    if newest < OLDEST_OPERATOR_SET:
+        raise InputError(f"{where}: operator set {newest}, wanted {OLDEST_OPERATOR_SET} or newer")
     foreign_domains = sorted({node.domain for node in model.graph.node} - DOMAINS)
     if foreign_domains:
         operator = next(
@@ -217,7 +217,7 @@ def _add_product(walk: _Walk, place: int, node: Foreign, inputs: Sequence[str]) 
     """Take in a product: with a weight, of queries and keys, or of scores and values."""
     left, right, out = inputs[0], inputs[1], node.output[0]
     weights = [name for name in (right, left) if len(walk.weights.get(name, ())) == 2]
-    if weights and min(walk.weights[weights[0]]) >= SMALLEST:
+    if weights and min(walk.weights[weights[0]]) >= SMALLEST_WEIGHT:
         operand = left if weights[0] == right else right
         _add_linear(walk, place, node, operand, weights[0])
         return

@@ -12,7 +12,7 @@ from planner.models.onnx.graph import Graph, graph_of
 from topology.base import InputError
 
 Foreign = Any
-SHOWN: Final = 4
+LISTED_PRODUCTS: Final = 4
 """Products that are named among those that have no place."""
 
 
@@ -31,10 +31,13 @@ def read_onnx(path: Path, where: str) -> Found:
     )
     if unplaced_products:
         more = (
-            f" and {len(unplaced_products) - SHOWN} more" if len(unplaced_products) > SHOWN else ""
+            f" and {len(unplaced_products) - LISTED_PRODUCTS} more"
+            if len(unplaced_products) > LISTED_PRODUCTS
+            else ""
         )
         assumed.append(
-            f"products without a place in its layers: {', '.join(unplaced_products[:SHOWN])}{more}"
+            "products without a place in its layers: "
+            f"{', '.join(unplaced_products[:LISTED_PRODUCTS])}{more}"
         )
     kind = configuration.config.get("_class_name") or configuration.config["model_type"]
     return replace(configuration, assumed=(*assumed, f"read from a graph as {kind}"))

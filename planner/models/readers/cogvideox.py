@@ -29,8 +29,11 @@ def read(fields: Fields) -> Model:
         fields,
         "cogvideox",
         usual="cogvideox-2b" if heads.query < 48 else "cogvideox-5b",
-        blocks=parts.alike(
-            fields, biased(tower, *parts.ALL[0 if has_bias else 1 :]), layers=30, name="joint"
+        blocks=parts.uniform_blocks(
+            fields,
+            biased(tower, *parts.BIASED_PARTS[0 if has_bias else 1 :]),
+            layers=30,
+            name="joint",
         ),
         streams=(parts.text_stream(tokens), Stream(name="video")),
         grid=grid,

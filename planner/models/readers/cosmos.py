@@ -18,7 +18,7 @@ def read(fields: Fields) -> Model:
     text = fields.integer("text_embed_dim", default=1024)
     rank = fields.integer("adaln_lora_dim", default=256)
     tower = replace(
-        parts.tower_of(("video",), heads, parts.widened(fields, hidden, default=4.0)),
+        parts.tower_of(("video",), heads, parts.ffn_width(fields, hidden, default=4.0)),
         modulation=Modulation(inputs=hidden, outputs=3 * hidden, rank=rank, copies=3),
         cross=(Cross(context="text", width=text, heads=heads),),
         extra=4 * heads.size,
@@ -29,7 +29,7 @@ def read(fields: Fields) -> Model:
         fields,
         "cosmos",
         usual=_usual_entry(fields, large=hidden > 4096),
-        blocks=parts.alike(fields, tower, layers=28),
+        blocks=parts.uniform_blocks(fields, tower, layers=28),
         streams=(parts.text_stream(512, static=True), Stream(name="video")),
         grid=grid,
         outer=ends + head + _positions(fields, hidden, patch) + _projection(fields),

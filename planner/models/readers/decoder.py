@@ -14,7 +14,7 @@ from planner.models.quantisation import Quantisation, read_quantisation
 from planner.models.readers import model_type
 from planner.models.readers.count import biased
 from planner.models.readers.decoder_layers import (
-    BIASED,
+    BIASED_TYPES,
     Mixer,
     feeds_of,
     feeds_of_letters,
@@ -87,7 +87,7 @@ MODEL_TYPES: Final[dict[str, tuple[str, ...]]] = {
 STREAMS: Final = ("tokens",)
 _LANGUAGE_KEYS: Final = ("thinker_config", "text_config", "language_config", "llm_config")
 _LEARNED_POSITIONS: Final = {"gpt2", "gpt_bigcode", "opt"}
-_LAYER_NORM: Final = BIASED | {"codegen", "falcon", "gptj", "mpt", "nemotron"}
+_LAYER_NORM: Final = BIASED_TYPES | {"codegen", "falcon", "gptj", "mpt", "nemotron"}
 _TIED_EMBEDDINGS: Final = _LEARNED_POSITIONS | {
     "bloom", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma4",
     "gemma4_text", "mpt", "starcoder2",
@@ -396,7 +396,7 @@ def _qk_norms(fields: Fields, sizes: _Sizes, tower: Tower) -> int:
 
 
 def _with_biases(fields: Fields, sizes: _Sizes, tower: Tower) -> Tower:
-    all_biased = sizes.kind in BIASED
+    all_biased = sizes.kind in BIASED_TYPES
     query_bias = all_biased or sizes.kind.startswith("qwen2") or sizes.kind == "qwen"
     if tower.mixer == "attention" and tower.latent is None:
         if fields.boolean("attention_bias", "qkv_bias", "add_qkv_bias", default=query_bias):

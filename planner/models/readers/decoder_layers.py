@@ -32,7 +32,7 @@ _SIGMOID_ROUTERS: Final = {
     "deepseek_v3", "deepseek_v32", "dots1", "glm4_moe", "glm4v_moe", "glm_moe_dsa", "kimi_k2",
     "llama4", "llama4_text", "minimax_m2", "nemotron_h",
 }  # fmt: skip
-BIASED: Final = {
+BIASED_TYPES: Final = {
     "bloom", "gpt2", "gpt_bigcode", "gpt_neox", "opt", "phi", "starcoder2",
 }  # fmt: skip
 """Classes whose every matrix has a bias."""
@@ -340,7 +340,7 @@ def _ffn(fields: Fields, kind: str, width: int) -> Ffn:
         width=width,
         gated=kind not in _NOT_GATED and activation != "relu2",
         activation=cast("Activation", activation),
-        biased=fields.boolean("mlp_bias", default=kind in BIASED or kind == "gpt_oss"),
+        biased=fields.boolean("mlp_bias", default=kind in BIASED_TYPES or kind == "gpt_oss"),
     )
 
 

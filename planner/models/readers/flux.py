@@ -69,7 +69,7 @@ def _flux2(fields: Fields) -> Model:
     """Read a `Flux2Transformer2DModel`."""
     heads = parts.heads_of(fields, query=48, size=128)
     hidden, grid = heads.query_width, parts.packed_grid(fields, inputs=128)
-    width = parts.widened(fields, hidden, default=3.0)
+    width = parts.ffn_width(fields, hidden, default=3.0)
     ffn = Ffn(width=width, gated=True, activation="silu")
     tower = replace(parts.tower_of(STREAMS, heads, ffn), extra=2 * heads.size)
     double = tuple(parts.on(stream, tower) for stream in STREAMS)

@@ -19,7 +19,7 @@ def read(fields: Fields) -> Model:
     """Read a model of HunyuanVideo, of either class."""
     is_v1 = fields.text("_class_name") == CLASSES[0]
     heads = parts.heads_of(fields, query=24 if is_v1 else 16, size=128)
-    width = parts.widened(fields, heads.query_width, default=4.0)
+    width = parts.ffn_width(fields, heads.query_width, default=4.0)
     double = parts.joint_towers(STREAMS, heads=heads, width=width)
     layers: tuple[Block, ...]
     if is_v1:

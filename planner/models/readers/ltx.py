@@ -26,7 +26,7 @@ def read(fields: Fields) -> Model:
         fields,
         "ltx",
         usual="ltx-video",
-        blocks=parts.alike(fields, tower, layers=28),
+        blocks=parts.uniform_blocks(fields, tower, layers=28),
         streams=(parts.text_stream(128, static=True), Stream(name="video")),
         grid=grid,
         outer=parts.shared_time(hidden) + text + parts.table_ends(hidden, grid),

@@ -24,8 +24,8 @@ TIME: Final = 256  # features of a sinusoidal timestep embedding
 THETA: Final = 10_000  # base of rotary angles
 EPSILON: Final = 10.0**-6  # added to mean squares in norms
 PATCH: Final = 64  # latents a side of a patch, at most
-ALL: Final[tuple[Part, ...]] = ("qkv", "out", "ffn", "modulation")
-CROSSED: Final[tuple[Part, ...]] = ("qkv", "out", "ffn", "cross")
+BIASED_PARTS: Final[tuple[Part, ...]] = ("qkv", "out", "ffn", "modulation")
+CROSS_PARTS: Final[tuple[Part, ...]] = ("qkv", "out", "ffn", "cross")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,9 @@ def layers_before(fields: Fields, name: str) -> int:
     return fields.integer(name, low=0, high=REFINERS, default=2)
 
 
-def alike(fields: Fields, tower: Tower, *, layers: int, name: str = "layers") -> tuple[Block, ...]:
+def uniform_blocks(
+    fields: Fields, tower: Tower, *, layers: int, name: str = "layers"
+) -> tuple[Block, ...]:
     """Build a model whose layers are all of one tower; `layers` where no number is given."""
     return (Block(name=name, count=layers_of(fields, default=layers), towers=(tower,)),)
 
@@ -79,7 +81,7 @@ def channels_of(
     return entering, leaving
 
 
-def widened(fields: Fields, hidden: int, *, default: float) -> int:
+def ffn_width(fields: Fields, hidden: int, *, default: float) -> int:
     """Read a FFN width given as a multiple of the hidden size."""
     ratio = fields.number("mlp_ratio", low=1 / 64, high=256.0, default=default)
     return max(int(hidden * ratio), 1)
@@ -105,26 +107,26 @@ def joint_towers(
     """Build towers with adaptive norms and biases that attend to all of `streams` together."""
     tower = modulated(tower_of(streams, heads, width), 6)
     normed_tower = replace(tower, qk_norm=qk_norm, extra=2 * heads.size if qk_norm else 0)
-    return tuple(on(stream, biased(normed_tower, *ALL)) for stream in streams)
+    return tuple(on(stream, biased(normed_tower, *BIASED_PARTS)) for stream in streams)
 
 
 def single_tower(streams: Sequence[str], *, heads: Heads, width: int) -> Tower:
     """Build a tower over the joined streams whose attention and FFN run side by side."""
     tower = modulated(tower_of(streams, heads, width), 3)
-    return biased(replace(tower, parallel=True, extra=2 * heads.size), *ALL)
+    return biased(replace(tower, parallel=True, extra=2 * heads.size), *BIASED_PARTS)
 
 
 def crossed_tower(stream: str, *, heads: Heads, width: int, text: int) -> Tower:
     """Build a tower with biases that attends to itself, then to a prompt of `text` features."""
     tower = tower_of((stream,), heads, width)
     cross = (Cross(context="text", width=text, heads=heads),)
-    return biased(replace(tower, cross=cross, qk_norm=False, extra=6 * tower.hidden), *CROSSED)
+    return biased(replace(tower, cross=cross, qk_norm=False, extra=6 * tower.hidden), *CROSS_PARTS)
 
 
 def refiner(fields: Fields, stream: str, heads: Heads) -> tuple[Block, ...]:
     """Build the token refiner in front of HunyuanVideo's layers, none where it has no layers."""
     tower = modulated(tower_of((stream,), heads, 4 * heads.query_width), 2)
-    refiner_tower = biased(replace(tower, qk_norm=False, extra=4 * tower.hidden), *ALL)
+    refiner_tower = biased(replace(tower, qk_norm=False, extra=4 * tower.hidden), *BIASED_PARTS)
     count = layers_before(fields, "num_refiner_layers")
     return (
         (Block(name="refiner", count=count, towers=(refiner_tower,), prelude=True),)

@@ -24,7 +24,7 @@ def read(fields: Fields) -> Model:
         fields,
         "pixart",
         usual="pixart-sigma",
-        blocks=parts.alike(fields, replace(tower, rotates=False), layers=28),
+        blocks=parts.uniform_blocks(fields, replace(tower, rotates=False), layers=28),
         streams=(parts.text_stream(300, static=True), Stream(name="image")),
         grid=grid,
         outer=parts.shared_time(hidden) + text + sizes + parts.table_ends(hidden, grid),

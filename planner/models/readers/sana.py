@@ -23,7 +23,7 @@ def read(fields: Fields) -> Model:
         fields,
         "sana",
         usual="sana-1.6b",
-        blocks=parts.alike(fields, _tower(fields, heads), layers=20),
+        blocks=parts.uniform_blocks(fields, _tower(fields, heads), layers=20),
         streams=(parts.text_stream(300, static=True), Stream(name="image")),
         grid=grid,
         outer=conditions + parts.table_ends(hidden, grid),
@@ -35,7 +35,7 @@ def _tower(fields: Fields, heads: Heads) -> Tower:
     size = fields.integer("cross_attention_head_dim", high=HEAD_SIZE, default=112)
     prompt = fields.integer("cross_attention_dim", default=2240)
     cross_heads = Heads(query=count, key_value=count, size=size)
-    width = parts.widened(fields, heads.query_width, default=2.5)
+    width = parts.ffn_width(fields, heads.query_width, default=2.5)
     ffn = Ffn(width=width, gated=True, activation="silu", convolved=True)
     tower = replace(
         parts.tower_of(("image",), heads, ffn),

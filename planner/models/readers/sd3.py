@@ -53,9 +53,9 @@ def _blocks(fields: Fields, heads: Heads, dual_layers: tuple[int, ...]) -> tuple
 def _dual_tower(image: Tower) -> Tower:
     cross = (Cross(context="image", width=image.hidden, heads=image.heads),)
     dual_tower = replace(image, cross=cross, extra=4 * image.heads.size if image.qk_norm else 0)
-    return biased(parts.modulated(dual_tower, 9), *parts.ALL, "cross")
+    return biased(parts.modulated(dual_tower, 9), *parts.BIASED_PARTS, "cross")
 
 
 def _last_text_tower(text: Tower) -> Tower:
     text_tower = replace(text, ends=True, extra=2 * text.heads.size if text.qk_norm else 0)
-    return biased(parts.modulated(text_tower, 2), *parts.ALL)
+    return biased(parts.modulated(text_tower, 2), *parts.BIASED_PARTS)

@@ -35,7 +35,7 @@ def _lumina(fields: Fields) -> Model:
         usual="lumina2",
         blocks=(
             *_refiners(fields, "num_refiner_layers", tower, time),
-            *parts.alike(fields, _modulated(tower, time), layers=26, name="single"),
+            *parts.uniform_blocks(fields, _modulated(tower, time), layers=26, name="single"),
         ),
         streams=(parts.text_stream(256), Stream(name="image")),
         grid=grid,

@@ -24,7 +24,7 @@ def read(fields: Fields) -> Model:
         fields,
         "wan",
         usual=_usual_entry(fields, heads, image),
-        blocks=parts.alike(
+        blocks=parts.uniform_blocks(
             fields,
             _tower(fields, heads, image=image > 0),
             layers=32 if _is_original(fields) else 40,
@@ -138,7 +138,7 @@ def _tower(fields: Fields, heads: Heads, *, image: bool) -> Tower:
         cross=(text, context) if image else (text,),
         extra=(6 + 2 + 2 + norms + (1 if image else 0)) * base_tower.hidden,
     )
-    return biased(tower, *parts.CROSSED)
+    return biased(tower, *parts.CROSS_PARTS)
 
 
 def _outer(fields: Fields, hidden: int, width: int) -> int:

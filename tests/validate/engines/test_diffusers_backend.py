@@ -57,8 +57,8 @@ def test_a_row_is_what_diffusers_took(monkeypatch) -> None:
     """Of a narrow transformer on a CPU; what it refuses is a row with its reason."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("diffusers")
-    family, config = models.configured("flux.1-dev")
-    narrow = {**models.shallow(config, 1), "num_attention_heads": 2}
+    family, config = models.transformer_config("flux.1-dev")
+    narrow = {**models.shallow_config(config, 1), "num_attention_heads": 2}
     monkeypatch.setattr(models, "configured", lambda _: (family, narrow))
     row = measure(replace(FLUX, height=64, width=64), torch.device("cpu"))
     assert (row.status, row.note) == ("done", "")

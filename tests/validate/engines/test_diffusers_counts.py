@@ -11,9 +11,9 @@ from validate.engines.diffusers_counts import (
     KernelWork,
     Known,
     Operand,
-    in_program,
     kind_of,
     place_of,
+    program_counts,
     table,
     work_of,
 )
@@ -103,8 +103,8 @@ def test_shares_add_up_to_what_was_counted() -> None:
 
 def test_a_program_without_layers_has_less() -> None:
     sample = SAMPLES["mochi"]
-    whole = in_program(sample.model, sample.height, sample.width, sample.frames)
-    short = in_program(sample.model, sample.height, sample.width, sample.frames, 46)
+    whole = program_counts(sample.model, sample.height, sample.width, sample.frames)
+    short = program_counts(sample.model, sample.height, sample.width, sample.frames, 46)
     assert short.products < whole.products / 10
     assert short.functions.keys() == whole.functions.keys()
 

@@ -80,8 +80,8 @@ def _rows(values: object) -> set[int]:
 @pytest.mark.parametrize("name", NARROW)
 @pytest.mark.filterwarnings("ignore")
 def test_inputs_run_and_have_the_planners_tokens(name: str) -> None:
-    family, config = models.configured(name)
-    config = {**models.shallow(config, 1), **NARROW[name]}
+    family, config = models.transformer_config(name)
+    config = {**models.shallow_config(config, 1), **NARROW[name]}
     pictures = "image" in name or "2DModel" in family
     size = {"height": 64, "width": 128, "frames": 1 if pictures else 9}
     if name == "mochi-1":
@@ -109,6 +109,6 @@ def test_inputs_run_and_have_the_planners_tokens(name: str) -> None:
 
 
 def test_the_families_are_those_of_the_catalogue_that_diffusers_has() -> None:
-    ran = {models.configured(name)[0] for name in NARROW}
+    ran = {models.transformer_config(name)[0] for name in NARROW}
     assert ran == set(models.families())
     assert all(hasattr(diffusers, family) for family in ran)
