@@ -243,7 +243,7 @@ def standing(way: str, routing: Routing, tokens: Real, ranks: int) -> Real:
     >>> standing("allgather_reducescatter", routing, 4096.0, 64)
     1.0
     >>> f"{standing('nvlink_one_sided', routing, 4096.0, 64):.3f}"
-    '0.121'
+    '0.120'
     >>> standing("deepep_low_latency", routing, 4096.0, 64) == 1 / 64
     True
     """

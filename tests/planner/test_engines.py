@@ -87,7 +87,8 @@ def test_engines_that_keep_keys_of_the_text_are_faster():
 
     usual = planner.estimate("cosmos3", **asked)
     assert once.latency_s < again.latency_s
-    assert usual.stages_s["denoise"] == once.stages_s["denoise"]
+    # but for the time until the first kernel is launched
+    assert usual.stages_s["denoise"] == pytest.approx(once.stages_s["denoise"], rel=1e-6)
 
 
 def test_what_was_asked_goes_before_the_habit():

@@ -172,7 +172,8 @@ def test_predictions_are_those_of_the_planner():
 
     found = predict(replace(FLUX, plan="tp2", mode="compile"), "h100-sxm")
 
-    assert found.step_s == pytest.approx(said.step_s)
+    # a step amid others has no wait for the first launch, of which each of 28 steps has its part
+    assert found.step_s == pytest.approx(said.step_s, rel=1e-4)
     parts = said.memory_parts_bytes
     assert found.memory_bytes == pytest.approx(
         parts["transformer_weights"] + parts["activations"] + parts["kv"], rel=0.05

@@ -250,14 +250,12 @@ def fit_attention(
 
         def ratio(values: Values) -> Vector:
             parameters, fitted_engine = build(values)
-            prepared = attention.prepare_with(
-                parameters, device, precision, fitted_engine, calibration
-            )
+            kinds = device, precision, fitted_engine, calibration
+            prepared = attention.prepare_with(parameters, *kinds)
             result = np.empty(len(subset))
             for shape, sustained, places, measured in shapes:
-                result[places] = (
-                    attention.call_time(prepared, shape, sustained=sustained) / measured
-                )
+                seconds = attention.call_time(prepared, shape, sustained=sustained)
+                result[places] = seconds / measured
             return result
 
         return Problem(first=start_values, ratio=ratio, shares=SHARES)
